@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import monotonic, sleep
 from typing import NamedTuple
 
@@ -48,11 +48,7 @@ class ClusterConnections:
         check_package()
         now = monotonic()
         deadline = now + self._settings.timeout_seconds
-        answers: dict[int, Answer] = {
-            partition: outage.error
-            for partition, outage in self._outages.items()
-            if partition in requests and now < outage.until
-        }
+        answers = self._known_outages(requests, now)
         asking: dict[int, Address] = {}
         if not self._shards.owners:
             self._shards.refresh(deadline)
@@ -63,50 +59,54 @@ class ClusterConnections:
             sleep(max(0.0, min(pause, deadline - monotonic())))
             connected = self._shards.connected
             results = self._shards.ask(left, asking, replicas, deadline)
-            late = {partition: result.error for partition, result in results.items() if isinstance(result, Later)}
-            if late:
+            if any(isinstance(result, Later) for result in results.values()):
                 self._shards.refresh(deadline, connected - self._shards.connected)
             asking = self._follow(results)
             answers.update(self._settled(results))
-            at_once = hurried | self._outages.keys()
+            at_once = (hurried | self._outages.keys()) if number > 0 else frozenset()
             is_over = monotonic() >= deadline
-            for partition, error in (late | self._moving(results)).items():
-                if is_over or (number > 0 and partition in at_once):
-                    answers[partition] = self._give_up(partition, error)
+            answers.update(self._given_up(results, left.keys() if is_over else at_once))
         return {partition: answers[partition] for partition in requests}
 
     def close(self) -> None:
         """Close the connections; the next call connects again."""
         self._shards.close()
 
+    def _known_outages(self, requests: Mapping[int, object], now: float) -> dict[int, Answer]:
+        outages = ((partition, self._outages.get(partition)) for partition in requests)
+        return {partition: outage.error for partition, outage in outages if outage is not None and now < outage.until}
+
     def _follow(self, results: Mapping[int, Result]) -> dict[int, Address]:
         """Take over where partitions are, and return the servers to which some are on their way."""
-        asking: dict[int, Address] = {}
-        for partition, result in results.items():
-            if isinstance(result, Redirection) and result.asking:
-                asking[partition] = result.address
-            elif isinstance(result, Redirection):
+        redirected = {partition: result for partition, result in results.items() if isinstance(result, Redirection)}
+        for partition, result in redirected.items():
+            if not result.asking:
                 self._shards.move(partition, result.address)
-        return asking
+        return {partition: result.address for partition, result in redirected.items() if result.asking}
 
     def _settled(self, results: Mapping[int, Result]) -> dict[int, Answer]:
-        settled: dict[int, Answer] = {}
-        for partition, result in results.items():
-            if isinstance(result, (list, StoreUnavailableError)):
-                settled[partition] = result
-                if self._outages.pop(partition, None) is not None:
-                    _log.info("the partition %d of the session store %s is back", partition, self._settings.address)
+        """Return the answers that stay; their partitions are no longer out."""
+        settled: dict[int, Answer] = {
+            partition: result
+            for partition, result in results.items()
+            if isinstance(result, (list, StoreUnavailableError))
+        }
+        back = [partition for partition in settled if self._outages.pop(partition, None) is not None]
+        if back:
+            _log.info("the session store %s has partitions %s again", self._settings.address, back)
         return settled
 
-    def _moving(self, results: Mapping[int, Result]) -> dict[int, Exception]:
+    def _given_up(self, results: Mapping[int, Result], partitions: Collection[int]) -> dict[int, Answer]:
+        """Return the errors of those of `partitions` that have no answer, and do not ask them for a while."""
         message = f"the session store {self._settings.address} cannot be used: a slot moves from server to server"
-        moving = (partition for partition, result in results.items() if isinstance(result, Redirection))
-        return {partition: StoreUnavailableError(message) for partition in moving}
-
-    def _give_up(self, partition: int, error: Exception) -> StoreUnavailableError:
-        assert isinstance(error, StoreUnavailableError)
-        self._outages[partition] = _Outage(monotonic() + self._settings.timeout_seconds, error)
-        return error
+        given_up: dict[int, Answer] = {}
+        for partition, result in results.items():
+            if partition in partitions and isinstance(result, (Later, Redirection)):
+                error = result.error if isinstance(result, Later) else StoreUnavailableError(message)
+                assert isinstance(error, StoreUnavailableError)
+                self._outages[partition] = _Outage(monotonic() + self._settings.timeout_seconds, error)
+                given_up[partition] = error
+        return given_up
 
 
 def _pauses() -> Iterator[float]:

@@ -50,6 +50,11 @@ class RedisStore:
             ClusterConnections(settings, [*map(hash_slot, tags)]) if settings.cluster else OneServer(settings)
         )
 
+    @property
+    def partitions(self) -> int:
+        """The number of partitions, each with its share of the limits."""
+        return len(self._partitions)
+
     def read(self, ids: Sequence[str]) -> list[Union[StoredRecord, StoreUnavailableError, None]]:
         """Return the record of each session, in order; None where there is none.
 
@@ -135,7 +140,7 @@ class RedisStore:
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         places: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
-            places.setdefault(partition_of(key) if len(self._partitions) > 1 else 0, []).append(index)
+            places.setdefault(partition_of(key) if self.partitions > 1 else 0, []).append(index)
         return [key.hex() for key in keys], places
 
     def _ask(

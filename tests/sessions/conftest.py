@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 from memory_store import Clock, MemoryStore
+from one_partition import InOnePartition
+from redis_cluster import LocalCluster, running_cluster
 from redis_server import RedisServer, running, server_programs
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
-from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Store
 
@@ -30,7 +33,7 @@ Places = Callable[[], Place]
 """A function that makes a new, empty place with every call."""
 
 
-@pytest.fixture(params=["memory", "disk", *PROGRAMS], scope="session")
+@pytest.fixture(params=["memory", "disk", *PROGRAMS, *(f"cluster of {name}" for name in PROGRAMS)], scope="session")
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """Return a maker of places, for each kind of store. A new place closes the stores of the last one."""
     with ExitStack() as opened:
@@ -38,10 +41,28 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield _in_memory
         elif request.param == "disk":
             yield lambda: _on_disk(tmp_path_factory.mktemp("sessions"), opened)
+        elif request.param.startswith("cluster of "):
+            program = PROGRAMS[request.param.removeprefix("cluster of ")]
+            with running_cluster(program, tmp_path_factory.mktemp("cluster")) as cluster:
+                yield lambda: _on_cluster(cluster, opened)
         else:
             server = RedisServer(PROGRAMS[request.param], tmp_path_factory.mktemp("server"))
             with running(server):
                 yield lambda: _on_server(server, opened)
+
+
+@pytest.fixture(scope="session")
+def limited_places(places: Places) -> Places:
+    """Return `places`, on which limits hold for all sessions together: those of a cluster hold for each partition."""
+    return lambda: _in_one_partition(places())
+
+
+def _in_one_partition(place: Place) -> Place:
+    def limited(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
+        store = place(limits, clock, model)
+        return InOnePartition(store, model) if isinstance(store, RedisStore) and store.partitions > 1 else store
+
+    return limited
 
 
 def _in_memory() -> Place:
@@ -72,3 +93,21 @@ def _on_server(server: RedisServer, opened: ExitStack) -> Place:
         return opened.enter_context(closing(RedisStore(settings, model, limits, clock)))
 
     return place
+
+
+def _on_cluster(cluster: LocalCluster, opened: ExitStack) -> Place:
+    opened.close()
+    cluster.flush()
+
+    def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
+        settings = RedisSettings(cluster.url, timeout_seconds=30.0, cluster=True)  # a busy machine is slow now and then
+        return opened.enter_context(closing(RedisStore(settings, model, of_all_partitions(limits), clock)))
+
+    return place
+
+
+def of_all_partitions(limits: Limits) -> Limits:
+    """The limits with which each partition has these."""
+    of_client = None if limits.client_sessions is None else PARTITIONS * limits.client_sessions
+    sessions, size = PARTITIONS * limits.sessions, PARTITIONS * limits.bytes
+    return replace(limits, sessions=sessions, bytes=size, client_sessions=of_client)

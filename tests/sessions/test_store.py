@@ -259,10 +259,10 @@ passing = st.sampled_from((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 30.0))
     ),
     data=st.data(),
 )
-def test_a_store_does_what_was_promised(places: Places, limits: Limits, data: st.DataObject) -> None:
+def test_a_store_does_what_was_promised(limited_places: Places, limits: Limits, data: st.DataObject) -> None:
     """Two store objects, with any order of calls, behave like a store in memory."""
     clock = Clock()
-    place = places()
+    place = limited_places()
     stores = [place(limits, clock), place(limits, clock)]
     promised = MemoryStore(limits, clock)
     for either in stores:

@@ -11,10 +11,10 @@ from torchserve_neuron_lstm.sessions.store import LimitExceeded, RecordUpdate, S
 from .conftest import Places
 
 
-def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
+def test_more_sessions_than_the_limit_are_refused(limited_places: Places) -> None:
     """The refusal has the time after which a retry is useful; open sessions continue."""
     clock = Clock()
-    store = places()(Limits(2, 1_000_000, 900.0), clock)
+    store = limited_places()(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a")
     clock.now += 100
     begin(store, "b")
@@ -27,10 +27,10 @@ def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
     assert store.totals().sessions == 2
 
 
-def test_there_is_room_again_after_an_end_and_after_an_expiry(places: Places) -> None:
+def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_places: Places) -> None:
     """The space is free at once, before any record is removed."""
     clock = Clock()
-    store = places()(Limits(2, 1_000_000, 900.0), clock)
+    store = limited_places()(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a", "b")
     store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
     begin(store, "c")
@@ -41,18 +41,18 @@ def test_there_is_room_again_after_an_end_and_after_an_expiry(places: Places) ->
     assert store.expired() == 2
 
 
-def test_the_limit_holds_within_one_call(places: Places) -> None:
+def test_the_limit_holds_within_one_call(limited_places: Places) -> None:
     """The changes of a call are made in order."""
-    store = places()(Limits(2, 1_000_000, 900.0), Clock())
+    store = limited_places()(Limits(2, 1_000_000, 900.0), Clock())
 
     outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
 
     assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
 
 
-def test_a_session_of_one_request_is_never_open(places: Places) -> None:
+def test_a_session_of_one_request_is_never_open(limited_places: Places) -> None:
     """It needs no space among the open sessions."""
-    store = places()(Limits(1, 1_000_000, 900.0), Clock())
+    store = limited_places()(Limits(1, 1_000_000, 900.0), Clock())
     begin(store, "a")
 
     begin(store, "b", "c", ended=True)
@@ -60,10 +60,10 @@ def test_a_session_of_one_request_is_never_open(places: Places) -> None:
     assert store.totals().sessions == 1
 
 
-def test_more_bytes_than_the_limit_are_refused(places: Places) -> None:
+def test_more_bytes_than_the_limit_are_refused(limited_places: Places) -> None:
     """This holds for sessions that start and for those that grow; a record that shrinks is always taken."""
     clock = Clock()
-    store = places()(Limits(1000, 100, 900.0), clock)
+    store = limited_places()(Limits(1000, 100, 900.0), clock)
     begin(store, "a", record=bytes(50))
     clock.now += 1
 
@@ -80,9 +80,9 @@ def test_more_bytes_than_the_limit_are_refused(places: Places) -> None:
     assert store.totals().bytes == 100
 
 
-def test_a_small_record_of_an_open_session_is_always_taken(places: Places) -> None:
+def test_a_small_record_of_an_open_session_is_always_taken(limited_places: Places) -> None:
     """A quarter of the bytes is kept for the open sessions, whatever others store in the rest."""
-    store = places()(Limits(10, 4000, 900.0), Clock())
+    store = limited_places()(Limits(10, 4000, 900.0), Clock())
     begin(store, *"abcdefghi", record=b"")
     begin(store, "greedy", record=bytes(3000))
 
@@ -92,9 +92,9 @@ def test_a_small_record_of_an_open_session_is_always_taken(places: Places) -> No
     assert store.totals().bytes == 3900
 
 
-def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(places: Places) -> None:
+def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(limited_places: Places) -> None:
     """Nothing that is stored is removed."""
-    place, clock = places(), Clock()
+    place, clock = limited_places(), Clock()
     before, store = place(Limits(9, 1000, 900.0), clock), place(Limits(9, 10, 900.0), clock)
     begin(before, "a", "b", record=bytes(300))
     if isinstance(before, MemoryStore):
@@ -111,10 +111,10 @@ def unconfirmed(name: str, record: bytes = b"record") -> RecordUpdate:
     return RecordUpdate(name, record, None, unconfirmed=True)
 
 
-def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(places: Places) -> None:
+def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(limited_places: Places) -> None:
     """With its second request it is a session as any other."""
     clock = Clock()
-    store = places()(WIDE, clock)
+    store = limited_places()(WIDE, clock)
     assert store.write([unconfirmed("a"), unconfirmed("b")]) == [Written()] * 2
     clock.now += 60
     assert records(store.read(["a", "b"])) == [b"record"] * 2
@@ -130,10 +130,10 @@ def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_cont
     assert (store.expired(), store.totals().sessions) == (1, 2)
 
 
-def test_sessions_without_an_id_leave_room_for_those_with_one(places: Places) -> None:
+def test_sessions_without_an_id_leave_room_for_those_with_one(limited_places: Places) -> None:
     """One client can start many; it is told to come back when the first of them expires."""
     clock = Clock()
-    store = places()(Limits(16, 1_000_000, 900.0), clock)
+    store = limited_places()(Limits(16, 1_000_000, 900.0), clock)
     begin(store, "a")
     clock.now += 5
 
@@ -149,10 +149,10 @@ def test_sessions_without_an_id_leave_room_for_those_with_one(places: Places) ->
     assert store.expired() == 13
 
 
-def test_a_client_that_the_host_names_has_a_limit_of_its_own(places: Places) -> None:
+def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_places: Places) -> None:
     """Ends and expiries make room again; other clients are not concerned."""
     clock = Clock()
-    store = places()(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
+    store = limited_places()(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
 
     def starts(name: str, client: str | None) -> object:
         return store.write([RecordUpdate(name, b"record", None, client=client)])[0]
@@ -169,20 +169,20 @@ def test_a_client_that_the_host_names_has_a_limit_of_its_own(places: Places) -> 
     assert store.totals().sessions == 2
 
 
-def test_a_limit_of_zero_refuses_every_session(places: Places) -> None:
+def test_a_limit_of_zero_refuses_every_session(limited_places: Places) -> None:
     """The refusal still has a time to retry."""
-    assert places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
+    assert limited_places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
         LimitExceeded("0 sessions", 900.0)
     ]
-    assert places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
+    assert limited_places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
         LimitExceeded("0 bytes", 900.0)
     ]
 
 
-def test_an_id_that_another_client_uses_again_is_no_longer_the_first_ones(places: Places) -> None:
+def test_an_id_that_another_client_uses_again_is_no_longer_the_first_ones(limited_places: Places) -> None:
     """The first session has expired or ended; what is left of it has not been removed yet."""
     clock = Clock()
-    store = places()(Limits(100, 1_000_000, 900.0, client_sessions=1), clock)
+    store = limited_places()(Limits(100, 1_000_000, 900.0, client_sessions=1), clock)
     for number, ended in enumerate((False, True)):
         name = f"{number}"
         assert store.write([RecordUpdate(name, b"", None, client="one")]) == [Written()]

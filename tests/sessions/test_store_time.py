@@ -164,9 +164,11 @@ class _Used:
     ),
     st.sampled_from(("shared_error", "own_error")),
 )
-def test_nobody_ends_the_session_of_another(places: Places, events: list[tuple[str, float]], error: str) -> None:
+def test_nobody_ends_the_session_of_another(
+    limited_places: Places, events: list[tuple[str, float]], error: str
+) -> None:
     """One client starts sessions without an id as it likes, and a clock jumps: who comes in time goes on."""
-    clock, place = Clock(), places()
+    clock, place = Clock(), limited_places()
     limits = replace(WIDE, sessions=16)
     stores = [place(limits, clock), place(limits, clock)]
     theirs = _Used(stores[0], clock)

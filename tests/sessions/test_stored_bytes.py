@@ -70,9 +70,9 @@ class Bytes(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-def test_records_never_take_more_than_the_limit(places: Places) -> None:
+def test_records_never_take_more_than_the_limit(limited_places: Places) -> None:
     """This holds after any sequence of starts, requests and ends; a small request is never refused."""
-    machine = type("Machine", (Bytes,), {"places": staticmethod(places)})
+    machine = type("Machine", (Bytes,), {"places": staticmethod(limited_places)})
     run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
 
 

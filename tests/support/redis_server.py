@@ -41,8 +41,8 @@ def server_programs() -> dict[str, Path]:
 class RedisServer:
     """A server with its data in `directory`; it keeps them over a restart if it is configured so."""
 
-    def __init__(self, program: Path, directory: Path, *options: str) -> None:
-        self.port = _free_port()
+    def __init__(self, program: Path, directory: Path, *options: str, port: int | None = None) -> None:
+        self.port = free_port() if port is None else port
         self.url = f"redis://127.0.0.1:{self.port}"
         self._command = [
             str(program), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
@@ -84,6 +84,11 @@ class RedisServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
     def client(self) -> Redis:
         """Return a client that bypasses the store; the caller closes it."""
         return Redis(port=self.port, retry=Retry(NoBackoff(), 0))
@@ -99,7 +104,8 @@ def running(server: RedisServer) -> Iterator[RedisServer]:
         server.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody uses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

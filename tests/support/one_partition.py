@@ -1,0 +1,66 @@
+"""A store on a cluster of which a test uses one partition, so that the laws of a store on one server hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import count
+
+from torchserve_neuron_lstm.sessions.ids import store_key
+from torchserve_neuron_lstm.sessions.partitions import partition_of
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS
+from torchserve_neuron_lstm.sessions.store import (
+    LimitExceeded,
+    RecordUpdate,
+    Store,
+    StoredRecord,
+    StoreTotals,
+    StoreUnavailableError,
+    WriteOutcome,
+)
+
+EXTENT = f" in one of {PARTITIONS} partitions"
+"""What is added to the name of a limit that one partition has reached."""
+
+
+class InOnePartition:
+    """A store that gives each session another id, one of the first partition."""
+
+    def __init__(self, store: Store, model: str) -> None:
+        self._store = store
+        self._model = model
+
+    def read(self, ids: Sequence[str]) -> Sequence[StoredRecord | StoreUnavailableError | None]:
+        """Read records, as `Store.read`."""
+        return self._store.read([id_in_partition(name, self._model) for name in ids])
+
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
+        """Write records, as `Store.write`; the names of limits are those of one server."""
+        there = [change._replace(id=id_in_partition(change.id, self._model)) for change in changes]
+        return [_of_one_server(outcome) for outcome in self._store.write(there)]
+
+    def totals(self) -> StoreTotals:
+        """Count records, as `Store.totals`."""
+        return self._store.totals()
+
+    def expired(self) -> int:
+        """Count expired records, as `Store.expired`."""
+        return self._store.expired()
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+
+@cache
+def id_in_partition(name: str, model: str, partition: int = 0) -> str:
+    """Return an id of a partition that begins with `name`, the same every time."""
+    ids = (f"{name}~{number}" for number in count())
+    return next(one for one in ids if partition_of(store_key(one, model)) == partition)
+
+
+def _of_one_server(outcome: WriteOutcome | StoreUnavailableError) -> WriteOutcome | StoreUnavailableError:
+    if isinstance(outcome, LimitExceeded):
+        assert outcome.limit.endswith(EXTENT)
+        return LimitExceeded(outcome.limit.removesuffix(EXTENT), outcome.retry_after)
+    return outcome
