@@ -89,7 +89,8 @@ class LocalCluster:
         facts = _facts(ask(server, "CLUSTER", "INFO"))
         whole = facts["cluster_state"] == "ok" and int(facts["cluster_known_nodes"]) == len(self.servers)
         replication = _facts(ask(server, "INFO", "replication"))
-        return whole and replication.get("master_link_status", "up") == "up"
+        told = {one[2] for entry in ask(server, "CLUSTER", "SLOTS") for one in entry[2:]}
+        return whole and replication.get("master_link_status", "up") == "up" and told == set(self.identities)
 
 
 @dataclass(frozen=True)
@@ -119,28 +120,36 @@ class SlotMove:
 
 @contextmanager
 def running_cluster(
-    program: Path, directory: Path, *options: str, replicas: int = 0, node_timeout: float = 2.0
+    program: Path,
+    directory: Path,
+    *options: str,
+    replicas: int = 0,
+    node_timeout: float = 2.0,
+    announced: Callable[[int], int] = int,
 ) -> Iterator[LocalCluster]:
     """Start three primaries, and `replicas` of each; kill all servers at the end.
 
-    A primary that does not answer for `node_timeout` seconds is replaced by a replica.
+    A primary that does not answer for `node_timeout` seconds is replaced by a replica. `announced` returns the port by
+    which clients are told of a server that has this one.
     """
     with ExitStack() as stack:
         cluster = LocalCluster()
         for number in range(SHARDS * (1 + replicas)):
             folder = directory / f"node-{number}"
             folder.mkdir()
-            server = cluster_server(program, folder, node_timeout, *options)
+            port = _free_port_with_bus()
+            announce = ("--cluster-announce-port", str(announced(port)))
+            server = cluster_server(program, folder, port, node_timeout, *announce, *options)
             cluster.servers.append(stack.enter_context(running(server)))
         join(cluster)
         yield cluster
 
 
-def cluster_server(program: Path, directory: Path, node_timeout: float, *options: str) -> RedisServer:
+def cluster_server(program: Path, directory: Path, port: int, node_timeout: float, *options: str) -> RedisServer:
     """Return a server that can join a cluster, and that serves its slots whatever happens to others."""
     return RedisServer(
         program, directory, "--cluster-enabled", "yes", "--cluster-node-timeout", str(int(1000 * node_timeout)),
-        "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0", *options, port=_free_ports(),
+        "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0", *options, port=port,
     )  # fmt: skip
 
 
@@ -197,7 +206,7 @@ def _facts(told: bytes) -> dict[str, str]:
     return dict(line.partition(":")[::2] for line in told.decode().splitlines())
 
 
-def _free_ports() -> int:
+def _free_port_with_bus() -> int:
     """Return a free port for clients, with a free port for the bus."""
     while True:
         port = free_port()

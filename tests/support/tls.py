@@ -13,12 +13,13 @@ from pathlib import Path
 
 
 def certificate(directory: Path, host: str) -> tuple[Path, Path]:
-    """A self-signed certificate for `host`, and its private key."""
+    """A self-signed certificate for `host`, a name or an IPv4 address, and its private key."""
+    kind = "IP" if host.replace(".", "").isdigit() else "DNS"
     names = directory / f"{host}.crt", directory / f"{host}.key"
     subprocess.run(
         [
             "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}",
-            "-addext", f"subjectAltName=DNS:{host}", "-out", names[0], "-keyout", names[1],
+            "-addext", f"subjectAltName={kind}:{host}", "-out", names[0], "-keyout", names[1],
         ],
         check=True,
         capture_output=True,
