@@ -1,5 +1,4 @@
-"""Partitions of one model's sessions over the shards of a Redis cluster: their hash tags, their limits, and the
-partition of a session.
+"""Partitions of one model's sessions over the shards of a cluster: hash tags, limits, and membership.
 
 The number of partitions does not depend on that of shards: a cluster that gets another shard moves whole partitions.
 """
@@ -32,9 +31,10 @@ def hash_slot(tag: str) -> int:
 
 
 def partition_tags(model: str) -> list[str]:
-    """Return the hash tag of each partition: the slot of partition i is in the i-th sixteenth of all slots.
+    """Return the hash tag of each partition.
 
-    So shards with equal ranges of slots get equal numbers of partitions.
+    The slot of partition i is in the i-th sixteenth of all slots. So shards with equal ranges of slots get equal numbers
+    of partitions.
 
     >>> [hash_slot(tag) // (SLOTS // PARTITIONS) for tag in partition_tags("tagger")] == list(range(PARTITIONS))
     True
@@ -50,9 +50,10 @@ def partition_tags(model: str) -> list[str]:
 
 
 def partition_limits(limits: Limits) -> Limits:
-    """Return the limits of one partition: its share of sessions and bytes, so that all together never have more.
+    """Return the limits of one partition: its share of sessions and bytes.
 
-    A client's share of sessions is rounded up: one that may have less than one in each partition can still start.
+    All partitions together never have more than the limits. A client's share of sessions is rounded up: one that may
+    have less than one in each partition can still start.
 
     >>> partition_limits(Limits(sessions=10_000, bytes=2**30, idle_seconds=600, client_sessions=100))
     Limits(sessions=625, bytes=67108864, idle_seconds=600, retry_seconds=60.0, confirm_seconds=60.0, client_sessions=7)

@@ -31,7 +31,9 @@ def check_package() -> None:
 
 
 def make_connection(settings: RedisSettings, address: Address, seconds: float) -> Any:
-    """Return a `redis.Connection` to a server; `seconds` limit the attempt to connect, which its first command makes.
+    """Return a `redis.Connection` to a server, which is not connected yet.
+
+    `seconds` limit the attempt to connect.
 
     Raises:
         StoreUnavailableError: the password is missing.
@@ -58,7 +60,10 @@ def make_connection(settings: RedisSettings, address: Address, seconds: float) -
 
 
 def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = None) -> StoreUnavailableError:
-    """Convert an error of the client to one that says what an operator can do; `url` is that of the server."""
+    """Convert an error of the client to one that says what an operator can do.
+
+    `url` is the complete address of the server, where the settings name another one.
+    """
     from redis import exceptions
 
     what = f"the session store {url or settings.address} cannot be used: {error}"

@@ -1,4 +1,4 @@
-"""Connections to a Redis or Valkey cluster: what moves or fails over is asked again, within the time limit."""
+"""Connections to a Redis or Valkey cluster, whose slots move and whose servers fail over."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class RedisNode:
 
 
 def too_few_replicas(settings: RedisSettings, url: str, replies: Replies) -> StoreUnavailableError | None:
-    """Return the error of changes that fewer replicas have than the settings expect; None if enough have them."""
+    """Return the error of changes that too few replicas have; None if enough have them."""
     if replies.replicas is None or replies.replicas >= settings.replicas:
         return None
     return StoreUnavailableError(

@@ -1,6 +1,6 @@
-"""Commands and replies of one partition of a network store: sessions whose keys are under one prefix, on one server.
+"""Commands and replies of one partition of a network store.
 
-Nothing here talks to a server.
+A partition is sessions whose keys are under one prefix, on one server. Nothing here talks to a server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Store of one model's sessions on a Redis or Valkey server or cluster, shared by all workers of several hosts.
+"""Store of one model's sessions on Redis or Valkey, shared by all workers of several hosts.
+
+It lies on one server, or is spread over the shards of a cluster.
 
 Each call is one atomic step of the server; on a cluster, one of each partition. The durability of records depends on
 the server's configuration: `appendonly yes` with `appendfsync always` survives a crash of its process, replicas that

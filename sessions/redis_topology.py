@@ -1,4 +1,4 @@
-"""Topology of a Redis cluster as its nodes tell it: the server of each slot, and answers that name another server."""
+"""Topology of a Redis cluster, as its nodes tell it, and answers that name another server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Later(NamedTuple):
 
 
 def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
-    """Read the reply to CLUSTER SLOTS. A server that names no host means that of the server that was asked.
+    """Read the reply to CLUSTER SLOTS.
+
+    A server that names no host means that of the server that was asked.
 
     >>> read_topology([[0, 16383, [b"10.0.0.1", 6379, b"id"], [b"", 6380, b"id"]]], Address("cache", 6379)).nodes
     (Address(host='10.0.0.1', port=6379), Address(host='cache', port=6380))

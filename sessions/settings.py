@@ -12,7 +12,10 @@ _NEWER: Mapping[str, Any] = {"newer": True}
 
 
 PARTITIONS = 16
-"""Partitions of a model's sessions on a cluster. Another number would make sessions that are stored unknown."""
+"""Partitions of a model's sessions on a cluster.
+
+With another number, sessions that are stored would not be found.
+"""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ _WRONG: Mapping[str, tuple[tuple[str | int, ...], object]] = {
     "user_without_password": ((*_REDIS, "password_env"), None),
     "no_time": ((*_REDIS, "timeout_seconds"), 0),
     "negative_replicas": ((*_REDIS, "replicas"), -1),
+    "database_of_a_cluster": ((*_REDIS, "cluster"), True),
     "redis_on_disk": (("sessions_redis", "streaming", "store"), "disk"),
     "short_state": (("sessions_disk", "streaming", "state"), "ab"),
     "no_sessions": (("sessions_disk", "streaming", "max_sessions"), 0),

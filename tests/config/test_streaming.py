@@ -101,6 +101,16 @@ CONTRADICTIONS = [
     ("{store: client, directory: /srv}", "directory: expected none: it belongs to store: disk"),
     (f"{{{REDIS}, username: lstm}}}}", "redis.password_env: is missing: a username needs"),
     (f"{{{REDIS}, ca_file: ca.pem}}}}", "redis.ca_file: expected none without TLS: the address begins with redis://"),
+    (
+        "{store: redis, redis: {url: 'redis://cache:6379/2', cluster: true}}",
+        "redis.url: expected database 0 with cluster: true, got 'redis://cache:6379/2': a cluster has no other",
+    ),
+    (f"{{{REDIS}, cluster: 1}}}}", "redis.cluster: expected true or false"),
+    (
+        f"{{{REDIS}, cluster: true}}, max_sessions: 15}}",
+        "max_sessions: expected 16 or more with cluster: true, got 15: each of 16 partitions has its share",
+    ),
+    (f"{{{REDIS}, cluster: true}}, max_bytes: 9}}", "max_bytes: expected 16 or more with cluster: true, got 9"),
     ("{fields: {id: session, start: Session}}", "fields.start: expected a name of its own, got that of id"),
     ("{fields: {step: TS_REQUEST_SEQUENCE_ID}}", "fields.step: expected a name of its own, got that of id"),
     ("{fields: {id: X-Session, start: x_session}}", "fields.start: expected a name of its own, got that of id"),

@@ -53,7 +53,10 @@ def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def limited_places(places: Places) -> Places:
-    """Return `places`, on which limits hold for all sessions together: those of a cluster hold for each partition."""
+    """Return `places`, on which limits hold for all sessions together.
+
+    On a cluster, where they hold for each partition, one partition is used.
+    """
     return lambda: _in_one_partition(places())
 
 

@@ -1,4 +1,4 @@
-"""Partitions: tags in equal parts of the slots, shares of the limits, and sessions that are spread evenly."""
+"""Partitions: tags in equal parts of the slots, shares of limits, and an even spread of sessions."""
 
 from __future__ import annotations
 

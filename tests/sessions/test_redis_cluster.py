@@ -95,7 +95,7 @@ def partitions_of(cluster: LocalCluster, server: RedisServer) -> list[int]:
 
 
 class Wire:
-    """What the connections of all stores send and receive, in order."""
+    """A record of the calls of all connections, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -211,7 +211,7 @@ def test_connections_that_were_cut_are_made_again(cluster: LocalCluster, store_o
 
 
 def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """Requests meet it before, between and after its keys move; they wait until it has moved, or are repeated."""
+    """Requests come before, while and after its keys move: they wait, or are repeated."""
     store = store_on(cluster.url, limits=Limits(1_000_000, 10**9, 900.0))
     slot = hash_slot(TAGS[3])
     names = [id_in_partition(f"moves {number}", "tagger", 3) for number in range(300)]
@@ -269,7 +269,7 @@ def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, s
 def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_over(
     replicated: LocalCluster, store_on: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everything that was acknowledged by a replica is there; the sessions of other shards go on meanwhile."""
+    """All that a replica acknowledged is there; the sessions of other shards go on meanwhile."""
     store = store_on(replicated.url, replicas=1)
     for number in range(20):
         assert write(store, b"%d" % number) == [Written()] * PARTITIONS

@@ -233,6 +233,7 @@ def test_a_user_needs_no_more_rights_than_these(
         ({"url": "redis://[::1"}, "^url: expected redis://HOST:PORT/DATABASE"),
         ({"url": "redis://host", "ca_file": "ca.pem"}, "^ca_file: expected none without TLS"),
         ({"url": "redis://host", "username": "user"}, "^password_env: is missing: a username needs"),
+        ({"url": "redis://host/1", "cluster": True}, "^url: expected database 0 with cluster: true"),
         ({"url": "redis://host", "timeout_seconds": 0.0}, "^timeout_seconds: expected more than 0, got 0"),
         ({"url": "redis://host", "timeout_seconds": float("nan")}, "^timeout_seconds: expected more than 0, got nan"),
     ],

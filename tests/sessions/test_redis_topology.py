@@ -1,4 +1,4 @@
-"""Answers of a cluster's nodes: the servers of slots, and errors that name another server or ask for patience."""
+"""Answers of a cluster's nodes: the servers of slots, and errors that pass, stay or name another one."""
 
 from __future__ import annotations
 

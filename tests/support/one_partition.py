@@ -1,4 +1,4 @@
-"""A store on a cluster of which a test uses one partition, so that the laws of a store on one server hold."""
+"""One partition of a store on a cluster, for which the laws of a store on one server hold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.sessions.store import (
 )
 
 EXTENT = f" in one of {PARTITIONS} partitions"
-"""What is added to the name of a limit that one partition has reached."""
+"""The addition to the name of a limit that one partition has reached."""
 
 
 class InOnePartition:

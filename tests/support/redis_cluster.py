@@ -1,4 +1,4 @@
-"""Real Redis and Valkey clusters for one test, on free ports: primaries, their replicas, and slots that move."""
+"""Real Redis and Valkey clusters for one test, on free ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MANY_KEYS = 10_000
 
 @dataclass
 class LocalCluster:
-    """Running servers that form a cluster; the first `SHARDS` of them began as primaries, the others as replicas."""
+    """Servers that form a cluster: the first `SHARDS` began as primaries, the others as their replicas."""
 
     servers: list[RedisServer] = field(default_factory=list)
     identities: dict[bytes, RedisServer] = field(default_factory=dict)

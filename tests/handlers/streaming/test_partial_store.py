@@ -1,0 +1,84 @@
+"""A store on several servers, one of which cannot be used: only its sessions are refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from memory_store import MemoryStore
+from session_service import ask, make_service, make_store, piece
+
+from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.sessions.store import (
+    RecordUpdate,
+    StoredRecord,
+    StoreFullError,
+    StoreTotals,
+    StoreUnavailableError,
+    WriteOutcome,
+)
+
+
+@dataclass
+class PartialStore:
+    """A store in memory that cannot read, or not write, the sessions whose ids begin with a letter."""
+
+    memory: MemoryStore = field(default_factory=make_store)
+    unreadable: str | None = None
+    unwritable: str | None = None
+    error: StoreUnavailableError = field(default_factory=lambda: StoreUnavailableError("the shard at port 7 is gone"))
+
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | StoreUnavailableError | None]:
+        """Read records, as `Store.read`."""
+        return [self.error if one[0] == self.unreadable else self.memory.read([one])[0] for one in ids]
+
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
+        """Write records, as `Store.write`."""
+        return [self.error if one.id[0] == self.unwritable else self.memory.write([one])[0] for one in changes]
+
+    def totals(self) -> StoreTotals:
+        """Count records, as `Store.totals`."""
+        return self.memory.totals()
+
+    def expired(self) -> int:
+        """Count expired records, as `Store.expired`."""
+        return self.memory.expired()
+
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+@pytest.mark.parametrize("broken", ["unreadable", "unwritable"])
+def test_only_the_sessions_of_a_server_that_is_gone_are_refused(broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The others of the batch are answered; the refused ones can be sent again, and are applied once."""
+    store = PartialStore()
+    service = make_service(StoreSessions(store))
+    ask(service, *(piece([1], id=name, start="true") for name in ("a1", "a2", "b1")))
+    batch = [piece([2], id=name, step="1") for name in ("a1", "b1", "a2")]
+    setattr(store, broken, "a")
+
+    with caplog.at_level(logging.ERROR):
+        refused = ask(service, *batch)
+
+    assert [status for status, _ in refused] == [503, 200, 503]
+    assert {body["type"] for status, body in refused if status == 503} == {"StoreUnavailable"}
+    assert "port 7" not in str(refused)
+    assert caplog.messages == ["the shard at port 7 is gone"]
+    setattr(store, broken, None)
+    assert [(status, body["total"]) for status, body in ask(service, *batch)] == [(200, 3)] * 3
+
+
+def test_a_server_without_space_refuses_its_own_sessions() -> None:
+    """The status is 507, and the other sessions go on."""
+    service = make_service(StoreSessions(PartialStore(unwritable="a", error=StoreFullError("no memory"))))
+
+    answers = ask(service, *(piece([1], id=name, start="true") for name in ("a1", "b1")))
+
+    assert [status for status, _ in answers] == [507, 200]
+
+
+def test_a_model_is_ready_while_one_server_takes_writes() -> None:
+    """A store that tells errors for some sessions raises one only if nothing can be written."""
+    assert StoreSessions(PartialStore(unwritable="a", unreadable="a")).available()
