@@ -33,8 +33,8 @@ def hash_slot(tag: str) -> int:
 def partition_tags(model: str) -> list[str]:
     """Return the hash tag of each partition.
 
-    The slot of partition i is in the i-th sixteenth of all slots. So shards with equal ranges of slots get equal numbers
-    of partitions.
+    The slot of partition i is in the i-th sixteenth of all slots. So shards with equal ranges of slots get equal
+    numbers of partitions.
 
     >>> [hash_slot(tag) // (SLOTS // PARTITIONS) for tag in partition_tags("tagger")] == list(range(PARTITIONS))
     True
