@@ -1,4 +1,4 @@
-"""Sessions on one Redis against sessions on a cluster of three, with plain SET on the one Redis as the unit.
+"""Sessions on one Redis against sessions on a cluster of three; the unit is plain SET on the one.
 
 Run from the repository's root: `python -m benchmarks.session_shards [--rounds 7] [--seconds 1] [--clients 4]
 [--batches 8 64]`.
@@ -101,7 +101,7 @@ def use_set(client: Redis, batch: int, choice: random.Random) -> None:
 
 
 def client(orders: Connection, port: int, cluster: str, seed: int) -> None:
-    """Run a client process: for each order, use a contestant for some seconds, and send the number of pieces."""
+    """Run a client process: use a contestant for each order, and send the number of pieces."""
     choice = random.Random(seed)
     one = RedisStore(RedisSettings(f"redis://127.0.0.1:{port}", timeout_seconds=30.0), "model", LIMITS)
     three = RedisStore(RedisSettings(cluster, timeout_seconds=30.0, cluster=True), "model", LIMITS)

@@ -15,6 +15,10 @@ from .store import StoreUnavailableError
 _log = logging.getLogger(__name__)
 
 
+_TIME = ("TIME",)
+"""The command that has the same reply for all partitions of a server: it is sent once."""
+
+
 class Replies(NamedTuple):
     """Replies of a server to one pipeline; a command that was refused has its error."""
 
@@ -34,7 +38,11 @@ class RedisNode:
         self._commands: Sequence[Command] = ()
         self._wait: tuple[int, int] | None = None
         self._connection.connect()
-        _warn_of_eviction(self, server_url(settings, address), monotonic() + seconds)
+        try:
+            _warn_of_eviction(self, server_url(settings, address), monotonic() + seconds)
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, commands: Sequence[Command], replicas: int = 0, seconds: float = 0.0) -> None:
         """Send commands at once; `replicas` must have their changes within about `seconds`."""
@@ -71,17 +79,23 @@ class RedisNode:
     def _send(self, commands: Sequence[Command]) -> None:
         words: list[tuple[Any, ...]] = []
         for command in commands:
-            words += [("ASKING",), command.words] if command.asking else [command.words]
+            if command.words != _TIME or _TIME not in words:
+                words += [("ASKING",), command.words] if command.asking else [command.words]
         if self._wait is not None:
             words.append(("WAIT", *self._wait))
         self._connection.send_packed_command(self._connection.pack_commands(words))
 
     def _receive(self, commands: Sequence[Command], deadline: float | None) -> Replies:
-        values = []
+        values: list[Any] = []
+        time: Any = None
         for command in commands:
+            if command.words == _TIME and time is not None:
+                values.append(time)
+                continue
             if command.asking:
                 self._reply(deadline)
             values.append(self._reply(deadline))
+            time = values[-1] if command.words == _TIME else time
         have = None if self._wait is None else self._reply(deadline)
         if isinstance(have, Exception):
             raise have

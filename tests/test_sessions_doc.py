@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -23,7 +25,8 @@ from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, Streami
 from torchserve_neuron_lstm.handlers.responses import STATUSES
 from torchserve_neuron_lstm.sessions.decision import Reject
 from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
-from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.partitions import partition_limits
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.token import token_length
 
 ROOT = Path(__file__).parents[1]
@@ -191,6 +194,47 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"which carry 4096 bytes, {token_length(4096)} characters." in TEXT
     assert f"for {Limits(1, 1, 1.0).retry_seconds:g} seconds" in TEXT
     assert f"({StreamingConfig().settings('0' * 32).limits.own_bytes} bytes each by default)" in TEXT
+
+
+def open_at_first_refusal(share: int, seed: int) -> int:
+    """Start sessions with random ids until the partition of one is full, and return how many are open."""
+    choice, held = random.Random(seed), [0] * PARTITIONS
+    while max(held) <= share:
+        held[choice.randrange(PARTITIONS)] += 1
+    return sum(held) - 1
+
+
+def refused_share(mean: float, places: int) -> float:
+    """The share of starts that a partition refuses, by Erlang's formula.
+
+    `mean` sessions would be open without a limit.
+    """
+    share = 1.0
+    for place in range(1, places + 1):
+        share = mean * share / (place + mean * share)
+    return share
+
+
+def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
+    """The numbers are those of random ids, for the defaults."""
+    defaults = StreamingConfig()
+    limits = Limits(defaults.max_sessions, defaults.max_bytes, 600.0, client_sessions=defaults.client_sessions)
+    share = partition_limits(limits)
+    assert share.client_sessions is not None
+    first = sorted(open_at_first_refusal(share.sessions, seed) for seed in range(300))
+    of_client = sorted(open_at_first_refusal(share.client_sessions, seed) for seed in range(3000))
+    told = re.sub(r"\s+", " ", TEXT)
+
+    assert f"With {limits.sessions} sessions, a partition takes {share.sessions}" in told
+    assert (abs(median(first) - 9300) < 100, abs(first[3] - 8800) < 100) == (True, True)
+    assert "at about 9300 open sessions (in one of a hundred cases at 8800)" in told
+    rates = [1 / refused_share(mean / PARTITIONS, share.sessions) for mean in (9000, 9500)]
+    assert [round(rates[0], -2), round(rates[1], -1)] == [1800, 130]
+    assert "If 9000 are open on average, one start in 1800 is refused, with 9500 one in 130." in told
+    most = PARTITIONS * share.client_sessions
+    assert f"{share.client_sessions} in each partition for 100, so a client may have {most} at most" in told
+    assert (abs(median(of_client) - 60) < 5, abs(of_client[30] - 30) < 5) == (True, True)
+    assert "its first start is refused at about 60, and may be at 30" in told
 
 
 def test_links_of_the_page_lead_to_files_and_headings() -> None:
