@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from .redis_client import Address, check_package
+from .redis_client import check_package
 from .redis_connections import Answer
 from .redis_partition import Command
 from .redis_shards import Result, Shards
@@ -49,7 +49,6 @@ class ClusterConnections:
         now = monotonic()
         deadline = now + self._settings.timeout_seconds
         answers = self._known_outages(requests, now)
-        asking: dict[int, Address] = {}
         if not self._shards.owners:
             self._shards.refresh(deadline)
         for number, pause in enumerate(_pauses()):
@@ -58,13 +57,15 @@ class ClusterConnections:
                 break
             sleep(max(0.0, min(pause, deadline - monotonic())))
             connected = self._shards.connected
-            results = self._shards.ask(left, asking, replicas, deadline)
+            results = self._shards.ask(left, replicas, deadline)
             if any(isinstance(result, Later) for result in results.values()):
                 self._shards.refresh(deadline, connected - self._shards.connected)
-            asking = self._follow(results)
+            for partition, result in results.items():
+                if isinstance(result, Redirection):
+                    self._shards.move(partition, result.address)
             answers.update(self._settled(results))
             at_once = (hurried | self._outages.keys()) if number > 0 else frozenset()
-            is_over = monotonic() >= deadline
+            is_over = monotonic() + _PAUSES[-1] >= deadline
             answers.update(self._given_up(results, left.keys() if is_over else at_once))
         return {partition: answers[partition] for partition in requests}
 
@@ -75,14 +76,6 @@ class ClusterConnections:
     def _known_outages(self, requests: Mapping[int, object], now: float) -> dict[int, Answer]:
         outages = ((partition, self._outages.get(partition)) for partition in requests)
         return {partition: outage.error for partition, outage in outages if outage is not None and now < outage.until}
-
-    def _follow(self, results: Mapping[int, Result]) -> dict[int, Address]:
-        """Take over where partitions are, and return the servers to which some are on their way."""
-        redirected = {partition: result for partition, result in results.items() if isinstance(result, Redirection)}
-        for partition, result in redirected.items():
-            if not result.asking:
-                self._shards.move(partition, result.address)
-        return {partition: result.address for partition, result in redirected.items() if result.asking}
 
     def _settled(self, results: Mapping[int, Result]) -> dict[int, Answer]:
         """Return the answers that stay; their partitions are no longer out."""

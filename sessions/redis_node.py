@@ -80,7 +80,7 @@ class RedisNode:
         words: list[tuple[Any, ...]] = []
         for command in commands:
             if command.words != _TIME or _TIME not in words:
-                words += [("ASKING",), command.words] if command.asking else [command.words]
+                words.append(command.words)
         if self._wait is not None:
             words.append(("WAIT", *self._wait))
         self._connection.send_packed_command(self._connection.pack_commands(words))
@@ -92,8 +92,6 @@ class RedisNode:
             if command.words == _TIME and time is not None:
                 values.append(time)
                 continue
-            if command.asking:
-                self._reply(deadline)
             values.append(self._reply(deadline))
             time = values[-1] if command.words == _TIME else time
         have = None if self._wait is None else self._reply(deadline)

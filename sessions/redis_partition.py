@@ -51,8 +51,6 @@ class Command(NamedTuple):
 
     words: tuple[Any, ...]
     script: Optional[str] = None
-    asking: bool = False
-    """Whether the keys are on their way to the server that is asked."""
 
 
 class PartitionWrite(NamedTuple):

@@ -75,10 +75,12 @@ local function remove_lapsed(set, since)
   local members = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. since, 'LIMIT', 0, sweep_rows)
   local removed = 0
   for _, member in ipairs(members) do
-    redis.call('ZREM', set, member)
     -- Code that knows no unconfirmed sessions has continued this one: it counts where that has put it.
-    if set ~= UNCONFIRMED or not (redis.call('ZSCORE', OPEN, member) or redis.call('ZSCORE', ENDED, member)) then
-      redis.call('DEL', prefix .. member)
+    local goes_on = set == UNCONFIRMED and (redis.call('ZSCORE', OPEN, member) or redis.call('ZSCORE', ENDED, member))
+    -- Before all else: a cluster refuses it, and ends the script, where the record is on its way to another server.
+    if not goes_on then redis.call('DEL', prefix .. member) end
+    redis.call('ZREM', set, member)
+    if not goes_on then
       redis.call('HINCRBY', SIZES, 'total', 0 - size_of(member)) -- the minus of nothing would be no integer
       redis.call('HDEL', SIZES, member)
       forget_client(member)

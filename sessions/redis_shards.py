@@ -29,22 +29,16 @@ class Shards:
         self._owners: dict[int, Address] = {}
         self._why_unknown: StoreUnavailableError | Later | None = None
 
-    def ask(
-        self, requests: Mapping[int, Sequence[Command]], asking: Mapping[int, Address], replicas: int, deadline: float
-    ) -> dict[int, Result]:
-        """Send the commands of all partitions to their servers, then read all replies.
-
-        `asking` has the servers to which partitions are on their way.
-        """
+    def ask(self, requests: Mapping[int, Sequence[Command]], replicas: int, deadline: float) -> dict[int, Result]:
+        """Send the commands of all partitions to their servers, then read all replies."""
         results: dict[int, Result] = {}
         shards: dict[Address, dict[int, Sequence[Command]]] = {}
         for partition, commands in requests.items():
-            address = asking.get(partition) or self._owners.get(partition)
+            address = self._owners.get(partition)
             if address is None:
                 results[partition] = self._without_owner(partition)
             else:
-                marked = [command._replace(asking=partition in asking) for command in commands]
-                shards.setdefault(address, {})[partition] = marked
+                shards.setdefault(address, {})[partition] = commands
         sent: list[Address] = []
         for address, partitions in shards.items():
             failure = self._send(address, partitions, replicas, deadline)

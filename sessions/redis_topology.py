@@ -7,8 +7,10 @@ from typing import Any, NamedTuple, Optional, Union
 
 from .redis_client import Address
 
-_LATER = ("TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
+_LATER = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
 """Errors that are over when a move of a slot, a failover or a start is."""
+_IN_A_SCRIPT = "non local key in a cluster node"
+"""Part of the error of a script that meets a key which is on its way to another server."""
 _CODES = {
     "MovedError": "MOVED",
     "AskError": "ASK",
@@ -42,11 +44,9 @@ class Topology(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Another server has the keys."""
+    """Another server has the slot."""
 
     address: Address
-    asking: bool
-    """Whether only these commands go there: the slot is on its way."""
 
 
 class Later(NamedTuple):
@@ -75,19 +75,23 @@ def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
 def read_answer(replies: Sequence[Any], asked: Address) -> Union[list[Any], Redirection, Later, Exception]:
     """Return the replies to the commands of one partition, or what the first error among them asks for.
 
+    While a slot moves, each of its keys is on one of two servers. A server that is asked for what it no longer has, or
+    never had, answers ASK: the other one may have it, or may lack other keys of the partition, without telling so. So
+    the partition waits until all keys are on one server.
+
     >>> from redis.exceptions import ResponseError
     >>> read_answer([None, ResponseError("MOVED 7 10.0.0.2:6379")], Address("cache", 6379))
-    Redirection(address=Address(host='10.0.0.2', port=6379), asking=False)
+    Redirection(address=Address(host='10.0.0.2', port=6379))
     """
     error = next((reply for reply in replies if isinstance(reply, Exception)), None)
     if error is None:
         return list(replies)
     words = str(error).split()
     code = _CODES.get(type(error).__name__, words[0] if words else "")
-    if code in ("MOVED", "ASK"):
+    if code == "MOVED":
         host, _, port = words[-1].rpartition(":")
-        return Redirection(Address(host or asked.host, int(port)), code == "ASK")
-    return Later(error) if code in _LATER else error
+        return Redirection(Address(host or asked.host, int(port)))
+    return Later(error) if code in _LATER or _IN_A_SCRIPT in str(error) else error
 
 
 def _address(server: Sequence[Any], asked: Address) -> Address:

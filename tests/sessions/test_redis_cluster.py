@@ -20,6 +20,7 @@ from redis_server import RedisServer, running, server_programs
 from store_calls import begin, records, revision, stored
 from tls import certificate, tls_in_front
 
+from torchserve_neuron_lstm.sessions.ids import store_key
 from torchserve_neuron_lstm.sessions.partitions import hash_slot, partition_tags
 from torchserve_neuron_lstm.sessions.redis_node import RedisNode, Replies
 from torchserve_neuron_lstm.sessions.redis_partition import Command
@@ -266,6 +267,66 @@ def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, s
     cluster.begin_move(slot, source).finish()
 
 
+@pytest.mark.parametrize("first", ["open", "record", "sizes"])
+def test_no_session_is_missing_while_its_slot_moves(cluster: LocalCluster, store_on: MakeStore, first: str) -> None:
+    """Its keys are on two servers, in any order: it is read as it is, or the request is refused."""
+    store = store_on(cluster.url, timeout_seconds=0.2)
+    write(store, b"record")
+    slot = hash_slot(TAGS[3])
+    source = cluster.owner(slot)
+    target = next(one for one in cluster.primaries if one is not source)
+    move = cluster.begin_move(slot, target)
+    keys = sorted(ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 9), key=lambda key: first.encode() not in key)
+    found = []
+    for key in keys:
+        move.move_key(key)
+        found.append(store.read(NAMES)[3])
+        time.sleep(0.2)
+    move.finish()
+
+    assert len(keys) == 3
+    assert all(isinstance(one, StoreUnavailableError) or records([one]) == [b"record"] for one in found)
+    assert records(store_on(cluster.url).read(NAMES)) == [b"record"] * PARTITIONS
+    cluster.begin_move(slot, source).finish()
+
+
+def test_sessions_that_expire_while_their_slot_moves_are_counted_right(
+    cluster: LocalCluster, store_on: MakeStore
+) -> None:
+    """A server ends the script that would remove a record which has moved; nothing is removed by half."""
+    clock, tag = Clock(), TAGS[3]
+    store = store_on(cluster.url, clock, Limits(16_000, 10**8, 900.0, client_sessions=1600), timeout_seconds=0.5)
+    old, new, ended, other = (id_in_partition(name, "tagger", 3) for name in ("old", "new", "ended", "other"))
+    more = [id_in_partition(f"{number}", "tagger", 3) for number in range(9)]
+    assert store.write([RecordUpdate(name, bytes(100), None, client="c") for name in (old, *more)]) == [Written()] * 10
+    clock.now += 880
+    starts = [
+        RecordUpdate(new, b"", None, client="c"),
+        RecordUpdate(ended, b"", None, ended=True),
+        RecordUpdate(other, b"", None, unconfirmed=True),
+    ]
+    assert store.write(starts) == [Written()] * 3  # so that every key of the partition is there
+    clock.now += 30
+    slot, seen = hash_slot(tag), revision(store, new)
+    source = cluster.owner(slot)
+    target = next(one for one in cluster.primaries if one is not source)
+    move = cluster.begin_move(slot, target)
+    move.move_key(f"neuron-lstm:{{{tag}}}:record:{store_key(old, 'tagger').hex()}")
+    with pytest.raises(StoreUnavailableError, match="non local key"):
+        store.write([RecordUpdate(new, b"next", seen)])
+    move.finish()
+    time.sleep(0.5)
+
+    assert records(store.read([new])) == [b"next"]
+    clock.now += 2000
+    for number in range(3):
+        clock.now += 10
+        begin(store, id_in_partition(f"last {number}", "tagger", 3), record=b"")
+    assert store.totals()[:2] == (3, 0)
+    assert not ask(target, "HGETALL", f"neuron-lstm:{{{tag}}}:clients")
+    cluster.begin_move(slot, source).finish()
+
+
 def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_over(
     replicated: LocalCluster, store_on: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -379,7 +440,7 @@ def test_the_password_is_sent_to_every_node(
 ) -> None:
     """A wrong one is refused at once, and is not shown."""
     rights = "+get +mget +set +del +getrange +pttl +pexpire +zadd +zrem +zcard +zcount +zscore +zrange +zrangebyscore"
-    more = "+hget +hset +hdel +hincrby +time +evalsha +script|load +cluster|slots +asking +select"
+    more = "+hget +hset +hdel +hincrby +time +evalsha +script|load +cluster|slots +select"
     for server in cluster.primaries:
         user = ("SETUSER", "neuron", "on", ">s3cret", "~neuron-lstm:*")
         ask(server, "ACL", *user, *f"{rights} {more}".split())

@@ -106,8 +106,12 @@ class SlotMove:
         """Move some keys, and return their number."""
         keys = ask(self.source, "CLUSTER", "GETKEYSINSLOT", self.slot, most)
         if keys:
-            ask(self.source, "MIGRATE", "127.0.0.1", self.target.port, "", 0, 1000 * SECONDS, "KEYS", *keys)
+            self.move_key(*keys)
         return len(keys)
+
+    def move_key(self, *keys: str | bytes) -> None:
+        """Move these keys."""
+        ask(self.source, "MIGRATE", "127.0.0.1", self.target.port, "", 0, 1000 * SECONDS, "KEYS", *keys)
 
     def finish(self) -> None:
         """Move the other keys, and tell all servers."""
