@@ -18,12 +18,16 @@ import numpy as np
 import pytest
 import torch
 from archiving import Source, archived, write_source
+from one_partition import id_in_partition
+from redis_cluster import LocalCluster, running_cluster
 from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, assert_close, assert_refused, get, post
 from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.sessions.ids import store_key
+from torchserve_neuron_lstm.sessions.partitions import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12
@@ -49,6 +53,7 @@ class Streaming:
     sessions: Path
     """The folder of the store on disk."""
     redis: RedisServer
+    cluster: LocalCluster
 
     def send(self, model: str, body: object = None, **headers: object) -> Reply:
         """Send a chunk as JSON, or no body; headers by their last word: `id`, `start`, `end`, `step`, `token`."""
@@ -63,20 +68,31 @@ class Streaming:
         return scores
 
 
+KEPT = ("--appendonly", "yes", "--appendfsync", "always")
+"""With a weaker setting, a killed server may lose a write that it has confirmed."""
+
+
 @pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three servers that share the sessions of a model."""
+    (program, *_) = server_programs().values()
+    with running_cluster(program, tmp_path_factory.mktemp("cluster"), *KEPT) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory, cluster: LocalCluster) -> Iterator[Streaming]:
     """The scorer with every store, and with another engine, on one TorchServe."""
     folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
     (program, *_) = server_programs().values()
-    # with a weaker setting, a killed server may lose a write that it has confirmed
-    kept = ("--appendonly", "yes", "--appendfsync", "always")
-    redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *kept)
+    redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *KEPT)
     settings = {
         "disk": "{}",
         "native": "{}",
         "few": "{max_sessions: 2}",
         "client": "{store: client}",
         "redis": f"{{store: redis, redis: {{url: '{redis.url}'}}}}",
+        "cluster": f"{{store: redis, redis: {{url: '{cluster.url}', cluster: true}}}}",
     }
     sources = {
         name: write_source(
@@ -99,7 +115,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
             environment={"NEURON_LSTM_SESSIONS": str(sessions), "OMP_WAIT_POLICY": "passive"},
         ) as server,
     ):
-        yield Streaming(server, sources["disk"], sessions, redis)
+        yield Streaming(server, sources["disk"], sessions, redis, cluster)
 
 
 def draw(length: int) -> torch.Tensor:
@@ -120,7 +136,7 @@ def told(reply: Reply) -> tuple[str, int]:
     return said
 
 
-@pytest.mark.parametrize("model", ["disk", "native"])
+@pytest.mark.parametrize("model", ["disk", "native", "cluster"])
 def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
     streaming: Streaming, model: str
 ) -> None:
@@ -437,3 +453,40 @@ def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
 
     assert ready(streaming, "redis") == (200, True)
     assert streaming.server.worker_pids("redis") == before
+
+
+def test_sessions_of_other_shards_go_on_while_one_is_gone(streaming: Streaming) -> None:
+    """Those of the killed server get 503 until it is back, and then go on where they were."""
+    frames = draw(9)
+    pieces = cut(frames, 3, 6)
+    names = [id_in_partition("session", "cluster", partition) for partition in range(PARTITIONS)]
+    tags = partition_tags("cluster")
+
+    def send(number: int, **headers: object) -> list[Reply]:
+        with ThreadPoolExecutor(PARTITIONS) as clients:
+            sent = [clients.submit(streaming.send, "cluster", pieces[number], id=name, **headers) for name in names]
+        return [one.result() for one in sent]
+
+    for reply in send(0, start="true"):
+        told(reply)
+    killed = streaming.cluster.primaries[1]
+    is_gone = [streaming.cluster.owner(hash_slot(tag)) is killed for tag in tags]
+    killed.kill()
+    replies = send(1, step=3)
+    again = send(1, step=3)
+
+    for gone, reply, repeated in zip(is_gone, replies, again, strict=True):
+        if gone:
+            assert_unavailable(reply)
+            assert_unavailable(repeated)
+        else:
+            assert_close(reply.json["scores"], streaming.eager(frames)[3:6])
+            assert (repeated.status, repeated.body) == (200, reply.body)
+    assert 0 < sum(is_gone) < PARTITIONS
+    assert ready(streaming, "cluster") == (200, True)
+    killed.start()
+    for number in (1, 2):
+        for name in names:
+            reply = recovered(streaming, "cluster", pieces[number], {"id": name, "step": 3 * number})
+            assert told(reply) == (name, 3 * number + 3)
+            assert_close(reply.json["scores"], streaming.eager(frames)[3 * number : 3 * number + 3])

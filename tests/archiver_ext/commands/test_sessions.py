@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from redis_cluster import running_cluster
 from redis_server import RedisServer, running, server_programs
 from streaming_archive import streaming_manifest, write_streaming_archive
 
@@ -154,6 +156,25 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, t
 
     assert (figures["store"], figures["where"]) == ("redis", server.url)
     assert (figures["sessions"], figures["bytes"]) == (1, 100)
+
+
+@pytest.mark.parametrize("program", server_programs().values(), ids=server_programs())
+def test_the_sessions_of_all_shards_are_counted(
+    packaged: Packaged, program: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """A sum without one of them would be wrong, so all must be there."""
+    with running_cluster(program, tmp_path) as cluster:
+        settings = RedisSettings(cluster.url, timeout_seconds=2.0, cluster=True)
+        store = RedisStore(settings, "tiny", replace(LIMITS, sessions=16_000, bytes=10**8))
+        store.write([RecordUpdate(f"{number}", b"x" * 100, None) for number in range(100)])
+        store.close()
+        archive = packaged(store="redis", redis={"url": cluster.url, "timeout_seconds": 2.0, "cluster": True})
+        figures = told(capsys, archive)
+        cluster.servers[2].kill()
+
+        assert cli.main(["sessions", archive]) == 1
+    assert (figures["where"], figures["sessions"], figures["bytes"]) == (cluster.url, 100, 10_000)
+    assert capsys.readouterr().err.startswith(f"error: the session store {cluster.servers[2].url}/0 cannot be used")
 
 
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
