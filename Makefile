@@ -61,7 +61,7 @@ lock: $(STAMP)
 		--extra dev -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
 		pyproject.toml - -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
-		--extra ray -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
+		--extra ray --extra kserve -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
 		pyproject.toml -o hosts.lock
 
 demo: $(STAMP)
