@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .archive_protocol import HostedArchive
 from .batch_queue import QueueFullError
 from .grpc_infer import Metadata, infer_response, parse, rest_request
 from .grpc_messages import message_class
 from .grpc_status import GrpcAnswer, GrpcRefusalError
 from .metadata import model_metadata, server_metadata
 from .rest import not_ready
-from .served_archive import ServedArchive
 
-Archives = Mapping[str, ServedArchive]
+Archives = Mapping[str, HostedArchive]
 _BESIDE_TENSORS = 1 << 16
 """Bytes of a message beside those that its body over REST has."""
 
@@ -76,7 +76,7 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
     return infer_response(response)
 
 
-def _find(name: str, version: str, archives: Archives) -> ServedArchive:
+def _find(name: str, version: str, archives: Archives) -> HostedArchive:
     archive = archives.get(name)
     if archive is None:
         raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {name}", 404)
