@@ -16,8 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 try:
-    from kserve import ModelServer, model_server
     from kserve.model import BaseKServeModel
+    from kserve.model_server import ModelServer, app
+    from kserve.model_server import args as given_to_kserve
+    from kserve.model_server import parser as parser_of_kserve
     from starlette.requests import Request
     from starlette.responses import Response
 except ImportError as error:
@@ -35,7 +37,13 @@ from .unloaded_archive import UnloadedArchive
 _log = logging.getLogger(__name__)
 _BATCHES_WAITING = 20
 """Largest batches that may wait, beside the one that is computed: no proxy before the container has a queue."""
-_PATHS = ("/predictions/{path:path}", "/v1/models/{path:path}", "/v2", "/v2/health/{path:path}", "/v2/models/{path:path}")
+_PATHS = (
+    "/predictions/{path:path}",
+    "/v1/models/{path:path}",
+    "/v2",
+    "/v2/health/{path:path}",
+    "/v2/models/{path:path}",
+)
 _REPOSITORY = "/v2/repository/{path:path}"
 """KServe's route to load and unload models, which anybody might call: it has none here."""
 _METHODS = ("GET", "POST", "PUT", "DELETE")
@@ -43,7 +51,7 @@ _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line: ours beside KServe's."""
-    parser = argparse.ArgumentParser("python -m torchserve_neuron_lstm.hosts.kserve", parents=[model_server.parser])
+    parser = argparse.ArgumentParser("python -m torchserve_neuron_lstm.hosts.kserve", parents=[parser_of_kserve])
     parser.add_argument("--archive", required=True, help="the .mar, .tar.gz or folder of the model")
     parser.add_argument("--name", dest="model_name", help="the name under which it is served: its own one by default")
     parser.add_argument("--threads", type=int, default=1, help="threads of each program call: the container's CPUs")
@@ -51,7 +59,7 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-class ArchiveModel(BaseKServeModel):  # type: ignore[misc] - KServe has no types
+class ArchiveModel(BaseKServeModel):  # type: ignore[misc]  # KServe has no types
     """An archive in KServe's list of models."""
 
     def __init__(self, archive: HostedArchive) -> None:
@@ -64,18 +72,18 @@ class ArchiveModel(BaseKServeModel):  # type: ignore[misc] - KServe has no types
         return bool((await self._archive.readiness())["ready"])
 
 
-class ArchiveServer(ModelServer):  # type: ignore[misc] - KServe has no types
+class ArchiveServer(ModelServer):  # type: ignore[misc]  # KServe has no types
     """KServe's server with the protocols of archives, by name."""
 
     def __init__(self, archives: Mapping[str, HostedArchive]) -> None:
         super().__init__(enable_grpc=False)  # KServe's own one
         self._archives = archives
-        self._grpc = GrpcServer(self.grpc_port, archives, model_server.args.grpc_max_receive_message_length)
+        self._grpc = GrpcServer(self.grpc_port, archives, given_to_kserve.grpc_max_receive_message_length)
 
     def serve(self) -> None:
         """Answer requests until a signal ends the process; those that came by then are answered."""
         add_routes(self._archives)
-        if model_server.args.enable_grpc:
+        if given_to_kserve.enable_grpc:
             self.servers.append(self._grpc.serve())
         self.start([ArchiveModel(archive) for archive in self._archives.values()])
 
@@ -92,7 +100,7 @@ def add_routes(archives: Mapping[str, HostedArchive]) -> None:
         return await respond(request, archives)
 
     for path in (*_PATHS, _REPOSITORY):
-        model_server.app.add_route(path, answer, methods=[*_METHODS])
+        app.add_route(path, answer, methods=[*_METHODS])
 
 
 def load(path: str, name: str | None, threads: int) -> HostedArchive:
@@ -108,7 +116,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     try:
         return ServedArchive(settings, PrometheusMetrics(name).report)
     except ArchiveError as error:
-        _log.error("model %s is not ready: %s", name, error)  # noqa: TRY400 - the message says it all
+        _log.error("model %s is not ready: %s", name, error)
         return UnloadedArchive(settings, str(error))
 
 
