@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, of archives in one process: `rest.respond` for another protocol.
+"""The Open Inference Protocol over gRPC, for the archives of one process.
 
 Servers differ in how they start a call and send its status; the bytes of requests and responses, the codes and the
 metadata are the same on all.

@@ -187,7 +187,7 @@ def response(**fields: Any) -> RawResponse:
 
 
 def test_a_response_has_the_bytes_of_its_outputs_and_the_fields_of_its_session() -> None:
-    """What JSON has no number for, too."""
+    """Numbers that JSON has not come through, too."""
     found = message_class("ModelInferResponse").FromString(infer_response(response()))
 
     assert (found.model_name, found.model_version, found.id) == ("model", "1.0", "é")

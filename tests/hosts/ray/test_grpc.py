@@ -47,7 +47,7 @@ def test_tritons_client_finds_health_readiness_and_metadata(opened: triton.Infer
 
 @pytest.mark.parametrize("length", [1, 9, 16])
 def test_outputs_are_those_of_rest_bit_for_bit(ray_ports: Ports, length: int) -> None:
-    """Of three models."""
+    """Three models have equal ones."""
     frames = frames_of(length, length)[None]
     ids = np.random.default_rng(length).integers(0, 20, (1, length))
     flags = {"sequence_start": True, "sequence_end": True}
