@@ -42,13 +42,13 @@ def call(
     method: str,
     content: bytes,
     metadata: Sequence[tuple[str, str]] = (),
-    seconds: float = 60,
+    seconds: float | None = 60,
 ) -> Called:
     """Call a method with a message that is bytes already."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         made = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
         try:
-            message, ended = made.with_call(content, timeout=seconds, metadata=metadata)
+            message, ended = made.with_call(content, timeout=seconds, metadata=metadata, wait_for_ready=True)
         except grpc.RpcError as error:
             trailing = {key: str(value) for key, value in error.trailing_metadata() or ()}
             return Called(b"", error.code().name, error.details(), trailing)
