@@ -28,7 +28,7 @@ help:
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
 	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
-	@echo "make test-hosts  archives on Ray Serve, in an environment of its own: about 3 minutes"
+	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 3 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -61,7 +61,7 @@ lock: $(STAMP)
 		--extra dev -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
 		pyproject.toml - -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
-		--extra ray -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
+		--extra ray --extra kserve -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
 		pyproject.toml -o hosts.lock
 
 demo: $(STAMP)
@@ -125,9 +125,9 @@ $(HOSTS_STAMP): $(STAMP) hosts.lock
 		> "$$(.hosts/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_venv.pth"
 	@touch $@
 
-# Ray uses what others deprecate.
+# Ray and KServe use what others deprecate.
 test-hosts: $(HOSTS_STAMP)
-	@.hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning -W ignore::ResourceWarning -W ignore::FutureWarning tests/hosts/ray
+	@.hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning -W ignore::ResourceWarning -W ignore::FutureWarning tests/hosts/ray tests/hosts/kserve
 
 # For a release, and after one of torch. Corners at a time.
 test-matrix: JOBS ?= 1

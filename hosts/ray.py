@@ -24,6 +24,7 @@ except ImportError as error:
     raise ImportError(f"Ray Serve is missing here ({error}): pip install 'torchserve-neuron-lstm[ray]'") from error
 
 from ..inference.reader import ArchiveReader
+from .ray_grpc import GrpcMethods
 from .ray_metrics import RayMetrics
 from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
@@ -92,7 +93,7 @@ def _options(arguments: Arguments, largest: int) -> dict[str, Any]:
     return {**options, "autoscaling_config": scaling}
 
 
-class Replica:
+class Replica(GrpcMethods):
     """One replica of all models: it is ready once their archives are loaded and warm."""
 
     def __init__(self) -> None:

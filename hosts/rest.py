@@ -18,10 +18,10 @@ from starlette.types import Message
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.request import RawRequest
 from ..handlers.responses import RawResponse, http_headers
+from .archive_protocol import HostedArchive
 from .batch_queue import QueueFullError
 from .metadata import model_metadata, server_metadata
 from .routes import NoRouteError, Route, find_route
-from .served_archive import ServedArchive
 
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _FORM_BYTES = 1 << 16
@@ -30,7 +30,7 @@ _OF_SERVER = ("describe", "explain")
 """Headers by which TorchServe's frontend asks its workers: a client's mean nothing."""
 
 
-async def respond(request: Request, archives: Mapping[str, ServedArchive]) -> Response:
+async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Response:
     """Answer one HTTP request to the models, by name. An archive may be replaced while a request waits."""
     try:
         route = find_route(request.method, request.url.path)
@@ -49,14 +49,14 @@ async def respond(request: Request, archives: Mapping[str, ServedArchive]) -> Re
     return await _of_model(route, archive)
 
 
-async def _of_model(route: Route, archive: ServedArchive) -> Response:
+async def _of_model(route: Route, archive: HostedArchive) -> Response:
     if route.action == "model metadata":
         return _json(200, model_metadata(archive.name, archive.version, archive.manifest))
     found = await archive.readiness()
     return _json(200 if found["ready"] else 503, {"name": archive.name, **found})
 
 
-async def _infer(archive: ServedArchive, archives: Mapping[str, ServedArchive], request: Request) -> Response:
+async def _infer(archive: HostedArchive, archives: Mapping[str, HostedArchive], request: Request) -> Response:
     try:
         raw = await raw_request(request, archive.manifest.limits.body_bytes)
     except ClientDisconnect:
@@ -71,18 +71,18 @@ async def _infer(archive: ServedArchive, archives: Mapping[str, ServedArchive], 
         return _error(503, "ServiceUnavailableException", message)
 
 
-async def _of_server(route: Route, archives: Mapping[str, ServedArchive]) -> Response:
+async def _of_server(route: Route, archives: Mapping[str, HostedArchive]) -> Response:
     if route.action == "server metadata":
         return _json(200, server_metadata())
     if route.action == "live":
         return _json(200, {"live": True})
-    ready = not await not_ready(archives)
+    found = await not_ready(archives)
     if route.action == "ping":
-        return _json(200 if ready else 500, {"status": "Healthy" if ready else "Unhealthy"})
-    return _json(200 if ready else 503, {"ready": ready})
+        return _json(500 if found else 200, {"status": "Unhealthy" if found else "Healthy"})
+    return _json(503, {"ready": False, "models": found}) if found else _json(200, {"ready": True})
 
 
-async def not_ready(archives: Mapping[str, ServedArchive]) -> dict[str, object]:
+async def not_ready(archives: Mapping[str, HostedArchive]) -> dict[str, object]:
     """Try all models, and return the readiness of those that are not ready, by name."""
     found: dict[str, object] = {}
     for name in [*archives]:

@@ -60,7 +60,7 @@ FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.t
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that are imported in one place only: that file, or any one file of that folder."""
 
-HOST_PACKAGES = ("ray", "starlette")
+HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
 """Packages of servers, for files of `hosts/` only."""
 
 READS_MANIFEST = (

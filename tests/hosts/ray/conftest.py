@@ -9,44 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from archiving import archived, write_source
-from served_models import SCORER, SCORING, TAGGER, TAGGING
+from host_archives import Archives
 from torchserve_process import TorchServe, free_ports, serving
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
 
-STREAMING = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 8], length: [16]}
-backend: native
-streaming: {store: disk}
-"""
-MODELS = {"scorer": (SCORER, SCORING), "tagger": (TAGGER, TAGGING), "stream": (SCORER, STREAMING)}
-
-
-@dataclass(frozen=True)
-class Archives:
-    """The folder of the archives, and that of the sessions on disk."""
-
-    folder: Path
-    sessions: Path
-
-    def path(self, name: str) -> Path:
-        """The file of one archive."""
-        return self.folder / f"{name}.mar"
-
-
-@pytest.fixture(scope="session")
-def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    """Three models, packaged by the standard command."""
-    folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
-    sessions = tmp_path_factory.mktemp("sessions")
-    os.environ["NEURON_LSTM_SESSIONS"] = str(sessions)
-    for name, (file, block) in MODELS.items():
-        archived(write_source(work / name, file, block), name, folder)
-    return Archives(folder, sessions)
+SERVICER_FUNCTION = "torchserve_neuron_lstm.hosts.grpc_methods.add_inference_service"
+MODELS = ("scorer", "tagger", "stream")
 
 
 @pytest.fixture(scope="session")
@@ -57,19 +26,36 @@ def torchserve(archives: Archives) -> Iterator[TorchServe]:
         yield running
 
 
+@dataclass(frozen=True)
+class Ports:
+    """The ports of Ray Serve."""
+
+    http: int
+    grpc: int
+
+
 @pytest.fixture(scope="session")
-def ray_port(archives: Archives) -> Iterator[int]:
-    """The HTTP port of Ray Serve with the application of the three archives."""
+def ray_ports(archives: Archives) -> Iterator[Ports]:
+    """The ports of Ray Serve with the application of the three archives."""
     import ray
     from ray import serve
 
     from torchserve_neuron_lstm.hosts.ray import app
 
-    (port,) = free_ports(1)
+    ports = Ports(*free_ports(2))
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serve.start(
+        http_options={"host": "127.0.0.1", "port": ports.http},
+        grpc_options={"port": ports.grpc, "grpc_servicer_functions": [SERVICER_FUNCTION]},
+    )
     paths = {name: str(archives.path(name)) for name in MODELS}
     serve.run(app({"archives": paths}), route_prefix="/")
-    yield port
+    yield ports
     serve.shutdown()
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ray_port(ray_ports: Ports) -> int:
+    """The HTTP port."""
+    return ray_ports.http

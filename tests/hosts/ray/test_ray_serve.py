@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,71 +15,22 @@ import pytest
 import torch
 import tritonclient.http as triton
 from archiving import archived, write_source
+from host_archives import Archives, in_process
+from mixed_requests import frames_of, mixed_requests
 from rest import JSON, Reply, post
 from served_models import SCORER, SCORING
 from torchserve_process import TorchServe
 from tritonclient.utils import InferenceServerException
 
 from torchserve_neuron_lstm import open_archive
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
-from torchserve_neuron_lstm.handlers.host import Host
-from torchserve_neuron_lstm.handlers.open_service import open_service
-from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 from torchserve_neuron_lstm.hosts.ray import app
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
-from .conftest import MODELS, Archives
+from .conftest import MODELS
 
 pytestmark = pytest.mark.timeout(600)
 REQUESTS = 500
-NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
-
-
-def frames_of(length: int, seed: int) -> np.ndarray:
-    """Frames float32[T, 3] of one sequence."""
-    return np.random.default_rng(seed).standard_normal((length, 3)).astype(np.float32)
-
-
-def npy(array: np.ndarray) -> bytes:
-    """The bytes of a .npy file."""
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def v2_body(arrays: Mapping[str, np.ndarray], *, binary: bool) -> tuple[bytes, dict[str, str]]:
-    """A V2 request, as Triton's client writes it."""
-    inputs = []
-    for name, array in arrays.items():
-        datatype = {"float32": "FP32", "int64": "INT64"}[str(array.dtype)]
-        inputs.append(triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array, binary_data=binary))
-    outputs = None
-    body, json_bytes = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
-    if json_bytes is None:
-        return body, dict(JSON)
-    return body, {"Inference-Header-Content-Length": str(json_bytes), "Content-Type": "application/octet-stream"}
-
-
-def mixed_requests(count: int) -> Iterator[tuple[str, str, bytes, dict[str, str]]]:
-    """Model, path, body and headers of good and bad requests in all formats."""
-    rng, too_long = random.Random(0), json.dumps([[0.5] * 3] * 40).encode()
-    for index in range(count):
-        length = rng.randint(1, 32)
-        frames, ids = frames_of(length, index), np.random.default_rng(index).integers(0, 20, length)
-        two = {"ids": ids.tolist(), "frames": frames.tolist()}
-        arrays = {"ids": ids[None], "frames": frames[None]}
-        bad = rng.choice([b"{", b"", b"[[1, 2]]", b"[]", b'{"frames": 1}', b'{"inputs": []}', too_long])
-        chunk = json.dumps(frames[:16].tolist()).encode()
-        yield from [
-            [("scorer", "/predictions/scorer", json.dumps(frames.tolist()).encode(), dict(JSON))],
-            [("tagger", "/predictions/tagger", json.dumps(two).encode(), dict(JSON))],
-            [("tagger", "/v1/models/tagger:predict", json.dumps({"instances": [two, two]}).encode(), dict(JSON))],
-            [("scorer", "/v2/models/scorer/infer", *v2_body({"frames": frames[None]}, binary=False))],
-            [("tagger", "/v2/models/tagger/infer", *v2_body(arrays, binary=True))],
-            [("scorer", "/predictions/scorer", npy(frames), dict(NPY))],
-            [("scorer", "/predictions/scorer", bad, dict(JSON))],
-            [("stream", "/predictions/stream", chunk, {**JSON, "ts-request-sequence-step": "x"})],
-        ][index % 8]
 
 
 def plain(reply: Reply) -> tuple[int, str, bytes, str | None]:
@@ -94,7 +42,7 @@ def test_500_mixed_requests_have_equal_bytes_on_ray_on_torchserve_and_in_process
     ray_port: int, torchserve: TorchServe, archives: Archives
 ) -> None:
     """One at a time, so that every host runs the same program calls."""
-    services = dict(in_process(archives))
+    services = dict(in_process(archives, MODELS))
     differing, statuses = [], set()
     for model, path, body, headers in mixed_requests(REQUESTS):
         on_ray = plain(post(ray_port, path, body, headers))
@@ -106,15 +54,6 @@ def test_500_mixed_requests_have_equal_bytes_on_ray_on_torchserve_and_in_process
 
     assert differing == []
     assert statuses == {200, 400, 413}
-
-
-def in_process(archives: Archives) -> Iterator[tuple[str, Service]]:
-    """The service of each archive in this process, by the installed package's code."""
-    for name in MODELS:
-        opened = open_archive(archives.path(name), threads=1)
-        model = ModelIdentity(name, "1.0")
-        host = Host(opened.directory, model, 6_553_500, 120_000.0, lambda *_: None, dict(os.environ), threads=1)
-        yield name, open_service(host)
 
 
 def tensor(name: str, array: np.ndarray) -> triton.InferInput:

@@ -1,0 +1,140 @@
+"""KServe adapter: the process of an InferenceService's container.
+
+    python -m torchserve_neuron_lstm.hosts.kserve --archive tagger.mar
+
+KServe's server has the process: its arguments, its logs, its metrics, its end. The routes of the protocols stand
+before its own, because those parse requests, and answer errors, each in their own way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+try:
+    from kserve.model import BaseKServeModel
+    from kserve.model_server import ModelServer, app
+    from kserve.model_server import args as given_to_kserve
+    from kserve.model_server import parser as parser_of_kserve
+    from starlette.requests import Request
+    from starlette.responses import Response
+except ImportError as error:
+    raise ImportError(f"KServe is missing here ({error}): pip install 'torchserve-neuron-lstm[kserve]'") from error
+
+from ..inference.errors import ArchiveError
+from ..inference.reader import ArchiveReader
+from .archive_protocol import HostedArchive
+from .kserve_grpc import GrpcServer
+from .prometheus_metrics import PrometheusMetrics
+from .rest import respond
+from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+from .unloaded_archive import UnloadedArchive
+
+_log = logging.getLogger(__name__)
+_BATCHES_WAITING = 20
+"""Largest batches that may wait, beside the one that is computed: no proxy before the container has a queue."""
+_PATHS = (
+    "/predictions/{path:path}",
+    "/v1/models/{path:path}",
+    "/v2",
+    "/v2/health/{path:path}",
+    "/v2/models/{path:path}",
+)
+_REPOSITORY = "/v2/repository/{path:path}"
+"""KServe's route to load and unload models, which anybody might call: it has none here."""
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Return the parser of the command line: ours beside KServe's."""
+    parser = argparse.ArgumentParser("python -m torchserve_neuron_lstm.hosts.kserve", parents=[parser_of_kserve])
+    parser.add_argument("--archive", required=True, help="the .mar, .tar.gz or folder of the model")
+    parser.add_argument("--name", dest="model_name", help="the name under which it is served: its own one by default")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each program call: the container's CPUs")
+    parser.set_defaults(model_name=None)
+    return parser
+
+
+class ArchiveModel(BaseKServeModel):  # type: ignore[misc]  # KServe has no types
+    """An archive in KServe's list of models."""
+
+    def __init__(self, archive: HostedArchive) -> None:
+        super().__init__(archive.name)
+        self._archive = archive
+        self.ready = True  # KServe starts with a ready model only; this one tells its own health
+
+    async def healthy(self) -> bool:
+        """Try the engine and the session store."""
+        return bool((await self._archive.readiness())["ready"])
+
+
+class ArchiveServer(ModelServer):  # type: ignore[misc]  # KServe has no types
+    """KServe's server with the protocols of archives, by name."""
+
+    def __init__(self, archives: Mapping[str, HostedArchive]) -> None:
+        super().__init__(enable_grpc=False)  # KServe's own one
+        self._archives = archives
+        self._grpc = GrpcServer(self.grpc_port, archives, given_to_kserve.grpc_max_receive_message_length)
+
+    def serve(self) -> None:
+        """Answer requests until a signal ends the process; those that came by then are answered."""
+        add_routes(self._archives)
+        if given_to_kserve.enable_grpc:
+            self.servers.append(self._grpc.serve())
+        self.start([ArchiveModel(archive) for archive in self._archives.values()])
+
+    def stop(self, sig: int) -> None:
+        """Stop, as KServe calls it once its REST server has answered all."""
+        super().stop(sig)
+        self._ending = asyncio.create_task(self._grpc.stop(self.grace_period))
+
+
+def add_routes(archives: Mapping[str, HostedArchive]) -> None:
+    """Put the REST API of archives before the routes that KServe adds when it starts."""
+
+    async def answer(request: Request) -> Response:
+        return await respond(request, archives)
+
+    for path in (*_PATHS, _REPOSITORY):
+        app.add_route(path, answer, methods=[*_METHODS])
+
+
+def load(path: str, name: str | None, threads: int) -> HostedArchive:
+    """Load an archive. One that this host cannot run is returned as that, and the log has the reason.
+
+    Raises:
+        ArchiveError: there is no such archive, or it is damaged.
+    """
+    reader = ArchiveReader(Path(path))
+    name = name or reader.model_name()
+    waiting = _BATCHES_WAITING * most_in_batch(reader.manifest())
+    settings = ArchiveSettings(path, name, threads, waiting)
+    try:
+        return ServedArchive(settings, PrometheusMetrics(name).report)
+    except ArchiveError as error:
+        _log.error("model %s is not ready: %s", name, error)
+        return UnloadedArchive(settings, str(error))
+
+
+def main() -> None:
+    """Serve the archive that the command line names."""
+    parser = arguments()
+    given = parser.parse_args()
+    if given.workers != 1:
+        parser.error(f"--workers: expected 1, got {given.workers}: one process computes; run more containers instead")
+    if given.threads < 1:
+        parser.error(f"--threads: expected 1 or more, got {given.threads}")
+    try:
+        archive = load(given.archive, given.model_name, given.threads)
+    except ArchiveError as error:
+        sys.exit(f"error: {error}")
+    ArchiveServer({archive.name: archive}).serve()
+    asyncio.run(archive.close())
+
+
+if __name__ == "__main__":
+    main()

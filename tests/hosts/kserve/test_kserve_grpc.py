@@ -1,0 +1,51 @@
+"""The gRPC server of KServe's process hands on what its calls tell beside the message."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from grpc_calls import call, request
+from tiny_archive import make_archive
+from torchserve_process import free_ports
+
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
+
+NAME = "X-Request-Timeout-Ms"
+
+
+def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path) -> None:
+    """Without a deadline there is no such header."""
+    asked: list[RawRequest] = []
+
+    async def respond(raw: RawRequest) -> RawResponse:
+        asked.append(raw)
+        return RawResponse(503, b'{"type": "StoreUnavailable", "message": "later"}', headers={"Retry-After": "2"})
+
+    async def run() -> list[Any]:
+        manifest = read_manifest(make_archive(tmp_path / "sums"))
+        archive: Any = SimpleNamespace(name="sums", version="1.0", manifest=manifest, respond=respond)
+        (port,) = free_ports(1)
+        server = GrpcServer(port, {"sums": archive}, 1 << 20)
+        serving = asyncio.create_task(server.serve())
+        content = request("sums").SerializeToString()
+        metadata = [("x-request-timeout-ms", "70")]
+        found = [
+            await asyncio.to_thread(call, port, "ModelInfer", content, metadata, 60.0),
+            await asyncio.to_thread(call, port, "ModelInfer", content, (), None),
+        ]
+        await server.stop(1)
+        await serving
+        return found
+
+    found = asyncio.run(run())
+
+    assert [(one.code, one.trailing["retry-after"]) for one in found] == [("UNAVAILABLE", "2")] * 2
+    assert 0 < int(str(asked[0].headers[NAME])) <= 60_000
+    assert asked[0].headers["x-request-timeout-ms"] == "70"
+    assert NAME not in asked[1].headers

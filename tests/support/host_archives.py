@@ -1,0 +1,64 @@
+"""Archives for the tests of hosts, and the service of each in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from archiving import archived, write_source
+from served_models import SCORER, SCORING, TAGGER, TAGGING
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
+from torchserve_neuron_lstm.handlers.host import Host
+from torchserve_neuron_lstm.handlers.open_service import open_service
+from torchserve_neuron_lstm.handlers.service import Service
+
+
+def _streaming(store: str) -> str:
+    return f"""
+inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
+lengths: lengths
+outputs: [scores]
+buckets: {{batch: [1, 8], length: [16]}}
+backend: native
+streaming: {{store: {store}}}
+"""
+
+
+MODELS = {
+    "scorer": (SCORER, SCORING),
+    "tagger": (TAGGER, TAGGING),
+    "stream": (SCORER, _streaming("disk")),
+    "roaming": (SCORER, _streaming("client")),
+}
+"""File and configuration of each model."""
+
+
+@dataclass(frozen=True)
+class Archives:
+    """The folder of the archives, and that of the sessions on disk."""
+
+    folder: Path
+    sessions: Path
+
+    def path(self, name: str) -> Path:
+        """The file of one archive."""
+        return self.folder / f"{name}.mar"
+
+
+def package(folder: Path, work: Path) -> None:
+    """Package all models by the standard command."""
+    for name, (file, block) in MODELS.items():
+        archived(write_source(work / name, file, block), name, folder)
+
+
+def in_process(archives: Archives, names: Iterable[str]) -> Iterator[tuple[str, Service]]:
+    """The service of each archive in this process, by the installed package's code."""
+    for name in names:
+        opened = open_archive(archives.path(name), threads=1)
+        model = ModelIdentity(name, "1.0")
+        host = Host(opened.directory, model, 6_553_500, 120_000.0, lambda *_: None, dict(os.environ), threads=1)
+        yield name, open_service(host)
