@@ -32,6 +32,7 @@ from .kserve_grpc import GrpcServer
 from .prometheus_metrics import PrometheusMetrics
 from .rest import respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+from .shared_sessions import check_shared_sessions
 from .unloaded_archive import UnloadedArchive
 
 _log = logging.getLogger(__name__)
@@ -107,11 +108,13 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     """Load an archive. One that this host cannot run is returned as that, and the log has the reason.
 
     Raises:
-        ArchiveError: there is no such archive, or it is damaged.
+        ArchiveError: there is no such archive, it is damaged, or its sessions would be on the disk of one container.
     """
     reader = ArchiveReader(Path(path))
     name = name or reader.model_name()
-    waiting = _BATCHES_WAITING * most_in_batch(reader.manifest())
+    manifest = reader.manifest()
+    check_shared_sessions(name, manifest)
+    waiting = _BATCHES_WAITING * most_in_batch(manifest)
     settings = ArchiveSettings(path, name, threads, waiting)
     try:
         return ServedArchive(settings, PrometheusMetrics(name).report)

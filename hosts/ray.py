@@ -8,6 +8,7 @@ Ray Serve's own batching waits for a timer; here each archive of a replica has a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,13 @@ from .ray_grpc import GrpcMethods
 from .ray_metrics import RayMetrics
 from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+from .shared_sessions import check_shared_sessions
 
+_log = logging.getLogger(__name__)
 _BATCHES_WAITING = 4
 """Largest batches that may wait at a replica, beside the one that it computes."""
+_SECONDS_BETWEEN_TRIES = 1.0
+"""Seconds after which a replica whose models are not ready tries them again."""
 
 
 class Arguments(BaseModel):
@@ -63,11 +68,15 @@ def app(given: Mapping[str, Any]) -> serve.Application:
 
     Raises:
         ValueError: they are not valid.
-        ArchiveError: there is no such archive, or it is damaged.
+        ArchiveError: there is no such archive, it is damaged, or its sessions are on one node's disk.
     """
     arguments = Arguments.model_validate(given)
     archives = arguments.archives or {ArchiveReader(Path(str(arguments.archive))).model_name(): str(arguments.archive)}
-    largest = max(most_in_batch(ArchiveReader(Path(path)).manifest()) for path in archives.values())
+    manifests = {name: ArchiveReader(Path(path)).manifest() for name, path in archives.items()}
+    if ray.is_initialized() and _has_several_nodes():
+        for name, manifest in manifests.items():
+            check_shared_sessions(name, manifest)
+    largest = max(map(most_in_batch, manifests.values()))
     options = _options(arguments, largest)
     return serve.deployment(Replica).options(**options, user_config={"archives": archives}).bind()
 
@@ -100,11 +109,19 @@ class Replica(GrpcMethods):
         self._served: dict[str, ServedArchive] = {}
 
     async def reconfigure(self, user_config: dict[str, dict[str, str]]) -> None:
-        """Load the archives that are named now, and close the former ones once their requests are answered."""
+        """Load the archives that are named now, and close the former ones once their requests are answered.
+
+        It returns once the engines and session stores work. Until then the former archives answer, and a replica that
+        starts gets no requests.
+
+        Raises:
+            ArchiveError: an archive is damaged, cannot run on this host, or has its sessions on one node's disk.
+        """
         loaded: dict[str, ServedArchive] = {}
         try:
             for name, path in user_config["archives"].items():
                 loaded[name] = await asyncio.to_thread(_load, name, path)
+            await _wait_until_ready(loaded)
         except BaseException:
             await _close(loaded.values())
             raise
@@ -127,10 +144,23 @@ class Replica(GrpcMethods):
             raise RuntimeError(f"models are not ready: {found}")
 
 
+def _has_several_nodes() -> bool:
+    return len([node for node in ray.nodes() if node["Alive"]]) > 1
+
+
 def _load(name: str, path: str) -> ServedArchive:
+    manifest = ArchiveReader(Path(path)).manifest()
+    if _has_several_nodes():
+        check_shared_sessions(name, manifest)
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
-    waiting = _BATCHES_WAITING * most_in_batch(ArchiveReader(Path(path)).manifest())
+    waiting = _BATCHES_WAITING * most_in_batch(manifest)
     return ServedArchive(ArchiveSettings(path, name, threads, waiting), RayMetrics(name).report)
+
+
+async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
+    while found := await not_ready(archives):
+        _log.warning("models are not ready: %s", found)
+        await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 async def _close(archives: Iterable[ServedArchive]) -> None:

@@ -16,6 +16,9 @@ from torchserve_neuron_lstm.handlers.host import Host
 from torchserve_neuron_lstm.handlers.open_service import open_service
 from torchserve_neuron_lstm.handlers.service import Service
 
+KEY_VARIABLE = "ROAMING_KEY"
+"""The environment variable with the key of session tokens, which all hosts share."""
+
 
 def _streaming(store: str) -> str:
     return f"""
@@ -32,7 +35,7 @@ MODELS = {
     "scorer": (SCORER, SCORING),
     "tagger": (TAGGER, TAGGING),
     "stream": (SCORER, _streaming("disk")),
-    "roaming": (SCORER, _streaming("client")),
+    "roaming": (SCORER, _streaming(f"client, key_env: {KEY_VARIABLE}")),
 }
 """File and configuration of each model."""
 

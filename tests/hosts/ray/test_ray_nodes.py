@@ -1,0 +1,63 @@
+"""Ray Serve on two nodes: a store on disk is refused, one that is down is waited for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from archiving import archived, write_source
+from host_archives import Archives
+from redis_server import RedisServer, running, server_programs
+from served_models import SCORER
+from torchserve_process import free_ports
+
+pytestmark = pytest.mark.timeout(300)
+PROGRAM = Path(__file__).with_name("two_nodes.py")
+STREAMING = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+outputs: [scores]
+buckets: {batch: [1, 8], length: [16]}
+backend: native
+streaming: {store: redis, redis: {url: URL, timeout_seconds: 2}}
+"""
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path, archives: Archives, store: RedisServer) -> dict[str, object]:
+    """The findings of a program that deploys archives on two nodes; the store starts after a while."""
+    source = write_source(tmp_path / "source", SCORER, STREAMING.replace("URL", store.url))
+    archived(source, "shared", tmp_path)
+    (port,) = free_ports(1)
+    given = [str(port), str(tmp_path / "shared.mar"), str(archives.path("stream"))]
+    program = subprocess.Popen(
+        [sys.executable, str(PROGRAM), *given], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        lines = [program.stdout.readline()]  # the application cannot be ready yet
+        with running(store):
+            rest, errors = program.communicate(timeout=200)
+    finally:
+        program.kill()
+        program.wait()
+    assert program.returncode == 0, errors
+    lines += [line for line in rest.splitlines() if line.startswith("{")]  # Ray writes there too
+    return {key: value for line in lines for key, value in json.loads(line).items()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> RedisServer:
+    """A server that does not run yet."""
+    (tmp_path / "redis").mkdir()
+    return RedisServer(next(iter(server_programs().values())), tmp_path / "redis")
+
+
+def test_a_replica_waits_for_its_store_and_sessions_on_disk_are_refused(two_nodes: dict[str, object]) -> None:
+    """Without the store no replica is ready, with it the session goes on; a disk is refused at once."""
+    assert two_nodes["without a store"] == "DEPLOYING"
+    assert two_nodes["with a store"] == [200, 200]
+    assert "package it with store: redis" in str(two_nodes["on disk"])

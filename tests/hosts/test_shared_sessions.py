@@ -1,0 +1,40 @@
+"""Sessions that replicas on several machines cannot share are refused when a server starts."""
+
+from __future__ import annotations
+
+import pytest
+from streaming_archive import streaming_manifest
+
+from torchserve_neuron_lstm.hosts.shared_sessions import check_shared_sessions
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.sessions.settings import RedisSettings, SessionSettings
+
+STATE = "0" * 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (SessionSettings("disk", STATE), "package it with store: redis, or with store: client and key_env"),
+        (SessionSettings("client", STATE), "package it with key_env, the environment variable"),
+    ],
+)
+def test_sessions_on_one_machines_disk_are_refused(settings: SessionSettings, told: str) -> None:
+    """The message names the model and the way out; the key of tokens is such a file too."""
+    with pytest.raises(ArchiveError, match=r"^model tagger ") as refused:
+        check_shared_sessions("tagger", streaming_manifest(settings))
+
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        None,
+        SessionSettings("redis", STATE, redis=RedisSettings("redis://cache/0")),
+        SessionSettings("client", STATE, key_env="SESSIONS_KEY"),
+    ],
+)
+def test_sessions_that_all_machines_share_are_served(settings: SessionSettings | None) -> None:
+    """So is a model without sessions."""
+    check_shared_sessions("tagger", streaming_manifest(settings))
