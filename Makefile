@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-all the same, and some laws on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
+	@echo "make bench-hosts  Ray Serve with our archive beside a plain application and TorchServe: about 4 minutes"
 	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
 	@echo "make soak     good and bad requests for half an hour: answers, memory, descriptors and threads: about 33 minutes"
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
@@ -80,6 +81,9 @@ bench: $(STAMP)
 
 bench-rest: $(STAMP)
 	@$(BIN)/python -m benchmarks.rest
+
+bench-hosts: $(HOSTS_STAMP)
+	@.hosts/bin/python -m benchmarks.hosts
 
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = b"content-length:"
+_CHUNKED = b"transfer-encoding: chunked"
+_LAST_CHUNK = b"0\r\n\r\n"
 _SECONDS = 60  # limit of an answer
 
 
@@ -116,5 +118,7 @@ class _Client:
         lines = head.lower().split(b"\r\n")
         if b" 200 " not in lines[0] + b" ":
             raise Refused(self.received[:500].decode(errors="replace"))
+        if _CHUNKED in lines:
+            return body.endswith(_LAST_CHUNK)
         (length,) = (int(line[len(_LENGTH) :]) for line in lines if line.startswith(_LENGTH))
         return len(body) >= length

@@ -33,7 +33,7 @@ _OF_SERVER = ("describe", "explain")
 async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Response:
     """Answer one HTTP request to the models, by name. An archive may be replaced while a request waits."""
     try:
-        route = find_route(request.method, request.url.path)
+        route = find_route(request.method, _path(request))
     except NoRouteError as error:
         return _no_route(error.status)
     if not route.model:
@@ -97,8 +97,10 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
 
     Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
     """
-    headers: dict[str, object] = {name: value for name, value in request.headers.items() if name not in _OF_SERVER}
-    row: dict[str, object] = {name: value.encode() for name, value in request.query_params.items()}
+    headers = _headers(request)
+    row: dict[str, object] = {}
+    if request.scope["query_string"]:
+        row.update({name: value.encode() for name, value in request.query_params.items()})
     is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS
     body, size = await _read(request, most_bytes + _FORM_BYTES * is_form)
     if body is None:
@@ -108,6 +110,19 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
     if body or not row:
         row["body"] = body
     return RawRequest(row, headers)
+
+
+def _path(request: Request) -> str:
+    """Return the path below the prefix under which the server has put these routes."""
+    path: str = request.scope["path"]
+    prefix: str = request.scope.get("root_path", "").rstrip("/")
+    return path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+
+
+def _headers(request: Request) -> dict[str, object]:
+    # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
+    given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
+    return {name: value for name, value in given if name not in _OF_SERVER}
 
 
 async def _read(request: Request, most_bytes: int) -> tuple[bytes | None, int]:

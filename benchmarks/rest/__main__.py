@@ -53,7 +53,7 @@ def main() -> int:
         make_archives(model, store, options.workers, options.batch_size, options.delay, options.backend)
         servers = {name: stack.enter_context(serving(store, {name: f"{name}.mar"})) for name in (PLAIN, OURS)}
         for name, server in servers.items():
-            compare(server, name, model, sequences[:COMPARED])
+            compare(server.inference, f"/predictions/{name}", model, sequences[:COMPARED])
         results = _rounds(servers, sequences, options)
     found = standings(results)
     console = Console()
@@ -88,7 +88,7 @@ def draw_sequences() -> list[list[int]]:
     return [[generator.randrange(TOKENS) for _ in range(length)] for length in lengths]
 
 
-def compare(server: TorchServe, name: str, model: TokenClassifier, sequences: Sequence[Sequence[int]]) -> None:
+def compare(port: int, path: str, model: TokenClassifier, sequences: Sequence[Sequence[int]]) -> None:
     """Compare the server's answers to some sequences with the model in eager mode.
 
     Raises:
@@ -97,16 +97,17 @@ def compare(server: TorchServe, name: str, model: TokenClassifier, sequences: Se
     for ids in sequences:
         with torch.inference_mode():
             expected = model(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
-        answer = torch.tensor(_ask(server, name, ids))
+        answer = torch.tensor(_ask(port, path, ids))
         if answer.shape != expected.shape or not torch.allclose(answer, expected, rtol=1e-5, atol=1e-5):
             raise WrongAnswer(
-                f"{name}: a sequence of {len(ids)} tokens is answered {answer}, the model says {expected}"
+                f"{path}: a sequence of {len(ids)} tokens is answered {answer}, the model says {expected}"
             )
 
 
-def _ask(server: TorchServe, name: str, ids: Sequence[int]) -> object:
-    url = f"http://127.0.0.1:{server.inference}/predictions/{name}"
-    request = urllib.request.Request(url, json.dumps(ids).encode(), {"Content-Type": "application/json"})
+def _ask(port: int, path: str, ids: Sequence[int]) -> object:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", json.dumps(ids).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as reply:
         answer: object = json.load(reply)
     return answer

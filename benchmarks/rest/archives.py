@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +31,11 @@ neuron_lstm:
   backend: BACKEND
 """
 _HANDLERS = {PLAIN: "plain_handler.py", OURS: "neuron_lstm"}
+
+
+def _programs() -> Path:
+    """The folder of the programs of the environment that has torch."""
+    return Path(str(torch.__file__)).parents[4] / "bin"
 
 
 def make_model() -> TokenClassifier:
@@ -69,7 +73,7 @@ def make_archives(
         flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"
         own = ["--model-name", name, "--handler", handler, "--config-file", f"{name}.yaml"]
         subprocess.run(
-            [str(Path(sys.executable).with_name("torch-model-archiver")), *flags.split(), *own],
+            [str(_programs() / "torch-model-archiver"), *flags.split(), *own],
             cwd=store,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

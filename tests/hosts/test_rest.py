@@ -15,7 +15,7 @@ import torch
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.types import Message
 from tiny_archive import make_archive, make_model
@@ -59,7 +59,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
     every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE"])
     threads = torch.get_num_threads()
-    with TestClient(Starlette(routes=[every], lifespan=lifespan)) as started:
+    with TestClient(Starlette(routes=[Mount("/below", routes=[every]), every], lifespan=lifespan)) as started:
         yield started
     torch.set_num_threads(threads)
 
@@ -71,9 +71,9 @@ def eager(ids: list[int]) -> list[list[float]]:
     return sums
 
 
-@pytest.mark.parametrize("path", ["/predictions/sums", "/predictions/sums/2.0"])
+@pytest.mark.parametrize("path", ["/predictions/sums", "/predictions/sums/2.0", "/below/predictions/sums"])
 def test_a_sequence_is_answered_as_the_model_answers_it(client: TestClient, path: str) -> None:
-    """JSON goes in and out."""
+    """JSON goes in and out, also where a server has the routes under a prefix."""
     found = client.post(path, content=b"[1, 2, 3]", headers=JSON)
 
     assert found.status_code == 200

@@ -1,0 +1,72 @@
+"""Ray Serve with our archive and with plain applications, behind the same ingress.
+
+The benchmark starts it as a process of its own, because Ray reads the settings of its ingress when it is imported.
+The first line of its output is `ready`; it ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+SETTINGS = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # a line for each request, which a Python process parses
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Ray gives its workers a low priority, which TorchServe's do not have.
+    "RAY_worker_niceness": "0",
+}
+CPUS = 64
+"""Logical CPUs of the node: all applications have all real ones, in turns."""
+CORES = len(os.sched_getaffinity(0))
+OURS = {"ours": CORES, "one": 1, "two": 2}
+"""Replicas of our applications, each with one thread."""
+PLAIN = {"plain": (CORES, 1), "plain-replicas": (1, CORES)}
+"""Threads and replicas of the plain applications: one replica with all cores, and one for each core."""
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    options = _options()
+    os.environ.update(SETTINGS)
+    import ray
+    from ray import serve
+    from ray.serve.config import HTTPOptions
+    from ray.serve.schema import LoggingConfig
+
+    from torchserve_neuron_lstm.hosts.ray import app
+
+    from .plain_ray import application
+
+    ray.init(num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    quiet = LoggingConfig(enable_access_log=False)
+    serve.start(http_options=HTTPOptions(host="127.0.0.1", port=options.port), logging_config=quiet)
+    targets = [
+        serve.RunTarget(app({"archive": options.archive, "threads": 1, "replicas": replicas}), name, f"/{name}", quiet)
+        for name, replicas in OURS.items()
+    ]
+    for name, (threads, replicas) in PLAIN.items():
+        plain = application(options.onnx, threads, replicas)
+        targets.append(serve.RunTarget(plain, name, f"/{name}", quiet))
+    serve.run_many(targets)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    serve.shutdown()
+    ray.shutdown()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--archive", required=True, help="that of our applications")
+    parser.add_argument("--onnx", required=True, help="the model of the plain applications")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
