@@ -9,11 +9,12 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
+.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about 4 minutes"
+	@echo "make demo-ray  a model on two nodes of Ray: a replica is killed, a node removed, no request lost: about 3 minutes"
 	@echo "make test     every law, end to end through a real TorchServe: about 25 minutes on two cores"
 	@echo "make test-all the same, and some laws on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
@@ -29,7 +30,7 @@ help:
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
 	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
-	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 3 minutes"
+	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 8 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -67,6 +68,10 @@ lock: $(STAMP)
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
+
+demo-ray: export OMP_WAIT_POLICY = passive
+demo-ray: $(HOSTS_STAMP)
+	@.hosts/bin/python examples/ray_serve/demo.py
 
 # Several processes compute at once here: threads that wait by spinning would take the cores from those that work.
 test test-all: export OMP_WAIT_POLICY = passive

@@ -28,6 +28,7 @@ COMMANDS = (
     "verify",
     "bench",
     "predict",
+    "serve_ray",
     "tune",
     "sessions",
 )

@@ -53,6 +53,7 @@ ALLOWED_SISTERS = {
         "handlers.neuron_lstm",
         "handlers.runtime",
         "handlers.streaming.sessions",
+        "hosts.ray_command",
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}

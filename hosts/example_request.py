@@ -1,0 +1,41 @@
+"""A request to try a model with: the shell command that sends it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..bucketing.shapes import TensorSpec
+from ..config.manifest import Manifest
+
+_TIMESTEPS = 3
+
+
+def curl_command(url: str, name: str, manifest: Manifest) -> str:
+    """Return the command that sends one short sequence to a model.
+
+    Where a codec reads requests it asks for the metadata instead. `url` is the server's, without a slash at the end.
+    """
+    if manifest.codec is not None:
+        return f"curl -s {url}/v2/models/{name}"
+    length = min(max(_TIMESTEPS, manifest.shortest), manifest.longest)
+    body = json.dumps(_body(manifest.inputs, length))
+    return f"curl -s -H 'Content-Type: application/json' -d '{body}' {url}/predictions/{name}"
+
+
+def _body(inputs: tuple[TensorSpec, ...], length: int) -> Any:
+    values = {spec.name: _nested(spec.item_sizes(length), _value(spec.dtype)) for spec in inputs}
+    return next(iter(values.values())) if len(values) == 1 else values
+
+
+def _value(dtype: str) -> bool | int | float:
+    """An id that every vocabulary has, or a finite number."""
+    if dtype == "bool":
+        return True
+    return 1 if "int" in dtype else 0.5
+
+
+def _nested(sizes: tuple[int, ...], value: Any) -> Any:
+    for size in reversed(sizes):
+        value = [value] * size
+    return value

@@ -1,0 +1,66 @@
+"""The example of a cluster: its config file is valid, and its demo loses no request."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.serve.schema import ServeDeploySchema
+
+from torchserve_neuron_lstm.hosts import ray as adapter
+
+FOLDER = Path(__file__).parents[3] / "examples" / "ray_serve"
+CONFIG: dict[str, Any] = yaml.safe_load((FOLDER / "serve.yaml").read_text())
+
+
+def test_the_config_file_is_one_of_ray() -> None:
+    """By Ray's own schema; ports and the service of gRPC are those of the pages."""
+    parsed = ServeDeploySchema.model_validate(CONFIG)
+
+    assert (parsed.http_options.port, parsed.grpc_options.port) == (8000, 9000)
+    assert [one.import_path for one in parsed.applications] == [f"{adapter.__name__}:app"]
+    for path in parsed.grpc_options.grpc_servicer_functions:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(__import__(module, fromlist=[name]), name))
+
+
+def test_its_arguments_are_those_of_the_application() -> None:
+    """Two archives, and replicas that scale."""
+    (application,) = CONFIG["applications"]
+    arguments = adapter.Arguments.model_validate(application["args"])
+
+    assert len(arguments.archives) == 2
+    assert arguments.max_replicas is not None
+    assert arguments.max_replicas > arguments.replicas
+
+
+@pytest.mark.timeout(420)
+def test_the_demo_answers_every_request_and_cleans_up() -> None:
+    """In its short form; a process group of its own shows that nothing is left."""
+    with tempfile.TemporaryDirectory(prefix="d-") as temporary:
+        done = subprocess.run(
+            [sys.executable, str(FOLDER / "demo.py"), "--steps", "20", "--seconds", "30"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=400,
+            env={**os.environ, "TMPDIR": temporary, "COLUMNS": "120"},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert [one.name for one in Path(temporary).iterdir() if not one.name.startswith("torchinductor_")] == []
+    found = {
+        name: int(count) for name, count in re.findall(r"^ ?([a-z][a-z -]+?) +(\d+) *$", done.stdout, re.MULTILINE)
+    }
+
+    assert "Killed the replica" in done.stdout
+    assert re.search(r"Removed a node, with \d of 2 replicas", done.stdout)
+    assert found["refused for good"] == 0
+    assert found["requests"] == found["equal to the model in eager mode"] > 20
+    assert found["requests"] == found["answered at first"] + found["answered when sent again"]

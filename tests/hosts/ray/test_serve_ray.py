@@ -1,0 +1,274 @@
+"""`neuron-lstm serve-ray`: archives are served until it ends, and nothing that it started is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from host_archives import Archives
+from rest import JSON, get, post
+from tiny_archive import make_archive
+from torchserve_process import free_ports
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.hosts.ray_command import archives_by_name
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+pytestmark = pytest.mark.timeout(300)
+MODULE = "torchserve_neuron_lstm.archiver_ext.cli"
+SECONDS = 120
+OWN_RAY = """
+import ray, sys
+ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running command, in a process group of its own."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    mark: str
+    """A variable of its environment, and of all processes that it starts."""
+
+    @property
+    def text(self) -> str:
+        """The output."""
+        return self.log.read_text()
+
+    def wait_until_served(self) -> None:
+        """Wait for the last line."""
+        until = time.monotonic() + SECONDS
+        while "Ctrl-C ends it." not in self.text:
+            assert self.process.poll() is None, self.text
+            assert time.monotonic() < until, self.text
+            time.sleep(0.2)
+
+    def end(self, by: signal.Signals) -> int:
+        """Send a signal to the whole group, as a terminal does, and return the exit code."""
+        os.killpg(self.process.pid, by)
+        return self.process.wait(SECONDS)
+
+    def left(self) -> list[str]:
+        """The command lines of its processes that still run, after a while."""
+        until = time.monotonic() + 20
+        while (found := processes_with(self.mark)) and time.monotonic() < until:
+            time.sleep(0.2)
+        return found
+
+
+def processes_with(mark: str) -> list[str]:
+    """The command lines of processes that have a variable in their environment."""
+    return [command for folder in Path("/proc").glob("[0-9]*") if (command := command_with(mark, folder))]
+
+
+def command_with(mark: str, folder: Path) -> str:
+    """The command line of a process with the variable; "" for another one, or one that ended."""
+    try:
+        marked = mark.encode() in (folder / "environ").read_bytes()
+        return (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode() if marked else ""
+    except OSError:
+        return ""
+
+
+@contextmanager
+def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
+    """Run the command, and kill it in the end."""
+    mark = f"MARK_OF_TEST={folder}"
+    environment = {**os.environ, "RAY_ADDRESS": "local", "MARK_OF_TEST": str(folder), **variables}
+    log = folder / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", MODULE, "serve-ray", *words],
+            stdout=file,
+            stderr=file,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        yield Command(process, log, mark)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def a_ray() -> Iterator[str]:
+    """The address of a Ray of another process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWN_RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+            process.wait(SECONDS)
+
+
+def joining(address: str) -> dict[str, str]:
+    """The variables of a command that uses a Ray with a token, as `ray.init` starts it."""
+    return {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token"}
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive of the model `sums`."""
+    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+
+
+def renamed(archive: Path, name: str, folder: Path) -> Path:
+    """A copy of an archive whose model has another name."""
+    copy = Path(shutil.copytree(archive, folder / name))
+    told = copy / "MAR-INF" / "MANIFEST.json"
+    manifest = json.loads(told.read_text())
+    manifest["model"]["modelName"] = name
+    told.write_text(json.dumps(manifest))
+    write_list(copy)
+    return copy
+
+
+def ports_of(http: int, grpc: int) -> list[str]:
+    """The options that name ports."""
+    return ["--port", str(http), "--grpc-port", str(grpc)]
+
+
+def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Path, tmp_path: Path) -> None:
+    """The printed lines name the models; over HTTP and gRPC both answer; nothing is left running."""
+    http, grpc = free_ports(2)
+    other = renamed(archive, "other", tmp_path)
+    with started(tmp_path, str(archive), str(other), *ports_of(http, grpc)) as command:
+        command.wait_until_served()
+        answers = [post(http, f"/predictions/{name}", b"[1, 2]", JSON) for name in ("sums", "other")]
+        with triton.InferenceServerClient(f"127.0.0.1:{grpc}") as client:
+            assert client.is_model_ready("other")
+        code = command.end(signal.SIGINT)
+        text = command.text
+
+        assert command.left() == []
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0].body == answers[1].body
+    assert code == 130
+    assert f"Serving sums, other at http://127.0.0.1:{http}, replicas: 1, threads of each: 1." in text
+    assert f"-d '[1, 1, 1]' http://127.0.0.1:{http}/predictions/other" in text
+    assert "Traceback" not in text
+
+
+def test_a_ray_that_ran_before_stays(archive: Path, tmp_path: Path) -> None:
+    """SIGTERM ends the command; Serve, which it had started, is gone, and Ray takes the next command."""
+    http, grpc = free_ports(2)
+    (tmp_path / "again").mkdir()
+    with a_ray() as address:
+        for folder in (tmp_path, tmp_path / "again"):
+            with started(folder, str(archive), *ports_of(http, grpc), **joining(address)) as command:
+                command.wait_until_served()
+                assert f"Connected to the Ray at {address}." in command.text
+                assert post(http, "/predictions/sums", b"[1, 2]", JSON).status == 200
+                assert command.end(signal.SIGTERM) == 143
+            with pytest.raises(OSError, match="refused"):
+                get(http, "/v2")
+
+
+def refusal(folder: Path, *words: str, **variables: str) -> str:
+    """The output of a command that must end with exit code 1."""
+    with ExitStack() as stack:
+        command = stack.enter_context(started(folder, *words, **variables))
+        assert command.process.wait(SECONDS) == 1, command.text
+        assert command.left() == []
+        assert "Traceback" not in command.text
+        return command.text
+
+
+def test_what_another_application_has_is_not_taken(ray_port: int, archives: Archives, tmp_path: Path) -> None:
+    """The Serve that runs keeps its port and its application, which still answers."""
+    import ray
+
+    address = joining(ray.get_runtime_context().gcs_address)
+    (other,) = free_ports(1)
+    scorer = str(archives.path("scorer"))
+
+    assert f"give its --host 127.0.0.1 --port {ray_port}" in refusal(tmp_path, scorer, "--port", str(other), **address)
+    assert 'Prefix / is being used by application "default"' in refusal(
+        tmp_path, scorer, "--port", str(ray_port), **address
+    )
+    assert get(ray_port, "/v2/models/scorer/ready").status == 200
+
+
+def test_a_port_of_another_process_is_refused(archive: Path, tmp_path: Path) -> None:
+    """The Ray that was started for it is stopped."""
+    http, grpc = free_ports(2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", grpc))
+        listener.listen()
+        told = refusal(tmp_path, str(archive), *ports_of(http, grpc))
+
+    assert f":{grpc} cannot be used (Address already in use): give another port" in told
+
+
+def test_replicas_that_would_wait_for_cpus_without_end_are_refused(archive: Path, tmp_path: Path) -> None:
+    """The message has both numbers."""
+    (port,) = free_ports(1)
+    told = refusal(tmp_path, str(archive), "--replicas", "500", "--threads", "2", "--port", str(port))
+
+    assert "500 replicas with 2 threads need 1000 CPUs, this machine has" in told
+
+
+def test_a_ray_that_is_not_there_is_named(archive: Path, tmp_path: Path) -> None:
+    """With the variable that starts one here."""
+    (port,) = free_ports(1)
+    told = refusal(tmp_path, str(archive), RAY_ADDRESS=f"127.0.0.1:{port}")
+
+    assert f"there is no Ray at 127.0.0.1:{port} (RAY_ADDRESS)" in told
+    assert "RAY_ADDRESS=local starts one here" in told
+
+
+def test_an_archive_that_ray_cannot_start_is_told(archive: Path, tmp_path: Path) -> None:
+    """Its files are not as they were packaged; the reason is in the message."""
+    changed = Path(shutil.copytree(archive, tmp_path / "changed"))
+    (changed / "codec_of_tests.py").write_text("")
+    (port,) = free_ports(1)
+    told = refusal(tmp_path, str(changed), "--port", str(port))
+
+    assert "error: Ray cannot serve the archives" in told
+    assert "codec_of_tests.py" in told
+
+
+def test_two_archives_of_one_name_are_refused_with_both_paths(archive: Path, tmp_path: Path) -> None:
+    """Only one of them could be asked."""
+    copy = Path(shutil.copytree(archive, tmp_path / "copy"))
+    with pytest.raises(ArchiveError, match="both called sums") as refused:
+        archives_by_name([archive, copy])
+
+    assert str(archive) in str(refused.value)
+    assert str(copy) in str(refused.value)
+
+
+def test_a_missing_or_damaged_archive_is_refused_before_ray_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says so."""
+    (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
+
+    for file, told in (("none.mar", "there is no archive"), ("damaged.mar", "is damaged")):
+        assert main(["serve-ray", str(tmp_path / file)]) == 1
+        written = capsys.readouterr()
+        assert told in written.err
+        assert written.out == ""

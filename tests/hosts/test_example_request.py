@@ -1,0 +1,73 @@
+"""The request that a command prints is one that the model answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.hosts.example_request import curl_command
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
+
+URL = "http://127.0.0.1:8000"
+FRAMES = TensorSpec("frames", "float32", ("batch", "time", 2))
+MASK = TensorSpec("mask", "bool", ("time", "batch"))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive."""
+    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+
+
+@pytest.fixture
+def manifest(archive: Path) -> Manifest:
+    """The manifest of the archive."""
+    return ArchiveReader(archive).manifest()
+
+
+def body(command: str) -> object:
+    """The body that the shell gives to curl."""
+    words = shlex.split(command)
+    return json.loads(words[words.index("-d") + 1])
+
+
+def test_the_model_answers_the_request(archive: Path, manifest: Manifest) -> None:
+    """Its body goes through the same decoder as those of clients."""
+    command = curl_command(URL, "sums", manifest)
+
+    assert shlex.split(command)[-1] == f"{URL}/predictions/sums"
+    with open_archive(archive, threads=1) as model:
+        (answer,) = model.answer_lines(io.BytesIO(json.dumps(body(command)).encode()))
+    assert not answer.is_refusal
+
+
+def test_each_input_has_its_layout_without_a_batch(manifest: Manifest) -> None:
+    """One input is the body itself; several are named."""
+    one, two = replace(manifest, inputs=(FRAMES,)), replace(manifest, inputs=(FRAMES, MASK))
+
+    assert body(curl_command(URL, "m", one)) == [[0.5, 0.5]] * 3
+    assert body(curl_command(URL, "m", two)) == {"frames": [[0.5, 0.5]] * 3, "mask": [True] * 3}
+
+
+@pytest.mark.parametrize(("shortest", "longest", "length"), [(1, 8, 3), (5, 8, 5), (1, 2, 2)])
+def test_the_length_is_one_that_the_model_takes(manifest: Manifest, shortest: int, longest: int, length: int) -> None:
+    """Three timesteps, or the nearest number."""
+    command = curl_command(URL, "m", replace(manifest, shortest=shortest, longest=longest))
+
+    assert body(command) == [1] * length
+
+
+def test_a_codec_s_requests_are_not_guessed(manifest: Manifest) -> None:
+    """The metadata of the model can be had in any case."""
+    command = curl_command(URL, "m", replace(manifest, codec="codec:Codec"))
+
+    assert command == f"curl -s {URL}/v2/models/m"
