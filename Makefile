@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
+	@echo "make chaos-cluster  the same on Ray Serve: replicas, nodes and a Redis primary killed, new weights under load: about 8 minutes"
 	@echo "make soak     good and bad requests for half an hour: answers, memory, descriptors and threads: about 33 minutes"
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
@@ -83,6 +84,9 @@ bench-rest: $(STAMP)
 
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos
+
+chaos-cluster: $(HOSTS_STAMP)
+	@.hosts/bin/python -m chaos.cluster
 
 # Minutes of load.
 soak: MINUTES ?= 30

@@ -37,7 +37,9 @@ def make_model() -> Tagger:
 
 
 def make_archive(model: Tagger, store: Path, workers: int, streaming: str | None) -> None:
-    """Write `tagger.mar` to the folder `store`, with the given settings of its sessions; None: it has none.
+    """Write `tagger.mar` to the folder `store`, with these settings of its sessions.
+
+    `streaming` is the block of that name; None: the archive has no sessions.
 
     Raises:
         subprocess.CalledProcessError: the archiver failed; `output` holds its output.

@@ -58,6 +58,7 @@ async def run_load(
         begun = sum(await load)
     finally:
         await _end([*beside, *clients])
+        await asyncio.gather(load, return_exceptions=True)
     tally.seconds = time.monotonic() - began
     return tally, begun
 

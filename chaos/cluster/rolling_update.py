@@ -1,4 +1,4 @@
-"""New weights of a model while clients ask: no request may be refused, and each answer is of one of the two."""
+"""New weights of a model while clients ask: no refusal, and only answers of the two models."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def told(values: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def test_an_answer_is_of_the_old_the_new_or_neither_model() -> None:
-    """What is no answer at all is of neither."""
+    """Bodies that are no answer at all are of neither."""
     for question in ASKED:
         assert question.version(told(question.old)) is Version.OLD
         assert question.version(told(question.new)) is Version.NEW
