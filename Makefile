@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
+.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make bench-hosts  Ray Serve with our archive beside a plain application and TorchServe: about 4 minutes"
 	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
+	@echo "make chaos-cluster  the same on Ray Serve: replicas, nodes and a Redis primary killed, new weights under load: about 8 minutes"
 	@echo "make soak     good and bad requests for half an hour: answers, memory, descriptors and threads: about 33 minutes"
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
@@ -92,6 +93,9 @@ bench-hosts: $(HOSTS_STAMP)
 
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos
+
+chaos-cluster: $(HOSTS_STAMP)
+	@.hosts/bin/python -m chaos.cluster
 
 # Minutes of load.
 soak: MINUTES ?= 30

@@ -27,7 +27,6 @@ neuron_lstm:
   outputs: [tags, topic]
   buckets: {{batch: [1, 16], length: [{LONGEST_PIECE}]}}
   backend: onnxruntime
-  streaming: STREAMING
 """
 
 
@@ -37,16 +36,18 @@ def make_model() -> Tagger:
     return Tagger().eval()
 
 
-def make_archive(model: Tagger, store: Path, workers: int, streaming: str) -> None:
-    """Write `tagger.mar` to the folder `store`, with the given settings of its sessions.
+def make_archive(model: Tagger, store: Path, workers: int, streaming: str | None) -> None:
+    """Write `tagger.mar` to the folder `store`, with these settings of its sessions.
+
+    `streaming` is the block of that name; None: the archive has no sessions.
 
     Raises:
         subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     shutil.copy(Path(__file__).with_name("model.py"), store)
     torch.save(model.state_dict(), store / "weights.pt")
-    config = _CONFIG.replace("WORKERS", str(workers)).replace("STREAMING", streaming)
-    (store / "model-config.yaml").write_text(config)
+    config = _CONFIG.replace("WORKERS", str(workers))
+    (store / "model-config.yaml").write_text(config if streaming is None else f"{config}  streaming: {streaming}\n")
     flags = "--version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""`make bench-hosts`: our archive on Ray Serve beside a plain application there, and beside our own TorchServe.
+"""`make bench-hosts`: our archive on Ray Serve, beside a plain application and our TorchServe.
 
 All have the same model and all cores, and the same clients ask them in turns. Both applications are behind the same
 ingress of Ray Serve, with its settings for throughput and without access logs. Exits 1 if a floor is missed; the last
