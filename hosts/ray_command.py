@@ -171,7 +171,7 @@ def _check_cpus(settings: RaySettings) -> None:
 
 @contextmanager
 def _serve_started(settings: RaySettings) -> Iterator[None]:
-    """Start Serve, and shut it down in the end if nothing else is served by it. One that runs is used as it is."""
+    """Start Serve, and shut it down in the end if it serves nothing else. One that runs is used as it is."""
     if serve.status().proxies:
         _check_running(settings)
         yield

@@ -27,7 +27,7 @@ class _Sorted(nn.Module):
 
 
 def export(model: TokenClassifier, file: Path) -> None:
-    """Write the model with inputs ids int64[B, T] and lengths int64[B], and the output scores float32[B, 16]."""
+    """Write the model of ids int64[B, T] and lengths int64[B], whose output is scores float32[B, 16]."""
     example = (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([3, 2]))
     batch = {0: "batch"}
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Requests per second of two replicas beside those of one, with one thread each, where the engine is nearly all work.
+"""Requests per second of two replicas with one thread each, beside those of one.
 
 A request has many long sequences, so that what Ray Serve and HTTP cost is small beside the engine.
 """
@@ -31,7 +31,7 @@ _APPLICATIONS = {1: "one", 2: "two"}
 
 @dataclass(frozen=True)
 class Scaling:
-    """Requests per second by the number of replicas, in each round, and the engine's share of the CPU time."""
+    """Requests per second of one and two replicas by round, and the engine's share of the CPU time."""
 
     one: tuple[float, ...]
     two: tuple[float, ...]

@@ -74,7 +74,7 @@ class ClusterTrouble:
         await asyncio.to_thread(self.nodes.add)
 
     async def _kill_primary(self) -> None:
-        """Kill one, and start it again once its replica has its slots: the shard needs a replica to take writes."""
+        """Kill one, and start it again once its replica has its slots: a shard without one takes no writes."""
         slot = self.chance.randrange(SLOTS)
         killed = self.redis.owner(slot)
         killed.kill()
