@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
+.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts test-hosts-all lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -31,7 +31,8 @@ help:
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
 	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
-	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 8 minutes"
+	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 5 minutes"
+	@echo "make test-hosts-all  the same, and the tests that start a Ray each: about 12 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -139,8 +140,13 @@ $(HOSTS_STAMP): $(STAMP) hosts.lock
 	@touch $@
 
 # Ray and KServe use what others deprecate.
+TEST_HOSTS := .hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning -W ignore::ResourceWarning -W ignore::FutureWarning tests/hosts/ray tests/hosts/kserve
+
 test-hosts: $(HOSTS_STAMP)
-	@.hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning -W ignore::ResourceWarning -W ignore::FutureWarning tests/hosts/ray tests/hosts/kserve
+	@$(TEST_HOSTS) -m "not long"
+
+test-hosts-all: $(HOSTS_STAMP)
+	@$(TEST_HOSTS)
 
 # For a release, and after one of torch. Corners at a time.
 test-matrix: JOBS ?= 1

@@ -41,6 +41,7 @@ def test_its_arguments_are_those_of_the_application() -> None:
     assert arguments.max_replicas > arguments.replicas
 
 
+@pytest.mark.long
 @pytest.mark.timeout(420)
 def test_the_demo_answers_every_request_and_cleans_up() -> None:
     """In its short form; a process group of its own shows that nothing is left."""

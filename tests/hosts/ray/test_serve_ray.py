@@ -172,6 +172,7 @@ def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Pat
     assert "Traceback" not in text
 
 
+@pytest.mark.long
 def test_a_ray_that_ran_before_stays(archive: Path, tmp_path: Path) -> None:
     """SIGTERM ends the command; Serve, which it had started, is gone, and Ray takes the next command."""
     http, grpc = free_ports(2)
@@ -197,6 +198,7 @@ def refusal(folder: Path, *words: str, **variables: str) -> str:
         return command.text
 
 
+@pytest.mark.long
 def test_what_another_application_has_is_not_taken(ray_port: int, archives: Archives, tmp_path: Path) -> None:
     """The Serve that runs keeps its port and its application, which still answers."""
     import ray
@@ -212,6 +214,7 @@ def test_what_another_application_has_is_not_taken(ray_port: int, archives: Arch
     assert get(ray_port, "/v2/models/scorer/ready").status == 200
 
 
+@pytest.mark.long
 def test_a_port_of_another_process_is_refused(archive: Path, tmp_path: Path) -> None:
     """The Ray that was started for it is stopped."""
     http, grpc = free_ports(2)
@@ -223,6 +226,7 @@ def test_a_port_of_another_process_is_refused(archive: Path, tmp_path: Path) -> 
     assert f":{grpc} cannot be used (Address already in use): give another port" in told
 
 
+@pytest.mark.long
 def test_replicas_that_would_wait_for_cpus_without_end_are_refused(archive: Path, tmp_path: Path) -> None:
     """The message has both numbers."""
     (port,) = free_ports(1)
@@ -231,6 +235,7 @@ def test_replicas_that_would_wait_for_cpus_without_end_are_refused(archive: Path
     assert "500 replicas with 2 threads need 1000 CPUs, this machine has" in told
 
 
+@pytest.mark.long
 def test_a_ray_that_is_not_there_is_named(archive: Path, tmp_path: Path) -> None:
     """With the variable that starts one here."""
     (port,) = free_ports(1)
@@ -240,6 +245,7 @@ def test_a_ray_that_is_not_there_is_named(archive: Path, tmp_path: Path) -> None
     assert "RAY_ADDRESS=local starts one here" in told
 
 
+@pytest.mark.long
 def test_an_archive_that_ray_cannot_start_is_told(archive: Path, tmp_path: Path) -> None:
     """Its files are not as they were packaged; the reason is in the message."""
     changed = Path(shutil.copytree(archive, tmp_path / "changed"))
