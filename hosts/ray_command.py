@@ -22,6 +22,7 @@ from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
 from .example_request import curl_command
 from .ray import app
+from .replica_error import error_of
 
 APPLICATION = "neuron-lstm"
 """The name of the application on Ray."""
@@ -235,4 +236,4 @@ def _deployed(application: serve.Application) -> Iterator[None]:
 def _reasons() -> str:
     """Messages of the deployments that did not start."""
     found = serve.status().applications.get(APPLICATION)
-    return "" if found is None else " ".join(one.message for one in found.deployments.values())
+    return "" if found is None else " ".join(error_of(one.message) for one in found.deployments.values())
