@@ -151,6 +151,7 @@ def ports_of(http: int, grpc: int) -> list[str]:
     return ["--port", str(http), "--grpc-port", str(grpc)]
 
 
+@pytest.mark.long
 def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Path, tmp_path: Path) -> None:
     """The printed lines name the models; over HTTP and gRPC both answer; nothing is left running."""
     http, grpc = free_ports(2)
