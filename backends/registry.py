@@ -139,8 +139,14 @@ BASE = (
 """Files of the package that every archive carries; glob patterns."""
 
 STORE_FILES: Mapping[str, tuple[str, ...]] = {
-    "disk": ("sessions/sqlite_file.py", "sessions/sqlite_store.py", "sessions/store_time.py"),
+    "disk": (
+        "sessions/admission.py",
+        "sessions/sqlite_file.py",
+        "sessions/sqlite_store.py",
+        "sessions/store_time.py",
+    ),
     "redis": (
+        "sessions/admission.py",
         "sessions/partitions.py",
         "sessions/redis_client.py",
         "sessions/redis_cluster.py",

@@ -12,6 +12,7 @@ from secrets import token_bytes
 from time import monotonic
 from typing import Any, NamedTuple, Optional, Union
 
+from .admission import byte_limit, client_limit, session_limit, unconfirmed_limit
 from .ids import client_key
 from .redis_scripts import (
     BEYOND_BYTES,
@@ -25,19 +26,7 @@ from .redis_scripts import (
     WRITTEN,
 )
 from .settings import Limits
-from .store import (
-    Conflict,
-    LimitExceeded,
-    RecordUpdate,
-    StoredRecord,
-    StoreTotals,
-    WriteOutcome,
-    Written,
-    byte_limit,
-    client_limit,
-    session_limit,
-    unconfirmed_limit,
-)
+from .store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
 from .store_time import Reading, SeenTime, StoredTime, current_time, estimate
 
 _SWEPT_ROWS = 200

@@ -14,22 +14,11 @@ from pathlib import Path
 from secrets import randbits
 from threading import Lock
 
+from .admission import OtherSessions, RecordInfo, StoreUsage, admit, is_expired
 from .ids import client_key, store_key
 from .settings import Limits
 from .sqlite_file import FileIdentity, file_identity, has_much_free, open_database, shrink, store_error, store_file
-from .store import (
-    LimitExceeded,
-    OtherSessions,
-    RecordInfo,
-    RecordUpdate,
-    StoredRecord,
-    StoreTotals,
-    StoreUsage,
-    WriteOutcome,
-    Written,
-    admit,
-    is_expired,
-)
+from .store import LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
 from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
 
 _BUSY_SECONDS = 5.0

@@ -1,0 +1,129 @@
+"""Admission rules of the stores: whether a session may start or grow, within the limits of its model.
+
+Pure functions. The network store has the same rules in its scripts (`redis_scripts.py`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .settings import Limits
+from .store import Conflict, LimitExceeded, RecordUpdate, WriteOutcome, Written
+
+
+class RecordInfo(NamedTuple):
+    """Facts about a stored record."""
+
+    revision: int
+    ended: bool
+    last: float
+    """Time of the write, in seconds."""
+    size: int
+    unconfirmed: bool = False
+
+
+class StoreUsage(NamedTuple):
+    """Usage of a store. Expired records count until they are removed."""
+
+    open: int
+    """Sessions that have not ended."""
+    bytes: int
+    """Size of all records."""
+    expired: int = 0
+    """Idle sessions that were removed."""
+
+
+class OtherSessions(NamedTuple):
+    """Open sessions beside one that starts. Expired ones count until they are removed."""
+
+    unconfirmed: int = 0
+    of_client: int = 0
+    """Those of the same client."""
+
+
+def is_expired(info: RecordInfo, limits: Limits, now: float) -> bool:
+    """Whether the record counts as missing: its session was idle, or has ended, for too long.
+
+    >>> limits = Limits(sessions=1, bytes=1, idle_seconds=900, retry_seconds=60)
+    >>> [is_expired(RecordInfo(1, ended=False, last=100, size=1), limits, now) for now in (1000, 1001)]
+    [False, True]
+    """
+    open_seconds = limits.lifetime if info.unconfirmed else limits.idle_seconds
+    return info.last < now - (limits.retry_seconds if info.ended else open_seconds)
+
+
+def admit(
+    change: RecordUpdate,
+    current: RecordInfo | None,
+    usage: StoreUsage,
+    limits: Limits,
+    now: float,
+    others: OtherSessions,
+) -> tuple[WriteOutcome, StoreUsage]:
+    """Decide whether `change` replaces `current`, and return the outcome and the usage of the store
+    after it.
+
+    The `retry_after` of a `LimitExceeded` is 0: it is for the store to find. `others` is needed where a session starts
+    that is unconfirmed or has a client.
+    """
+    expired = current is not None and is_expired(current, limits, now)
+    present = None if expired else current
+    is_new = present is None or present.ended
+    revision = None if present is None else present.revision
+    if change.revision != revision and not (change.revision is None and is_new):
+        return Conflict(), usage
+    after = _after(change, current, usage, expired)
+    beyond = _beyond_sessions(change, after, limits, others) if is_new and not change.ended else None
+    beyond = beyond or _beyond_bytes(change, is_new, usage, after, limits)
+    return (Written(), after) if beyond is None else (LimitExceeded(beyond, 0.0), usage)
+
+
+def _beyond_sessions(change: RecordUpdate, after: StoreUsage, limits: Limits, others: OtherSessions) -> str | None:
+    if after.open > limits.sessions:
+        return session_limit(limits)
+    if change.unconfirmed and others.unconfirmed >= limits.unconfirmed:
+        return unconfirmed_limit(limits)
+    if change.client is not None and limits.client_sessions is not None and others.of_client >= limits.client_sessions:
+        return client_limit(limits)
+    return None
+
+
+def _beyond_bytes(
+    change: RecordUpdate, is_new: bool, usage: StoreUsage, after: StoreUsage, limits: Limits
+) -> str | None:
+    # A record that shrinks is always taken, also where the limit was lowered below what is stored.
+    if not is_new and after.bytes <= usage.bytes:
+        return None
+    most = limits.unconfirmed_bytes if change.unconfirmed else limits.common_bytes
+    if not is_new and len(change.record) <= limits.own_bytes:
+        most = limits.bytes
+    return byte_limit(most) if after.bytes > most else None
+
+
+def session_limit(limits: Limits) -> str:
+    """Name the limit of open sessions."""
+    return f"{limits.sessions} sessions"
+
+
+def unconfirmed_limit(limits: Limits) -> str:
+    """Name the limit of unconfirmed sessions."""
+    return f"{limits.unconfirmed} sessions that were started without an id and have had one request"
+
+
+def client_limit(limits: Limits) -> str:
+    """Name the limit of one client."""
+    return f"{limits.client_sessions} sessions of one client"
+
+
+def byte_limit(most: int) -> str:
+    """Name a limit of bytes."""
+    return f"{most} bytes"
+
+
+def _after(change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, expired: bool) -> StoreUsage:
+    was_open = current is not None and not current.ended
+    return StoreUsage(
+        usage.open - was_open + (not change.ended),
+        usage.bytes - (current.size if current else 0) + len(change.record),
+        usage.expired + (was_open and expired),
+    )
