@@ -32,8 +32,11 @@ class _Waiting(NamedTuple):
 class BatchQueue:
     """A queue for the requests of one event loop; `close` it."""
 
-    def __init__(self, handle: HandleBatch, most_in_batch: int, most_waiting: int) -> None:
-        """`handle` is called by one thread. `most_waiting` does not count the batch that is computed."""
+    def __init__(self, handle: HandleBatch, most_in_batch: int, most_waiting: int | None) -> None:
+        """`handle` is called by one thread.
+
+        `most_waiting` does not count the batch that is computed; with None the caller limits how many requests wait.
+        """
         self._handle = handle
         self._most_in_batch = most_in_batch
         self._most_waiting = most_waiting
@@ -49,7 +52,7 @@ class BatchQueue:
         Raises:
             QueueFullError: too many requests wait.
         """
-        if len(self._waiting) >= self._most_waiting:
+        if self._most_waiting is not None and len(self._waiting) >= self._most_waiting:
             raise QueueFullError
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)

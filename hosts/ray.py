@@ -130,6 +130,11 @@ class Replica(GrpcMethods):
         self._served.update(loaded)
         await _close(former)
 
+    def __del__(self) -> None:
+        """Release the archives: Ray calls this once a replica that ends has answered its requests."""
+        for one in self._served.values():
+            one.release()
+
     async def __call__(self, request: Request) -> Response:
         """Answer one HTTP request."""
         return await respond(request, self._served)
@@ -153,8 +158,9 @@ def _load(name: str, path: str) -> ServedArchive:
     if _has_several_nodes():
         check_shared_sessions(name, manifest)
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
-    waiting = _BATCHES_WAITING * most_in_batch(manifest)
-    return ServedArchive(ArchiveSettings(path, name, threads, waiting), RayMetrics(name).report)
+    # Ray sends at most `max_ongoing_requests`: all of them but one may wait for a batch of one request.
+    settings = ArchiveSettings(path, name, threads, most_waiting=None)
+    return ServedArchive(settings, RayMetrics(name).report)
 
 
 async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:

@@ -31,8 +31,8 @@ class ArchiveSettings:
     """The name under which the model is served."""
     threads: int
     """Threads of each program call."""
-    most_waiting: int
-    """Requests that may wait while a batch is computed."""
+    most_waiting: int | None
+    """Requests that may wait while a batch is computed; None: the server limits them."""
 
 
 class ServedArchive:
@@ -52,6 +52,8 @@ class ServedArchive:
             check_folder(str(directory), os.environ.get(TRUSTED_KEYS))
             self.version = reader.model_version()
             self._service = open_service(_host(directory, settings, self.version, report))
+            if isinstance(self._service.sessions, StoreSessions):
+                self._files.callback(self._service.sessions.store.close)
         except ArchiveError:
             self._files.close()
             raise
@@ -81,8 +83,10 @@ class ServedArchive:
     async def close(self) -> None:
         """Answer what waits, and forget the programs."""
         await self._queue.close()
-        if isinstance(self._service.sessions, StoreSessions):
-            self._service.sessions.store.close()
+        self.release()
+
+    def release(self) -> None:
+        """Close the session store and delete the unpacked files; to do so again is harmless."""
         self._files.close()
 
 

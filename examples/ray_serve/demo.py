@@ -95,8 +95,9 @@ def main() -> None:
 def two_nodes(folder: Path) -> Iterator[Cluster]:
     """Start a head with two CPUs and a node with one; the head has room for the replicas of both."""
     # A folder of its own: the one that Ray shares tells other programs where the last cluster is.
+    # Replicas that are killed leave the files that they unpacked: those are here too.
     folder.mkdir()
-    os.environ["RAY_TMPDIR"] = str(folder)
+    os.environ.update(RAY_TMPDIR=str(folder), TMPDIR=str(folder))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)

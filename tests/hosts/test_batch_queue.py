@@ -125,6 +125,24 @@ def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
     asyncio.run(ask())
 
 
+def test_without_a_bound_all_requests_wait() -> None:
+    """For a server that limits them itself."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=None)
+        tasks = [asyncio.create_task(queue.respond(request(0)))]
+        await begun(engine)
+        tasks += [asyncio.create_task(queue.respond(request(number))) for number in range(1, 100)]
+        await asyncio.sleep(0)
+        engine.go.set()
+        assert {response.status for response in await asyncio.gather(*tasks)} == {200}
+        await queue.close()
+
+    asyncio.run(ask())
+
+
 def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
     """The queue goes on."""
     engine = Engine()

@@ -93,6 +93,9 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
     mark = f"MARK_OF_TEST={folder}"
     environment = {**os.environ, "RAY_ADDRESS": "local", "MARK_OF_TEST": str(folder), **variables}
     log = folder / "log"
+    # A shell starts programs in the background with SIGINT ignored, and so would the command be. A handler of Python
+    # is not inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with log.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE, "serve-ray", *words],
@@ -151,7 +154,6 @@ def ports_of(http: int, grpc: int) -> list[str]:
     return ["--port", str(http), "--grpc-port", str(grpc)]
 
 
-@pytest.mark.long
 def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Path, tmp_path: Path) -> None:
     """The printed lines name the models; over HTTP and gRPC both answer; nothing is left running."""
     http, grpc = free_ports(2)
