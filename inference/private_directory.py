@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = ".neuron-lstm-private-"
+_UNLOCKED_PREFIX = ".neuron-lstm-unlocked-"
+"""Of directories that cannot be locked: no process takes them for abandoned ones."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,8 @@ def _locked(within: Path) -> tuple[Path, int | None]:
         except FileNotFoundError:
             continue  # another process deleted it before it was locked
         except OSError:
-            return path, None  # and no other process can lock it, so none deletes it
+            _delete(path)
+            return Path(tempfile.mkdtemp(prefix=_UNLOCKED_PREFIX, dir=within)), None
 
 
 def _lock(path: Path) -> int | None:

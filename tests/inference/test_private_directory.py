@@ -107,12 +107,16 @@ def test_one_that_is_deleted_before_its_lock_is_made_again(tmp_path: Path, monke
 
 
 def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other process can lock the directory there, so none takes it for an abandoned one."""
+    """Nor does a process that can lock at last take the directory for an abandoned one."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with private_directory(tmp_path) as directory, private_directory(tmp_path):
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", refuse)
+        first = private_directory(tmp_path)
+        directory = first.__enter__()
+    with private_directory(tmp_path):
         assert directory.is_dir()
+    first.__exit__(None, None, None)
     assert [*tmp_path.iterdir()] == []
