@@ -36,15 +36,13 @@ from .disturbances import Disturbance, Disturber, HostFaults, redis_pause
 from .expected import Expected, expect
 from .host import Host
 from .model import TOKENS, Tagger
-from .report import table
+from .report import conclusion, table
 from .script import Script, draw_scripts
 from .tally import Tally, failures
 from .trial import Trouble, run_trial
 
 Sessions = Sequence[tuple[Script, Expected]]
 TRIALS = ("disk", "redis", "disturbed")
-SHOWN = 20
-"""The largest number of failure lines that are printed."""
 
 
 def main() -> int:
@@ -66,10 +64,7 @@ def main() -> int:
         found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1, disturbances)
         wrong += [f"{name}: {line}" for line in found]
     Console().print(table(tallies))
-    print("\n".join(wrong[:SHOWN]) or "no session was lost, no answer is wrong, no piece was applied twice")
-    if len(wrong) > SHOWN:
-        print(f"... and {len(wrong) - SHOWN} more")
-    print(f"All of it took {time.monotonic() - began:.0f} s.")
+    print(conclusion(wrong, time.monotonic() - began))
     return 1 if wrong else 0
 
 

@@ -1,14 +1,17 @@
-"""The trials beside each other."""
+"""Tables and last lines of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from .tally import Tally
 from .verdict import Verdict
+
+SHOWN = 20
+"""The largest number of failure lines that are printed."""
 
 
 def table(tallies: Mapping[str, Tally]) -> Table:
@@ -40,3 +43,16 @@ def _rows(tally: Tally) -> dict[str, str]:
         "disturbances": "\n".join(f"{what}: {count}" for what, count in tally.disturbances.items()) or "-",
         "seconds": f"{tally.seconds:.0f}",
     }
+
+
+def conclusion(wrong: Sequence[str], seconds: float) -> str:
+    """The last lines: the first of what is wrong, and the time that all of it took.
+
+    >>> print(conclusion([], 61.2))
+    no session was lost, no answer is wrong, no piece was applied twice
+    All of it took 61 s.
+    """
+    lines = [*wrong[:SHOWN]] or ["no session was lost, no answer is wrong, no piece was applied twice"]
+    if len(wrong) > SHOWN:
+        lines.append(f"... and {len(wrong) - SHOWN} more")
+    return "\n".join([*lines, f"All of it took {seconds:.0f} s."])

@@ -37,6 +37,7 @@ from torchserve_neuron_lstm.archiver_ext.progress import ProgressCallback, show_
 from ..archive import NAME, make_archive, make_model
 from ..expected import expect
 from ..model import TOKENS, Tagger
+from ..report import conclusion
 from ..script import draw_scripts
 from ..tally import Tally
 from .kinds import Kind
@@ -52,7 +53,6 @@ _QUESTIONS = 50
 _FAILOVER_SECONDS = 5.0
 """A primary that does not answer for so long is replaced: longer than a busy machine holds it up."""
 _PROGRESS_SECONDS = 10.0
-_SHOWN = 20
 
 
 def main() -> int:
@@ -74,8 +74,7 @@ def main() -> int:
         print(json.dumps({**outcome.figures(), "sent again because": retries, "failures": wrong}, indent=2))
     else:
         Console().print(outcome.table())
-        print("\n".join(wrong[:_SHOWN]) or "no session was lost, no answer is wrong, no piece was applied twice")
-        print(f"All of it took {time.monotonic() - began:.0f} s.")
+        print(conclusion(wrong, time.monotonic() - began))
     return 1 if wrong else 0
 
 
