@@ -32,6 +32,8 @@ from ..rest.archives import make_archives, make_model
 from ..rest.results import Round
 from ..standing import conclude, standings_json, standings_table, write_figures
 from .onnx_model import export
+from .ray_server import COMPARED as COMPARED_APPLICATIONS
+from .ray_server import SCALED
 from .results import OURS, PLAIN, PLAIN_REPLICAS, TORCHSERVE, Rounds, print_results, standings, to_json
 from .scaling import Scaling, measure
 from .servers import ray_serving
@@ -67,7 +69,7 @@ def _measure(store: Path, options: argparse.Namespace) -> tuple[Rounds, Scaling 
     export(model, onnx)
     with ExitStack() as stack:
         torchserve = stack.enter_context(serving(store, {NAME: f"{NAME}.mar"}))
-        ray = stack.enter_context(ray_serving(archive, onnx))
+        ray = stack.enter_context(ray_serving(archive, onnx, COMPARED_APPLICATIONS))
         contestants = {
             OURS: Contestant(ray.port, f"/ours/predictions/{NAME}"),
             PLAIN: Contestant(ray.port, "/plain"),
@@ -77,8 +79,10 @@ def _measure(store: Path, options: argparse.Namespace) -> tuple[Rounds, Scaling 
         for contestant in contestants.values():
             compare(contestant.port, contestant.path, model, sequences[:COMPARED])
         rounds = _rounds(contestants, sequences, options)
-        scaling = measure(ray, archive, options.rounds, options.seconds) if options.scaling else None
-    return rounds, scaling
+    if not options.scaling:
+        return rounds, None
+    with ray_serving(archive, onnx, SCALED) as ray:  # alone: each replica takes some CPU time while it waits
+        return rounds, measure(ray, archive, options.rounds, options.seconds)
 
 
 def _rounds(

@@ -27,6 +27,8 @@ OURS = {"ours": CORES, "one": 1, "two": 2}
 """Replicas of our applications, each with one thread."""
 PLAIN = {"plain": (CORES, 1), "plain-replicas": (1, CORES)}
 """Threads and replicas of the plain applications: one replica with all cores, and one for each core."""
+COMPARED, SCALED = ("ours", *PLAIN), ("one", "two")
+"""Applications of one server: those that are compared, and those that show how replicas scale."""
 
 
 def main() -> None:
@@ -48,8 +50,11 @@ def main() -> None:
     targets = [
         serve.RunTarget(app({"archive": options.archive, "threads": 1, "replicas": replicas}), name, f"/{name}", quiet)
         for name, replicas in OURS.items()
+        if name in options.applications
     ]
     for name, (threads, replicas) in PLAIN.items():
+        if name not in options.applications:
+            continue
         plain = application(options.onnx, threads, replicas)
         targets.append(serve.RunTarget(plain, name, f"/{name}", quiet))
     serve.run_many(targets)
@@ -65,6 +70,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--archive", required=True, help="that of our applications")
     parser.add_argument("--onnx", required=True, help="the model of the plain applications")
+    parser.add_argument("--applications", nargs="+", choices=[*OURS, *PLAIN], required=True)
     return parser.parse_args()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,10 +35,10 @@ class RayServer:
 
 
 @contextmanager
-def ray_serving(archive: Path, onnx: Path) -> Iterator[RayServer]:
-    """Serve the applications of `ray_server` with an archive and an ONNX model."""
+def ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iterator[RayServer]:
+    """Serve some of the applications of `ray_server` with an archive and an ONNX model."""
     (port,) = free_ports(1)
-    options = ["--port", str(port), "--archive", str(archive), "--onnx", str(onnx)]
+    options = ["--port", str(port), "--archive", str(archive), "--onnx", str(onnx), "--applications", *applications]
     command = [sys.executable, "-m", "benchmarks.hosts.ray_server", *options]
     with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         server = RayServer(port, process)
