@@ -74,6 +74,14 @@ class Chaining(Protocol):
         """
 
 
+@runtime_checkable
+class Waking(Protocol):
+    """A loaded program whose threads sleep when no calls come."""
+
+    def wake(self) -> None:
+        """Wake the threads: a call follows soon. Costs little if they are awake."""
+
+
 @dataclass(frozen=True)
 class Requirement:
     """A distribution that the serving host must have, e.g. ("onnxruntime", "onnxruntime", "1.31.1")."""

@@ -10,18 +10,27 @@ from .signature import Signature
 from .weights import copy_if_aliased, storage_ptrs
 
 
+def _do_nothing() -> None:
+    """Wake no threads."""
+
+
 class ModuleProgram:
     """A loaded program that calls a module of flat inputs and flat outputs.
 
     `weights` are tensors that the module reads: they live as long as the program, and an output that shares memory
-    with one of them is copied, so that callers may modify it.
+    with one of them is copied, so that callers may modify it. `wake` wakes the module's threads before a call.
     """
 
     def __init__(
-        self, signature: Signature, module: Callable[..., Sequence[torch.Tensor]], weights: Iterable[torch.Tensor] = ()
+        self,
+        signature: Signature,
+        module: Callable[..., Sequence[torch.Tensor]],
+        weights: Iterable[torch.Tensor] = (),
+        wake: Callable[[], None] = _do_nothing,
     ) -> None:
         self._signature, self._module, self._weights = signature, module, tuple(weights)
         self._storages = storage_ptrs(self._weights)
+        self.wake = wake
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call.

@@ -54,6 +54,7 @@ def _open(host: Host) -> Service:
         report,
         sessions=open_sessions(manifest, host.model.name, host.environment),
         response_timeout_ms=host.response_timeout_ms,
+        wake=archive.wake,
     )
 
 

@@ -47,6 +47,10 @@ def _discard(metrics: BatchMetrics) -> None:
     """Report to nobody."""
 
 
+def _wake_nothing() -> None:
+    """Wake no threads."""
+
+
 @dataclass(frozen=True)
 class Service:
     """Service of one loaded archive.
@@ -68,6 +72,8 @@ class Service:
     """TorchServe kills a worker whose batch takes longer."""
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
+    wake: Callable[[], None] = _wake_nothing
+    """A function that wakes the engine's threads, called before a batch is decoded."""
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
@@ -84,6 +90,7 @@ class Service:
 
     def _infer(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         started = self.clock()
+        self.wake()  # while the requests are decoded
         accepted = [_attempt(self._accept, request) for request in requests]
         timely = self._in_time(requests, accepted, started)
         made, stats = self._run([one for one in timely if not isinstance(one, RequestError)])

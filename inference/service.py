@@ -25,4 +25,5 @@ def make_service(loaded: LoadedArchive, codec: Codec, sessions: Sessions | None 
         max_response_bytes=sys.maxsize,
         response_timeout_ms=math.inf,
         sessions=sessions,
+        wake=loaded.wake,
     )

@@ -82,11 +82,15 @@ class Native(Backend):
         cpp_compiler.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        layers = layer_functions(_open(directory, threads)) if build.is_built(directory) else {}
+        pool = _open(directory, threads) if build.is_built(directory) else None
+        layers = {} if pool is None else layer_functions(pool)
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
         source = read_source(directory, real, _source)
-        return ModuleProgram(signature, load_source(source, real, layers, directory / FILE_NAME), real.values())
+        module = load_source(source, real, layers, directory / FILE_NAME)
+        if pool is None:
+            return ModuleProgram(signature, module, real.values())
+        return ModuleProgram(signature, module, real.values(), pool.wake)
 
 
 def _source(program: ExportedProgram) -> str:

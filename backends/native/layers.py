@@ -17,21 +17,39 @@ from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
 class NativeRecurrence:
     """A recurrent operator of `masked.py` with its weights: a function of x, lengths and states."""
 
-    def __init__(self, stack: LayerStack, *, time_major: bool) -> None:
-        self.stack, self.time_major = stack, time_major
+    def __init__(
+        self, stack: LayerStack, *, time_major: bool, outputs: bool = True, table: Optional[torch.Tensor] = None
+    ) -> None:
+        """`outputs`: y is read. `table`: x are ids of the rows of this embedding, [N, F]."""
+        self.stack, self.time_major, self.outputs = stack, time_major, outputs
+        self.table = None if table is None else table.contiguous()
 
     def __call__(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
-        """Return (y, h_n, c_n), or (y, h_n) for cells without a cell state."""
+        self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Return (y, h_n, c_n), or (y, h_n) for cells without a cell state; y is None if it is not read.
+
+        A state that is None is zero.
+        """
         if lengths is None:
             lengths = torch.full((x.shape[0],), x.shape[1])
-        lengths = lengths.contiguous()
-        initial = [state.contiguous() for state in states]
-        x = x if x.stride(2) == 1 else x.contiguous()
-        if self.stack.cell == "lstm":
-            return self.stack.run(x, lengths, initial[0], initial[1], time_major=self.time_major)
-        return self.stack.run(x, lengths, initial[0], None, time_major=self.time_major)[:2]
+        h_0, *others = [None if state is None else state.contiguous() for state in states]
+        is_lstm = self.stack.cell == "lstm"
+        found = self.stack.run(
+            self._prepared(x),
+            lengths,
+            h_0,
+            others[0] if is_lstm else None,
+            table=self.table,
+            outputs=self.outputs,
+            time_major=self.time_major,
+        )
+        return found if is_lstm else found[:2]
+
+    def _prepared(self, x: torch.Tensor) -> torch.Tensor:
+        if self.table is not None:
+            return x.to(torch.int64)
+        return x if x.stride(2) == 1 else x.contiguous()
 
 
 class NativeLinear:
@@ -96,9 +114,19 @@ def as_linear(weight: torch.Tensor) -> torch.Tensor:
 
 
 def recurrence(
-    pool: ThreadPool, cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, time_major: bool
+    pool: ThreadPool,
+    cell: str,
+    weights: Sequence[torch.Tensor],
+    layers: int,
+    directions: int,
+    time_major: bool,
+    outputs: bool = True,
+    table: Optional[torch.Tensor] = None,
 ) -> NativeRecurrence:
-    """Make the layers of an `nn.LSTM`, `nn.GRU` or `nn.RNN` with its flat weights."""
+    """Make the layers of an `nn.LSTM`, `nn.GRU` or `nn.RNN` with its flat weights.
+
+    `outputs`: the outputs of every timestep are read. `table[N, F]`: the layers begin with this embedding.
+    """
     each = len(weights) // (layers * directions)
     lanes, interleave = pool.library.lanes, pool.library.interleaved_gates(cell)
     packed = [
@@ -107,7 +135,7 @@ def recurrence(
         for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave)
     ]
     stack = LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
-    return NativeRecurrence(stack, time_major=time_major)
+    return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)
 
 
 def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> NativeLinear:

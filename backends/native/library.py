@@ -74,7 +74,7 @@ def _pad_units(values: torch.Tensor, lanes: int) -> torch.Tensor:
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
-_NO_MEMORY = 1
+_NO_MEMORY, _NO_SUCH_ID = 1, 3
 
 
 class RecurrentLibrary:
@@ -93,9 +93,12 @@ class RecurrentLibrary:
             self.code.recurrence_open_stack.restype = _POINTER
             self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
             self.code.recurrence_close_pool.argtypes = self.code.recurrence_close_stack.argtypes = [_POINTER]
+            self.code.recurrence_wake_pool.argtypes = [_POINTER]
+            self.code.recurrence_wake_pool.restype = None
             self.code.recurrence_run.argtypes = [
                 *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
-                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x with its strides, h_0, c_0
+                *(_POINTER, _SIZE),  # ids, rows of their table
+                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x or the table, strides of x or of ids, h_0, c_0
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
             ]
             self.code.recurrence_product.argtypes = [
@@ -153,8 +156,13 @@ class ThreadPool:
                 f"the system cannot start {threads} threads: raise its limit (ulimit -u, or the container's limit of "
                 f"processes or of memory), or set fewer threads in the configuration"
             )
+        self._wake = library.code.recurrence_wake_pool
         # Not at exit: another thread may still be computing then, and all threads end with the process.
         weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
+
+    def wake(self) -> None:
+        """Wake the threads that sleep, because a call follows soon."""
+        self._wake(self.handle)
 
 
 class LayerStack:
@@ -178,6 +186,7 @@ class LayerStack:
         code = pool.library.code
         self.kept = (pool, tuple(packed))  # the library reads them by address
         self.cell, self.width = cell, directions * hidden
+        self._states, self._hidden = layers * directions, hidden
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
         self.handle = code.recurrence_open_stack(
             pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
@@ -191,38 +200,52 @@ class LayerStack:
         self,
         x: torch.Tensor,
         lengths: torch.Tensor,
-        h_0: torch.Tensor,
+        h_0: torch.Tensor | None,
         c_0: torch.Tensor | None,
         *,
+        table: torch.Tensor | None = None,
+        outputs: bool = True,
         time_major: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """Compute `y[B, T, D*H]`, `h_n` and `c_n` from `x[B, T, F]`.
 
-        For cells without a cell state `c_n` is `h_n`.
+        With `table[N, F]`, x are ids [B, T] of its rows. For cells without a cell state `c_n` is `h_n`.
 
-        All are float32, and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, the
-        memory layout of y is [T, B, D*H].
+        All are float32, but for ids int64; `lengths` are int64[B] of 0 to T; states are contiguous [L*D, B, H], or None
+        for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is [T, B, D*H].
 
         Raises:
             ValueError: a length is not within 0 to T.
+            IndexError: an id before a row's end is not that of a row of the table.
             MemoryError: out of memory.
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
-        sizes = (steps, rows, self.width) if time_major else (rows, steps, self.width)
-        y = torch.empty(sizes)
-        y = y.transpose(0, 1) if time_major else y
-        h_n = torch.empty_like(h_0)
-        c_n = h_n if c_0 is None else torch.empty_like(c_0)
+        y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
+        h_n = torch.empty(self._states, rows, self._hidden)
+        c_n = torch.empty_like(h_n) if self.cell == "lstm" else h_n
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
-            *(x.data_ptr(), x.stride(0), x.stride(1), h_0.data_ptr(), None if c_0 is None else c_0.data_ptr()),
-            *(y.data_ptr(), y.stride(0), y.stride(1), h_n.data_ptr(), c_n.data_ptr()),
+            *((None, 0, x.data_ptr()) if table is None else (x.data_ptr(), len(table), table.data_ptr())),
+            *(x.stride(0), x.stride(1), _address(h_0), _address(c_0)),
+            *((None, 0, 0) if y is None else (y.data_ptr(), y.stride(0), y.stride(1))),
+            *(h_n.data_ptr(), c_n.data_ptr()),
         )
         if status == _NO_MEMORY:
             raise MemoryError(f"out of memory for recurrences over {rows} x {steps} timesteps")
+        if status == _NO_SUCH_ID:
+            raise IndexError(f"ids must be within 0 to {0 if table is None else len(table) - 1}")
         if status:
             raise ValueError(f"lengths must be within 0 to {steps}, got {lengths.tolist()}")
         return y, h_n, c_n
+
+    def _empty_outputs(self, rows: int, steps: int, *, time_major: bool) -> torch.Tensor:
+        if time_major:
+            return torch.empty(steps, rows, self.width).transpose(0, 1)
+        return torch.empty(rows, steps, self.width)
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 class LinearLayer:

@@ -28,6 +28,8 @@
 #include <vector>
 
 #include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 namespace {
@@ -217,12 +219,14 @@ struct Weights {
   const float* bias;
 };
 
-// x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers.
+// x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers. With ids, x is a table of vectors, and
+// x[b, t] is that of ids[b, t]. Without h_0, or c_0, these states are zero. y has every state, even if no caller reads it.
 struct Layer {
   int cell;
   int64_t inputs, hidden;
   bool reverse;
   Weights weights;
+  const int64_t* ids;
   const float *x, *h_0, *c_0;
   int64_t x_row, x_step;
   float *y, *h_n, *c_n;
@@ -363,13 +367,18 @@ class WorkerSlice {
   int64_t time(int64_t slot, int64_t step) const {
     return layer_.reverse ? team_.lengths[slot] - 1 - step : step;
   }
+  const float* x(int64_t slot, int64_t step) const {
+    const int64_t at = team_.rows[slot] * layer_.x_row + time(slot, step) * layer_.x_step;
+    return layer_.ids == nullptr ? layer_.x + at : layer_.x + layer_.ids[at] * layer_.inputs;
+  }
   float* y(int64_t slot, int64_t step) const {
     return layer_.y + team_.rows[slot] * layer_.y_row + time(slot, step) * layer_.y_step;
   }
 
   void copy_cell_state() const {
     if (CELL != LSTM) return;
-    for (const int64_t row : team_.rows) copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 + row * layer_.hidden);
+    for (const int64_t row : team_.rows)
+      copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 == nullptr ? nullptr : layer_.c_0 + row * layer_.hidden);
   }
 
   // x W_ih and the biases for as many timesteps as fit; returns the step after them.
@@ -378,8 +387,7 @@ class WorkerSlice {
     for (; step < longest; step++) {
       const int64_t active = team_.active(step);
       if (count > 0 && count + active > sum_rows_) break;
-      for (int64_t slot = 0; slot < active; slot++)
-        scratch_.rows[count++] = layer_.x + team_.rows[slot] * layer_.x_row + time(slot, step) * layer_.x_step;
+      for (int64_t slot = 0; slot < active; slot++) scratch_.rows[count++] = x(slot, step);
     }
     const int64_t size = gates_of(CELL) * LANES * layer_.inputs;
     for (int64_t block = 0; block < blocks_; block++)
@@ -392,15 +400,17 @@ class WorkerSlice {
   int64_t advance(int64_t step, int64_t first) const {
     const int64_t active = team_.active(step);
     const float** before = scratch_.rows.data();
-    for (int64_t slot = 0; slot < active; slot++)
-      before[slot] = step == 0 ? layer_.h_0 + team_.rows[slot] * layer_.hidden : y(slot, step - 1);
+    for (int64_t slot = 0; slot < active; slot++) before[slot] = step == 0 ? initial(slot) : y(slot, step - 1);
+    const bool has_state = step > 0 || layer_.h_0 != nullptr;
     const int64_t size = gates_of(CELL) * LANES * layer_.hidden;
     for (int64_t block = 0; block < blocks_; block++) {
       float* own = sums(block, first);
-      multiply_block<CELL, true>(active, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden,
-                                 own, STRIDE, own);
+      if (has_state)
+        multiply_block<CELL, true>(active, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden,
+                                   own, STRIDE, own);
       for (int64_t slot = 0; slot < active; slot++, own += STRIDE) {
-        const Vector h = CELL == GRU ? load_partial(before[slot] + unit(block), units(block)) : Vector{};
+        const Vector h =
+            CELL == GRU && has_state ? load_partial(before[slot] + unit(block), units(block)) : Vector{};
         float* c = layer_.c_n + team_.rows[slot] * layer_.hidden + unit(block);
         store_partial(y(slot, step) + unit(block), apply_cell<CELL>(own, h, c, units(block)), units(block));
       }
@@ -413,15 +423,23 @@ class WorkerSlice {
   void finish(int64_t steps) const {
     for (size_t slot = 0; slot < team_.rows.size(); slot++) {
       const int64_t row = team_.rows[slot], length = team_.lengths[slot];
-      const float* last = length == 0 ? layer_.h_0 + row * layer_.hidden : y(slot, length - 1);
+      const float* last = length == 0 ? initial(slot) : y(slot, length - 1);
       copy_units(layer_.h_n + row * layer_.hidden, last);
       for (int64_t t = length; t < steps; t++)
         std::memset(layer_.y + row * layer_.y_row + t * layer_.y_step + unit(0), 0, own_units() * sizeof(float));
     }
   }
 
+  // Null: zeros.
+  const float* initial(int64_t slot) const {
+    return layer_.h_0 == nullptr ? nullptr : layer_.h_0 + team_.rows[slot] * layer_.hidden;
+  }
+
   void copy_units(float* to, const float* from) const {
-    std::memcpy(to + unit(0), from + unit(0), own_units() * sizeof(float));
+    if (from == nullptr)
+      std::memset(to + unit(0), 0, own_units() * sizeof(float));
+    else
+      std::memcpy(to + unit(0), from + unit(0), own_units() * sizeof(float));
   }
 
   const Layer& layer_;
@@ -457,10 +475,46 @@ class Condition {
   pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
 };
 
+// Cores of a pool's threads. Linux likes to wake a thread on the core of the caller that wakes it, above all after some
+// milliseconds. Both would spin there, each waiting for the other, until the scheduler parts them. So the caller's
+// core is taken from the others before they are woken; then each wakes on the core where it ran last.
+class Placement {
+ public:
+  explicit Placement(int threads) : threads_(threads, 0) { CPU_ZERO(&all_); }
+
+  // Called by each thread itself; it has the cores of the thread that opened the pool.
+  void add(int index) {
+    cpu_set_t own;
+    if (sched_getaffinity(0, sizeof own, &own) == 0) all_ = own;
+    threads_[index] = static_cast<pid_t>(syscall(SYS_gettid));
+    restrict(threads_[index]);
+  }
+
+  void keep_off(int core) {
+    if (core == kept_off_) return;
+    kept_off_ = core;
+    for (const pid_t thread : threads_)
+      if (thread != 0) restrict(thread);
+  }
+
+ private:
+  // A system that forbids this, or has one core, leaves the thread where it is.
+  void restrict(pid_t thread) const {
+    if (kept_off_ < 0 || CPU_COUNT(&all_) < 2) return;
+    cpu_set_t others = all_;
+    CPU_CLR(kept_off_, &others);
+    sched_setaffinity(thread, sizeof others, &others);
+  }
+
+  std::vector<pid_t> threads_;
+  cpu_set_t all_;
+  int kept_off_ = -1;
+};
+
 // Threads that wait for work: they spin for a while, because the next call often follows soon, then they sleep.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads) : scratch(threads), done_(0) {
+  explicit ThreadPool(int threads) : scratch(threads), placement_(threads), done_(0) {
     try {
       for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { serve(index); });
     } catch (...) {  // the system cannot start more threads
@@ -486,6 +540,18 @@ class ThreadPool {
     for (int spins = 0; done_.load(std::memory_order_acquire) != others;) SpinBarrier::pause(spins);
   }
 
+  // Wakes threads that sleep: a call follows soon. Until then they spin, for as long as after a call.
+  void wake() {
+    if (helpers_.empty() || is_forked()) return;
+    {
+      const std::lock_guard<std::mutex> lock(asleep_);
+      if (sleepers_ == 0) return;
+      wakes_++;
+      placement_.keep_off(sched_getcpu());
+    }
+    awake_.notify_all();
+  }
+
   std::mutex in_use;
   std::vector<Scratch> scratch;
   std::vector<float> interlayer[2];  // outputs of one layer, inputs of the next
@@ -501,11 +567,19 @@ class ThreadPool {
       const std::lock_guard<std::mutex> lock(asleep_);
       job_ = job;
       round_.fetch_add(1, std::memory_order_release);
+      if (sleepers_ == 0) return;
+      placement_.keep_off(sched_getcpu());
     }
     awake_.notify_all();
   }
 
+  void enter(int index) {
+    const std::lock_guard<std::mutex> lock(asleep_);
+    placement_.add(index);
+  }
+
   void serve(int index) {
+    enter(index);
     for (int64_t seen = 0;;) {
       await(seen);
       seen++;
@@ -516,14 +590,25 @@ class ThreadPool {
   }
 
   void await(int64_t seen) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(SPIN_US);
+    using std::chrono::steady_clock;
+    const std::chrono::microseconds spin(SPIN_US);
+    auto until = steady_clock::now() + spin;
     for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
       SpinBarrier::pause(spins);
-      if (spins % 256 == 0 && std::chrono::steady_clock::now() > until) {
-        std::unique_lock<std::mutex> lock(asleep_);
-        while (round_.load(std::memory_order_acquire) == seen) awake_.wait(lock);
+      if (spins % 256 == 0 && steady_clock::now() > until) {
+        sleep(seen);
+        until = steady_clock::now() + spin;
       }
     }
+  }
+
+  // Sleeps until there is work, or will be soon.
+  void sleep(int64_t seen) {
+    std::unique_lock<std::mutex> lock(asleep_);
+    const int64_t wakes = wakes_;
+    sleepers_++;
+    while (round_.load(std::memory_order_acquire) == seen && wakes_ == wakes) awake_.wait(lock);
+    sleepers_--;
   }
 
   static constexpr int SPIN_US = 500;
@@ -532,6 +617,9 @@ class ThreadPool {
   std::vector<std::thread> helpers_;
   std::mutex asleep_;
   Condition awake_;
+  Placement placement_;  // this and the next two are guarded by asleep_
+  int sleepers_ = 0;
+  int64_t wakes_ = 0;
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<int64_t> round_{0};
   alignas(64) std::atomic<int> done_;
@@ -635,11 +723,12 @@ struct LinearLayer {
 // All layers
 // ---------------------------------------------------------------------------------------------------------------------
 
-// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise. h and c are
-// [layers * directions, rows, hidden].
+// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise, or null if nobody reads it. h and c are
+// [layers * directions, rows, hidden]. With ids, x is as in Layer.
 struct Batch {
   int64_t rows, steps;
   const int64_t* lengths;
+  const int64_t* ids;
   const float* x;
   int64_t x_row, x_step;
   const float *h_0, *c_0;
@@ -647,6 +736,16 @@ struct Batch {
   int64_t y_row, y_step;
   float *h_n, *c_n;
 };
+
+// Whether every id of a real timestep is that of a row of the table.
+bool are_in_table(const Batch& batch, int64_t table_rows) {
+  for (int64_t row = 0; row < batch.rows; row++)
+    for (int64_t t = 0; t < batch.lengths[row]; t++) {
+      const int64_t id = batch.ids[row * batch.x_row + t * batch.x_step];
+      if (id < 0 || id >= table_rows) return false;
+    }
+  return true;
+}
 
 // A stack of layers. The caller owns the memory of the weights.
 struct LayerStack {
@@ -657,7 +756,8 @@ struct LayerStack {
 
   void run(const Batch& batch) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
-    for (int64_t side = 0; side < std::min<int64_t>(layers - 1, 2); side++) {
+    const int64_t inner = batch.y == nullptr ? layers : layers - 1;  // layers whose outputs no caller reads
+    for (int64_t side = 0; side < std::min<int64_t>(inner, 2); side++) {
       std::vector<float>& interlayer = pool->interlayer[side];
       interlayer.resize(std::max<size_t>(interlayer.size(), batch.rows * batch.steps * directions * hidden));
     }
@@ -671,7 +771,7 @@ struct LayerStack {
     pool->run([&](int index) {
       Team& team = teams[index / each];
       for (int64_t slot = 0; slot < layers * directions; slot++) {
-        const bool seen = slot >= (layers - 1) * directions;
+        const bool seen = slot >= inner * directions;
         run_slice(calls[slot], team, index % each, pool->scratch[index], seen ? batch.steps : 0);
       }
     });
@@ -688,19 +788,24 @@ struct LayerStack {
     one.reverse = direction == 1;
     one.weights = weights[slot];
     if (index == 0) {
-      one.inputs = inputs, one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
+      one.inputs = inputs, one.ids = batch.ids;
+      one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
     } else {
       one.inputs = width, one.x = pool->interlayer[(index - 1) % 2].data();
       one.x_row = batch.steps * width, one.x_step = width;
     }
-    if (index == layers - 1) {
+    if (index == layers - 1 && batch.y != nullptr) {
       one.y = batch.y, one.y_row = batch.y_row, one.y_step = batch.y_step;
     } else {
       one.y = pool->interlayer[index % 2].data(), one.y_row = batch.steps * width, one.y_step = width;
     }
     one.y += direction * hidden;
-    one.h_0 = batch.h_0 + state, one.h_n = batch.h_n + state;
-    if (cell == LSTM) one.c_0 = batch.c_0 + state, one.c_n = batch.c_n + state;
+    one.h_0 = batch.h_0 == nullptr ? nullptr : batch.h_0 + state;
+    one.h_n = batch.h_n + state;
+    if (cell == LSTM) {
+      one.c_0 = batch.c_0 == nullptr ? nullptr : batch.c_0 + state;
+      one.c_n = batch.c_n + state;
+    }
     return one;
   }
 };
@@ -726,6 +831,9 @@ void* recurrence_open_pool(int threads) {
 void recurrence_close_pool(void* pool) {
   if (!static_cast<ThreadPool*>(pool)->is_forked()) delete static_cast<ThreadPool*>(pool);
 }
+
+// A call with this pool follows soon.
+void recurrence_wake_pool(void* pool) { static_cast<ThreadPool*>(pool)->wake(); }
 
 // weights has three pointers for each layer and direction, as in Weights. Null: out of memory.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
@@ -756,13 +864,16 @@ int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float*
   return 0;
 }
 
-// 0: success, 1: out of memory, 2: a length is not within 0 to `steps`.
-int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
-                   int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
-                   float* h_n, float* c_n) {
+// With ids, x is a table of so many rows, and x_row and x_step are the strides of ids. Null: of ids, no table; of h_0 and
+// c_0, zeros; of y, not asked for. 0: success, 1: out of memory, 2: a length is not within 0 to `steps`, 3: an id is not
+// in the table.
+int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const int64_t* ids,
+                   int64_t table_rows, const float* x, int64_t x_row, int64_t x_step, const float* h_0,
+                   const float* c_0, float* y, int64_t y_row, int64_t y_step, float* h_n, float* c_n) {
   if (std::any_of(lengths, lengths + rows, [&](int64_t length) { return length < 0 || length > steps; })) return 2;
+  const Batch batch{rows, steps, lengths, ids, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n};
+  if (ids != nullptr && !are_in_table(batch, table_rows)) return 3;
   try {
-    const Batch batch{rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n};
     static_cast<LayerStack*>(stack)->run(batch);
   } catch (const std::exception&) {
     return 1;

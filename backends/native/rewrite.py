@@ -20,6 +20,8 @@ from .layers import convolution, linear, recurrence, sequence_linear
 from .simplify import simplify
 
 _LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
+_ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.new_zeros.default)
+_EMBEDDING = torch.ops.aten.embedding.default
 _LINEAR, _CONVOLUTION = torch.ops.aten.linear.default, torch.ops.aten.conv1d.default
 
 LAYERS = {layer: layer.__name__ for layer in (convolution, linear, recurrence, sequence_linear)}
@@ -55,6 +57,7 @@ def native_source(program: ExportedProgram) -> NativeSource:
     names = weight_names(program)
     weights = {node: names[node.name] for node in module.graph.nodes if _is_weight(node, names)}
     simplify(module.graph)
+    module.graph.eliminate_dead_code()  # outputs that nobody reads have no users then
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
             _replace_recurrence(node, weights)
@@ -82,8 +85,20 @@ def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
         states = [h_0]
     if not _supports_weights(own, bias, layers, both, weights) or not _are_float32(x, *states):
         return
-    options = (cell, own, layers, 2 if both else 1, _is_time_major(node))
-    _replace_call(node, recurrence, options, (x, lengths, *states))
+    given = [None if state.target in _ZEROS else state for state in states]
+    options = [cell, own, layers, 2 if both else 1, _is_time_major(node), any(user.args[1] == 0 for user in node.users)]
+    if _is_embedding(x, weights):
+        table, x = x.args[:2]
+        options.append(table)
+    _replace_call(node, recurrence, tuple(options), (x, lengths, *given))
+
+
+def _is_embedding(x: Node, weights: Mapping[Node, str]) -> bool:
+    """Whether x is an embedding of ids [B, T] that nothing else reads."""
+    if x.target is not _EMBEDDING or len(x.users) != 1:
+        return False
+    table, ids = x.args[:2]
+    return _are_constants((table,), weights) and isinstance(ids, Node) and ids.meta["val"].dim() == 2
 
 
 def _supports_weights(own: Any, bias: Any, layers: Any, both: Any, weights: Mapping[Node, str]) -> bool:

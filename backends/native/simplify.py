@@ -14,6 +14,10 @@ def simplify(graph: Graph) -> None:
     """Remove calls without an effect, and added dimensions of size 1 that are removed again."""
     for node in _calls(graph, _aten._assert_tensor_metadata.default):  # the signature checks dtypes already
         graph.erase_node(node)
+    for node in _calls(graph, _aten.to.dtype):
+        converted, *others = node.args
+        if isinstance(converted, Node) and [converted.meta["val"].dtype] == others:
+            _replace(node, converted)
     for node in _calls(graph, _aten.dropout.default):
         if node.args[2:] == (False,):
             _replace(node, node.args[0])

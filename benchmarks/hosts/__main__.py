@@ -26,12 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from torchserve_process import serving
 
 from ..load import http_post, load
+from ..onnx_session import export
 from ..rest.__main__ import COMPARED, compare, draw_sequences
 from ..rest.archives import OURS as NAME
 from ..rest.archives import make_archives, make_model
 from ..rest.results import Round
 from ..standing import conclude, standings_json, standings_table, write_figures
-from .onnx_model import export
 from .ray_server import COMPARED as COMPARED_APPLICATIONS
 from .ray_server import SCALED
 from .results import OURS, PLAIN, PLAIN_REPLICAS, TORCHSERVE, Rounds, print_results, standings, to_json

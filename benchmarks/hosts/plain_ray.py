@@ -7,11 +7,14 @@ operator the lengths, so that padding costs time and changes no answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ray import serve
 from starlette.requests import Request
+
+from ..onnx_session import open_session
 
 LARGEST_BATCH = 32
 WAIT_SECONDS = 0.001
@@ -22,11 +25,7 @@ class PaddedClassifier:
 
     def __init__(self, file: str, threads: int) -> None:
         """`file` is the ONNX model."""
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        self._session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self._session = open_session(Path(file), threads)
 
     @serve.batch(max_batch_size=LARGEST_BATCH, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]  # Ray's
     async def scores(self, sequences: list[list[int]]) -> list[list[float]]:

@@ -10,7 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from ...backends.interface import Chaining, Weights
+from ...backends.interface import Chaining, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import load_compiled
 from ...backends.registry import get_backend
@@ -95,6 +95,17 @@ class LoadedArchive:
         """The engine's function for several chunks in sequence, if it has one. Cached: the check takes 20 us."""
         program = self.programs["chunk"].get(None)
         return program.chain if isinstance(program, Chaining) else None
+
+    def wake(self) -> None:
+        """Wake the engine's threads: a plan will be run soon."""
+        if self._waking is not None:
+            self._waking.wake()
+
+    @cached_property
+    def _waking(self) -> Waking | None:
+        """The program whose threads a plan needs. Cached: the check takes some microseconds."""
+        program: object = self.programs[self.manifest.kind].get(None)
+        return program if isinstance(program, Waking) else None
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for sequences of these lengths.

@@ -114,6 +114,7 @@ def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
 def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
     """The outputs y, h_n and, for an LSTM, c_n."""
     y, h_n, c_n = stack.run(batch.x, batch.lengths, batch.h_0, batch.c_0, time_major=time_major)
+    assert y is not None
     return [y, h_n] if batch.c_0 is None else [y, h_n, c_n]
 
 

@@ -71,7 +71,7 @@ struct Batch {
   bool time_major;
 };
 
-Outputs run(void* stack, const Shape& shape, const Batch& batch, unsigned seed) {
+Outputs run(void* pool, void* stack, const Shape& shape, const Batch& batch, unsigned seed) {
   std::mt19937 random(seed);
   const auto rows = static_cast<int64_t>(batch.lengths.size());
   const int64_t states = shape.layers * shape.directions * rows * shape.hidden, width = shape.directions * shape.hidden;
@@ -80,7 +80,8 @@ Outputs run(void* stack, const Shape& shape, const Batch& batch, unsigned seed) 
   const int64_t y_row = batch.time_major ? width : batch.steps * width;
   const int64_t y_step = batch.time_major ? rows * width : width;
   const bool lstm = shape.cell == 0;
-  const int status = recurrence_run(stack, rows, batch.steps, batch.lengths.data(), x.data.get(),
+  recurrence_wake_pool(pool);
+  const int status = recurrence_run(stack, rows, batch.steps, batch.lengths.data(), nullptr, 0, x.data.get(),
                                     batch.steps * shape.inputs, shape.inputs, h_0.data.get(),
                                     lstm ? c_0.data.get() : nullptr, y.data.get(), y_row, y_step, h_n.data.get(),
                                     lstm ? c_n.data.get() : h_n.data.get());
@@ -101,7 +102,7 @@ std::vector<Outputs> outputs_of(const Shape& shape, const std::vector<Batch>& ba
   std::vector<Outputs> found(batches.size()), again(batches.size());
   const auto all = [&](std::vector<Outputs>& outputs) {
     for (std::size_t index = 0; index < batches.size(); index++)
-      outputs[index] = run(stack, shape, batches[index], static_cast<unsigned>(index));
+      outputs[index] = run(pool, stack, shape, batches[index], static_cast<unsigned>(index));
   };
   std::thread other(all, std::ref(again));
   all(found);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -119,6 +120,41 @@ def test_threads_that_fell_asleep_wake_up() -> None:
         assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
 
 
+def test_threads_that_are_woken_without_work_wait_on() -> None:
+    """They compute the next call, whenever it comes, and fall asleep again."""
+    threads = ThreadPool(kernel(isas_here()[0]), 3)
+    stack = stack_of(SHAPE, SHAPE.core(), threads)
+    batch = batch_for(SHAPE, [9, 4] * 12, 9)
+    before = answers_of(stack, batch)
+    for pause in (0.0, 0.0004, 0.0006, 0.01):
+        time.sleep(0.002)
+        threads.wake()
+        time.sleep(pause)
+        assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="not run: a process with one core has no other one")
+def test_threads_that_slept_leave_the_callers_core_to_it(file: Path) -> None:
+    """They would wake there, and wait for the caller by spinning on its core; they may use all others."""
+    done = in_process(
+        file,
+        """
+cores = os.sched_getaffinity(0)
+others = [int(name) for name in os.listdir("/proc/self/task") if int(name) != os.getpid()]
+for core in cores:
+    os.sched_setaffinity(0, {core})
+    until = time.monotonic() + 60
+    while sum(os.sched_getaffinity(one) == cores - {core} for one in others) < 2:
+        assert time.monotonic() < until, [os.sched_getaffinity(one) for one in others]
+        time.sleep(0.01)
+        pool.wake()
+        answers_of(stack, batch)
+""",
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
 def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
     """It neither crashes nor waits, whether or not the threads were used."""
@@ -136,7 +172,7 @@ def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
         file,
         """
 y, h_n, c_n = answers_of(stack, batch)
-numbers = (stack.handle, *y.shape[:2], batch.lengths.data_ptr(), batch.x.data_ptr(), *batch.x.stride()[:2])
+numbers = (stack.handle, *y.shape[:2], batch.lengths.data_ptr(), None, 0, batch.x.data_ptr(), *batch.x.stride()[:2])
 numbers += (batch.h_0.data_ptr(), batch.c_0.data_ptr(), y.data_ptr(), *y.stride()[:2], h_n.data_ptr(), c_n.data_ptr())
 
 def compute(run=stack._run):

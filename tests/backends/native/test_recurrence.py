@@ -73,6 +73,58 @@ def test_equals_every_row_alone(
 
 @per_instructions
 @settings(max_examples=30)
+@given(shape=shapes, batch=ragged(), threads=st.integers(1, 3), time_first=st.booleans())
+def test_ids_of_a_table_are_the_vectors_that_they_name(
+    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, time_first: bool
+) -> None:
+    """Outputs are equal bit for bit, whatever ids follow a row's end, and whether all outputs are read."""
+    lengths, steps = batch
+    values, table = batch_for(shape, lengths, steps), torch.randn(11, shape.inputs)
+    ids = torch.randint(0, len(table), (len(lengths), steps))
+    stack = stack_of(shape, shape.core(), pool(isa, threads))
+    vectors = Batch(table[ids], values.lengths, values.h_0, values.c_0)
+    expected = answers_of(stack, vectors)
+
+    ids[torch.arange(steps)[None, :] >= values.lengths[:, None]] = -7
+    given = ids.t().contiguous().t() if time_first else ids
+    y, h_n, c_n = stack.run(given, values.lengths, values.h_0, values.c_0, table=table)
+    unread = stack.run(given, values.lengths, values.h_0, values.c_0, table=table, outputs=False)
+
+    assert y is not None
+    assert unread[0] is None
+    for found in ([y, h_n, c_n], [expected[0], *unread[1:]]):
+        for one, other in zip(found, expected, strict=False):
+            assert torch.equal(one, other)
+
+
+@per_instructions
+@pytest.mark.parametrize("wrong", [-1, 11, 1 << 40])
+def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int) -> None:
+    """Nothing is read outside the table."""
+    shape = Shape()
+    stack = stack_of(shape, shape.core(), pool(isa, 1))
+
+    with pytest.raises(IndexError, match="ids must be within 0 to 10"):
+        stack.run(torch.tensor([[3, wrong]]), torch.tensor([2]), None, None, table=torch.zeros(11, shape.inputs))
+
+
+@per_instructions
+@settings(max_examples=30)
+@given(shape=shapes, batch=ragged(), threads=st.integers(1, 3))
+def test_states_that_are_not_given_are_zero(isa: str, shape: Shape, batch: tuple[list[int], int], threads: int) -> None:
+    """Outputs are those of zeros."""
+    values = batch_for(shape, *batch)
+    zeros = torch.zeros_like(values.h_0)
+    stack = stack_of(shape, shape.core(), pool(isa, threads))
+    expected = answers_of(stack, Batch(values.x, values.lengths, zeros, None if values.c_0 is None else zeros))
+
+    for one, other in zip(stack.run(values.x, values.lengths, None, None), expected, strict=False):
+        assert one is not None
+        assert torch.equal(one, other)
+
+
+@per_instructions
+@settings(max_examples=30)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, lengths: list[int]) -> None:
     """The other rows and the number of threads do not change its answer."""

@@ -206,6 +206,38 @@ def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_fi
         assert_equal(module, over, batch(rows, time))
 
 
+class Embedded(nn.Module):
+    """Layers over an embedding of ids: the last state and, where they are asked for, all others."""
+
+    def __init__(self, *, states: bool, shared: bool) -> None:
+        super().__init__()
+        self.embed, self.core = nn.Embedding(9, FEATURES), nn.LSTM(FEATURES, HIDDEN)
+        self.states, self.shared = states, shared
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
+        x, h_0 = self.embed(ids), torch.zeros(1, ids.shape[0], HIDDEN)
+        y, h_n, _ = torch.ops.neuron_lstm.lstm(x, lengths, h_0, h_0, weights, True, 1, False, False)
+        return (h_n, *[y] * self.states, *[x.mean(1)] * self.shared)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+@pytest.mark.parametrize(("states", "shared"), [(True, False), (False, False), (True, True)])
+def test_an_embedding_is_read_by_the_layers_alone(dtype: torch.dtype, states: bool, shared: bool) -> None:
+    """Unless something else reads it too. Outputs that nobody reads are not asked for."""
+    module = Embedded(states=states, shared=shared).eval()
+    inputs = torch.tensor([[3, 8, 1], [0, 5, 5]], dtype=dtype), torch.tensor([3, 2])
+    source = native_source(exported(module, *inputs)).text
+    over = rewritten(module, *inputs)
+
+    assert ("aten.embedding" in source) is shared
+    assert f"False, {states}{'' if shared else ', p_embed_weight'})" in source
+    assert_equal(module, over, *inputs)
+    if not shared:
+        with pytest.raises(IndexError, match="ids must be within 0 to 8"):
+            over(torch.tensor([[3, 9, 1], [0, 5, 5]], dtype=dtype), inputs[1])
+
+
 def test_autocast_in_the_model_stays() -> None:
     """Operators before a recurrence keep their precision."""
 

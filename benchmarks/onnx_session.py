@@ -1,15 +1,16 @@
-"""The model of the REST benchmark as an ONNX file, by torch's exporter for packed sequences."""
+"""ONNX Runtime's session of the REST benchmark's model, by torch's exporter for packed sequences."""
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from ..rest.model import TokenClassifier
+from .rest.model import TokenClassifier
 
 
 class _Sorted(nn.Module):
@@ -41,3 +42,12 @@ def export(model: TokenClassifier, file: Path) -> None:
             output_names=["scores"],
             dynamic_axes={"ids": {0: "batch", 1: "time"}, "lengths": batch, "scores": batch},
         )
+
+
+def open_session(file: Path, threads: int) -> Any:
+    """Open a session whose calls use so many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
