@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import cpp_compiler
-from ..interface import CompileError
+from ..interface import CompileError, Precision
 
 SOURCE = Path(__file__).with_name("recurrence.cpp")
 HEADERS = ("atomic", "thread")
@@ -23,29 +23,55 @@ class InstructionSet(NamedTuple):
     """Value of the compiler's `-march`."""
     cpu_flags: frozenset[str]
     """Processor features beyond those that every host must have."""
+    half: bool = False
+    """Whether the weights of recurrences take half the bytes."""
+    extension: str = ""
+    """Value of a further `-m`."""
 
     @property
     def library(self) -> str:
         """Name of the library's file."""
-        return f"recurrence-{self.isa}.so"
+        return "-".join(["recurrence", self.isa, *filter(None, [self.extension]), *["half"] * self.half]) + ".so"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options of the compiler."""
+        return (
+            f"-march={self.isa}",
+            *([f"-m{self.extension}"] if self.extension else []),
+            *["-DHALF_PRECISION"] * self.half,
+        )
 
 
-def instruction_sets() -> tuple[InstructionSet, ...]:
-    """Return those of this kind of machine, the fastest first; every host has the last."""
-    most = InstructionSet(cpp_compiler.cpu_target().isa, frozenset())
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
+
+
+def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, ...]:
+    """Return those of this kind of machine, the fastest first; every host has the last.
+
+    Raises:
+        CompileError: this kind of machine has none for this precision.
+    """
+    least = cpp_compiler.cpu_target().isa
+    half = precision == "bfloat16"
     if platform.machine() != "x86_64":
-        return (most,)
-    return (InstructionSet("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})), most)
+        if half:
+            raise CompileError(f"native computes in bfloat16 on x86-64 only, this is {platform.machine()}")
+        return (InstructionSet(least, frozenset()),)
+    without = (InstructionSet("x86-64-v4", _AVX512, half), InstructionSet(least, frozenset(), half))
+    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, "avx512bf16")
+    return (pairs, *without) if half else without
 
 
-def build(directory: Path) -> None:
+def build(directory: Path, precision: Precision = "float32") -> None:
     """Write every library.
 
     Raises:
-        CompileError: the compiler rejects the source, for example without vector extensions.
+        CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine
+            does not compute in this precision.
     """
-    for one in instruction_sets():
-        (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one.isa))
+    for one in instruction_sets(precision):
+        (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one))
 
 
 def is_built(directory: Path) -> bool:
@@ -53,23 +79,30 @@ def is_built(directory: Path) -> bool:
     return any(directory.glob("recurrence-*.so"))
 
 
+def built_precision(directory: Path) -> Precision:
+    """Return the precision of the libraries in a program's directory."""
+    return "bfloat16" if any(directory.glob("recurrence-*-half.so")) else "float32"
+
+
 @cache
-def _library(compiler: str, source: Path, isa: str) -> bytes:
+def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes:
     """One library, cached: it takes seconds, and is the same for every program of this process."""
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
         command = [
-            *(compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", f"-march={isa}"),
+            *(compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options),
             *("-ffp-contract=fast", str(source), "-o", str(library)),
         ]
         done = cpp_compiler.run(command)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-            raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")
+            raise CompileError(
+                f"{command[0]} does not compile the recurrent library for {instructions.isa}: {said.strip()}"
+            )
         cpp_compiler.strip(library)
         return library.read_bytes()
 
 
-def fastest_library() -> str:
+def fastest_library(precision: Precision = "float32") -> str:
     """Return the name of the fastest library for this processor."""
-    return next(one.library for one in instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags())
+    return next(one.library for one in instruction_sets(precision) if one.cpu_flags <= cpp_compiler.cpu_flags())

@@ -36,7 +36,7 @@ class Native(Backend):
     any_shape = True
     ragged = True
     whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
-    precisions: tuple[Precision, ...] = ("float32",)
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
@@ -70,7 +70,7 @@ class Native(Backend):
         source = native_source(program)
         (directory / FILE_NAME).write_text(source.text, encoding="utf-8")
         if source.layers:
-            build.build(directory)
+            build.build(directory, settings.precision)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the recurrent library and reorder the weights of the recurrences for it.
@@ -101,6 +101,6 @@ def _source(program: ExportedProgram) -> str:
 
 def _open(directory: Path, threads: int) -> ThreadPool:
     """The library for this processor, with its own threads."""
-    name = build.fastest_library()
+    name = build.fastest_library(build.built_precision(directory))
     with cpp_compiler.executable_copy(directory, (name,)) as mapped:
         return ThreadPool(RecurrentLibrary(mapped / name), threads)

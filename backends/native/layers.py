@@ -128,11 +128,11 @@ def recurrence(
     `outputs`: the outputs of every timestep are read. `table[N, F]`: the layers begin with this embedding.
     """
     each = len(weights) // (layers * directions)
-    lanes, interleave = pool.library.lanes, pool.library.interleaved_gates(cell)
+    lanes, interleave, kind = pool.library.lanes, pool.library.interleaved_gates(cell), pool.library.weights
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave)
+        for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave, kind)
     ]
     stack = LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
     return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)

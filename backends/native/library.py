@@ -18,15 +18,24 @@ import torch
 
 from ..interface import LoadError
 
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
+FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
+"""Weights of recurrences in memory; those of two inputs make a pair."""
+
+
 def pack_recurrence(
-    cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int
+    cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int, kind: int = FLOAT32
 ) -> tuple[torch.Tensor, ...]:
     """Pack W_ih, W_hh and the biases of one layer's `w_ih, w_hh[, b_ih, b_hh]`.
 
-    `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved.
+    `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved, `kind`
+    one of the constants above.
+
+    Raises:
+        LoadError: a weight is larger than float16 holds.
 
     >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
     >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, interleave=1)[0]
@@ -35,7 +44,7 @@ def pack_recurrence(
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
-    from_input, from_state = (_blocks(weight, _GATES[cell], lanes, interleave) for weight in (w_ih, w_hh))
+    from_input, from_state = (_blocks(weight, _GATES[cell], lanes, interleave, kind) for weight in (w_ih, w_hh))
     return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes)
 
 
@@ -53,12 +62,28 @@ def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
     return own + of_state
 
 
-def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int) -> torch.Tensor:
-    """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit."""
-    inputs = weight.shape[1]
-    padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs)
+def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:
+    """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit.
+
+    Of pairs, [blocks, G*ceil(K/2)*lanes*2]: each group, pair of inputs, gate, unit, input of the pair.
+    """
+    if kind == BFLOAT16_PAIRS and weight.shape[1] % 2:
+        weight = torch.cat([weight, weight.new_zeros(len(weight), 1)], 1)
+    inputs, each = weight.shape[1], 2 if kind == BFLOAT16_PAIRS else 1
+    padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs // each, each)
     groups = (padded[gate : gate + interleave] for gate in range(0, gates, interleave))
-    return torch.cat([group.permute(1, 3, 0, 2).flatten(1) for group in groups], 1).contiguous()
+    packed = torch.cat([group.permute(1, 3, 0, 2, 4).flatten(1) for group in groups], 1).contiguous()
+    return _rounded(packed, kind)
+
+
+def _rounded(packed: torch.Tensor, kind: int) -> torch.Tensor:
+    largest = float(packed.abs().max()) if kind == FLOAT16 and packed.numel() else 0.0
+    if largest > torch.finfo(torch.float16).max:
+        raise LoadError(
+            f"weights of up to {largest:.0e} are larger than float16 holds (65504), which stands for bfloat16 on this "
+            f"processor: package the model with precision: float32"
+        )
+    return packed.to(_DTYPES[kind])
 
 
 def _units(values: torch.Tensor, lanes: int) -> torch.Tensor:
@@ -107,6 +132,7 @@ class RecurrentLibrary:
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
             ]
             self.lanes = int(self.code.recurrence_lanes())
+            self.weights = int(self.code.recurrence_weights())
             self.linear_block = int(self.code.recurrence_product_block())
         except (OSError, AttributeError) as error:
             raise LoadError(

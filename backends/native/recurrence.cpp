@@ -9,7 +9,8 @@
 // Weights are stored in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
 // weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
 //
-// The file is compiled once for each instruction set. It needs only the vector extensions of GCC or Clang.
+// The file is compiled once for each instruction set, with the vector extensions of GCC or Clang. With HALF_PRECISION
+// the weights of the recurrences take half the bytes; sums and states stay float32.
 
 #include <algorithm>
 #include <atomic>
@@ -27,6 +28,9 @@
 #include <utility>
 #include <vector>
 
+#if defined(HALF_PRECISION)
+#include <immintrin.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -133,25 +137,90 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// Arithmetic of a matrix product
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Weights and rows of float32. VECTOR: the floats of memory that the weights of LANES units take, for as many inputs as
+// are multiplied at once. `depth`: how often that is, for a number of inputs. `convert` writes a row as it is multiplied.
+struct Single {
+  static constexpr int KIND = 0, VECTOR = LANES;
+  static int64_t depth(int64_t inputs) { return inputs; }
+  static Vector weights(const float* from) { return load(from); }
+  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
+  static constexpr bool CONVERTS = false;
+  static void convert(float*, const float*, int64_t) {}
+};
+
+#if defined(HALF_PRECISION) && defined(__AVX512BF16__)
+
+// Pairs of inputs of bfloat16 in the place of one float: twice the products. A row of an odd number ends with a zero.
+struct BfloatPairs {
+  static constexpr int KIND = 2, VECTOR = LANES;
+  static int64_t depth(int64_t inputs) { return (inputs + 1) / 2; }
+  static Vector weights(const float* from) { return load(from); }
+  static Vector add_product(Vector sum, Vector x, Vector w) {
+    return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w);
+  }
+  static constexpr bool CONVERTS = true;
+  static void convert(float* to, const float* row, int64_t inputs) {
+    for (int64_t first = 0; first < inputs; first += 32) {
+      const int64_t left = inputs - first;
+      const __mmask16 low = left >= 16 ? 0xffff : (1u << left) - 1;
+      const __mmask16 high = left >= 32 ? 0xffff : left > 16 ? (1u << (left - 16)) - 1 : 0;
+      const __m512 a = _mm512_maskz_loadu_ps(low, row + first), b = _mm512_maskz_loadu_ps(high, row + first + 16);
+      const int64_t pairs = std::min<int64_t>(16, (left + 1) / 2);
+      _mm512_mask_storeu_ps(to + first / 2, static_cast<__mmask16>((1u << pairs) - 1),
+                            (__m512)_mm512_cvtne2ps_pbh(b, a));
+    }
+  }
+};
+using Recurrent = BfloatPairs;
+
+#elif defined(HALF_PRECISION) && defined(__F16C__)
+
+// Weights of float16, which are converted as they are read.
+struct Float16 {
+  static constexpr int KIND = 1, VECTOR = LANES / 2;
+  static int64_t depth(int64_t inputs) { return inputs; }
+  static Vector weights(const float* from) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#else
+    return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#endif
+  }
+  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
+  static constexpr bool CONVERTS = false;
+  static void convert(float*, const float*, int64_t) {}
+};
+using Recurrent = Float16;
+
+#elif defined(HALF_PRECISION)
+#error "half precision needs an x86-64 processor with F16C"
+#else
+using Recurrent = Single;
+#endif
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Matrix products
 // ---------------------------------------------------------------------------------------------------------------------
 
 // sums[r][gate] = addend[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows, and GATES gates of LANES
 // units. `addend` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs
 // in the thousands the order decides the last digits.
-template <int ROWS, int GATES>
+template <class ARITHMETIC, int ROWS, int GATES>
 inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* addend,
                           int64_t addend_stride, float* sums, int64_t sums_stride) {
   Vector accumulators[ROWS][GATES] = {};
-  for (int64_t k = 0; k < depth; k++, weights += GATES * LANES) {
+  for (int64_t k = 0; k < depth; k++, weights += GATES * ARITHMETIC::VECTOR) {
     Vector w[GATES];
 #pragma GCC unroll 4
-    for (int g = 0; g < GATES; g++) w[g] = load(weights + g * LANES);
+    for (int g = 0; g < GATES; g++) w[g] = ARITHMETIC::weights(weights + g * ARITHMETIC::VECTOR);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       const Vector x = broadcast(rows[r][k]);
 #pragma GCC unroll 4
-      for (int g = 0; g < GATES; g++) accumulators[r][g] += x * w[g];
+      for (int g = 0; g < GATES; g++) accumulators[r][g] = ARITHMETIC::add_product(accumulators[r][g], x, w[g]);
     }
   }
 #pragma GCC unroll 8
@@ -162,29 +231,33 @@ inline void multiply_tile(const float* const* rows, const float* weights, int64_
 }
 
 // The same for a number of rows that is known at run time.
-template <int ROWS, int GATES>
+template <class ARITHMETIC, int ROWS, int GATES>
 inline void multiply_tile_rows(int count, const float* const* rows, const float* weights, int64_t depth,
                                const float* addend, int64_t addend_stride, float* sums, int64_t sums_stride) {
   if constexpr (ROWS > 1) {
     if (count < ROWS)
-      return multiply_tile_rows<ROWS - 1, GATES>(count, rows, weights, depth, addend, addend_stride, sums, sums_stride);
+      return multiply_tile_rows<ARITHMETIC, ROWS - 1, GATES>(count, rows, weights, depth, addend, addend_stride, sums,
+                                                             sums_stride);
   }
-  multiply_tile<ROWS, GATES>(rows, weights, depth, addend, addend_stride, sums, sums_stride);
+  multiply_tile<ARITHMETIC, ROWS, GATES>(rows, weights, depth, addend, addend_stride, sums, sums_stride);
 }
 
 // The same for any number of rows, in tiles of sizes as equal as possible.
-template <int GATES>
+template <class ARITHMETIC, int GATES>
 inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* addend,
                      int64_t addend_stride, float* sums, int64_t sums_stride) {
   constexpr int most = tile_rows(GATES);
   for (int64_t tiles = (count + most - 1) / most, first = 0; tiles > 0; tiles--) {
     const int64_t some = (count - first + tiles - 1) / tiles;
-    multiply_tile_rows<most, GATES>(static_cast<int>(some), rows + first, weights, depth,
-                                    addend + first * addend_stride, addend_stride, sums + first * sums_stride,
-                                    sums_stride);
+    multiply_tile_rows<ARITHMETIC, most, GATES>(static_cast<int>(some), rows + first, weights, depth,
+                                                addend + first * addend_stride, addend_stride,
+                                                sums + first * sums_stride, sums_stride);
     first += some;
   }
 }
+
+// The floats of the weights of a block of units, over all inputs.
+constexpr int64_t block_size(int cell, int64_t depth) { return gates_of(cell) * Recurrent::VECTOR * depth; }
 
 // A block of units: the gates of W_ih (from x) or W_hh (from h). `addend` and `sums` have sums_of(CELL) vectors a row.
 template <int CELL, bool FROM_STATE>
@@ -194,18 +267,43 @@ inline void multiply_block(int64_t count, const float* const* rows, const float*
   if constexpr (CELL == GRU) {
     // r and z accumulate both products; n keeps them separate, h W_hn in the fourth sum.
     constexpr int last = FROM_STATE ? 3 : 2;
-    multiply<2>(count, rows, weights, depth, addend, addend_stride, sums, stride);
-    multiply<1>(count, rows, weights + 2 * LANES * depth, depth, addend + last * LANES, addend_stride,
-                sums + last * LANES, stride);
+    multiply<Recurrent, 2>(count, rows, weights, depth, addend, addend_stride, sums, stride);
+    multiply<Recurrent, 1>(count, rows, weights + 2 * Recurrent::VECTOR * depth, depth, addend + last * LANES, addend_stride,
+                      sums + last * LANES, stride);
     if constexpr (!FROM_STATE)
       for (int64_t r = 0; r < count; r++)
         store(sums + r * stride + 3 * LANES, load(addend + r * addend_stride + 3 * LANES));
   } else {
     constexpr int some = interleaved_gates(CELL);
     for (int first = 0; first < gates_of(CELL); first += some)
-      multiply<some>(count, rows, weights + first * LANES * depth, depth, addend + first * LANES, addend_stride,
-                     sums + first * LANES, stride);
+      multiply<Recurrent, some>(count, rows, weights + first * Recurrent::VECTOR * depth, depth, addend + first * LANES,
+                           addend_stride, sums + first * LANES, stride);
   }
+}
+
+// sums += row * weights for one row and two blocks of units of an LSTM, one after the other in memory. The sums of one
+// block are too few to hide the latency of an addition.
+template <class ARITHMETIC>
+inline void multiply_two_blocks(const float* row, const float* weights, int64_t depth, float* first, float* second) {
+  constexpr int GATES = interleaved_gates(LSTM), GROUPS = gates_of(LSTM) / GATES;
+  const int64_t group = GATES * ARITHMETIC::VECTOR * depth;
+  Vector accumulators[2 * GROUPS][GATES] = {};
+  for (int64_t k = 0; k < depth; k++, weights += GATES * ARITHMETIC::VECTOR) {
+    const Vector x = broadcast(row[k]);
+#pragma GCC unroll 8
+    for (int s = 0; s < 2 * GROUPS; s++)
+#pragma GCC unroll 4
+      for (int g = 0; g < GATES; g++)
+        accumulators[s][g] = ARITHMETIC::add_product(
+            accumulators[s][g], x, ARITHMETIC::weights(weights + s * group + g * ARITHMETIC::VECTOR));
+  }
+#pragma GCC unroll 8
+  for (int s = 0; s < 2 * GROUPS; s++)
+#pragma GCC unroll 4
+    for (int g = 0; g < GATES; g++) {
+      float* sum = (s < GROUPS ? first : second) + (s % GROUPS * GATES + g) * LANES;
+      store(sum, load(sum) + accumulators[s][g]);
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -281,13 +379,16 @@ struct Team {
 // Memory of one thread, reused from call to call. Threads never allocate: an exception would end the process, and a
 // thread that is missing would leave the others waiting.
 struct Scratch {
-  std::vector<const float*> rows;
+  std::vector<const float*> rows, operands;
+  std::vector<float> converted;
   std::unique_ptr<float, decltype(&std::free)> sums{nullptr, &std::free};
   size_t size = 0;
 
-  // Called before the threads start: memory for so many rows and sums.
-  void reserve(size_t row_count, size_t sum_count) {
+  // Called before the threads start: memory for so many rows, their operands of so many floats, and sums.
+  void reserve(size_t row_count, size_t operand_size, size_t sum_count) {
     if (row_count > rows.size()) rows.resize(row_count);
+    if (Recurrent::CONVERTS && row_count > operands.size()) operands.resize(row_count);
+    if (Recurrent::CONVERTS && row_count * operand_size > converted.size()) converted.resize(row_count * operand_size);
     if (sum_count <= size) return;
     size = 0;
     sums.reset(static_cast<float*>(std::aligned_alloc(64, (sum_count * sizeof(float) + 63) / 64 * 64)));
@@ -389,11 +490,24 @@ class WorkerSlice {
       if (count > 0 && count + active > sum_rows_) break;
       for (int64_t slot = 0; slot < active; slot++) scratch_.rows[count++] = x(slot, step);
     }
-    const int64_t size = gates_of(CELL) * LANES * layer_.inputs;
+    const int64_t depth = Recurrent::depth(layer_.inputs), size = block_size(CELL, depth);
+    const float* const* rows = operands(count, layer_.inputs);
     for (int64_t block = 0; block < blocks_; block++)
-      multiply_block<CELL, false>(count, scratch_.rows.data(), layer_.weights.from_input + (first_ + block) * size,
-                                  layer_.inputs, layer_.weights.bias + (first_ + block) * STRIDE, 0, sums(block, 0));
+      multiply_block<CELL, false>(count, rows, layer_.weights.from_input + (first_ + block) * size, depth,
+                                  layer_.weights.bias + (first_ + block) * STRIDE, 0, sums(block, 0));
     return step;
+  }
+
+  // The first rows of the scratch memory as they are multiplied. Each thread converts all of them: they are few beside
+  // the weights.
+  const float* const* operands(int64_t count, int64_t width) const {
+    if (!Recurrent::CONVERTS) return scratch_.rows.data();
+    const int64_t size = Recurrent::depth(width);
+    for (int64_t row = 0; row < count; row++) {
+      Recurrent::convert(scratch_.converted.data() + row * size, scratch_.rows[row], width);
+      scratch_.operands[row] = scratch_.converted.data() + row * size;
+    }
+    return scratch_.operands.data();
   }
 
   // One timestep, whose sums start at row `first`; returns its number of active rows.
@@ -402,12 +516,18 @@ class WorkerSlice {
     const float** before = scratch_.rows.data();
     for (int64_t slot = 0; slot < active; slot++) before[slot] = step == 0 ? initial(slot) : y(slot, step - 1);
     const bool has_state = step > 0 || layer_.h_0 != nullptr;
-    const int64_t size = gates_of(CELL) * LANES * layer_.hidden;
+    const int64_t depth = Recurrent::depth(layer_.hidden), size = block_size(CELL, depth);
+    const float* const* rows = has_state ? operands(active, layer_.hidden) : before;
+    const float* weights = layer_.weights.from_state + first_ * size;
+    int64_t multiplied = has_state ? 0 : blocks_;
+    if (CELL == LSTM && active == 1)
+      for (; multiplied + 2 <= blocks_; multiplied += 2)
+        multiply_two_blocks<Recurrent>(rows[0], weights + multiplied * size, depth, sums(multiplied, first),
+                                       sums(multiplied + 1, first));
     for (int64_t block = 0; block < blocks_; block++) {
       float* own = sums(block, first);
-      if (has_state)
-        multiply_block<CELL, true>(active, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden,
-                                   own, STRIDE, own);
+      if (block >= multiplied)
+        multiply_block<CELL, true>(active, rows, weights + block * size, depth, own, STRIDE, own);
       for (int64_t slot = 0; slot < active; slot++, own += STRIDE) {
         const Vector h =
             CELL == GRU && has_state ? load_partial(before[slot] + unit(block), units(block)) : Vector{};
@@ -679,7 +799,7 @@ struct LinearLayer {
   void run(int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row, int64_t x_step, float* y,
            int64_t y_row, int64_t y_step) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
-    for (Scratch& scratch : pool->scratch) scratch.reserve(0, TASK_ROWS * BLOCK);
+    for (Scratch& scratch : pool->scratch) scratch.reserve(0, 0, TASK_ROWS * BLOCK);
     Rows real;
     for (int64_t row = 0; row < rows; row++)
       for (int64_t t = 0; t < steps; t++) {
@@ -710,8 +830,8 @@ struct LinearLayer {
     const int64_t count = std::min<int64_t>(TASK_ROWS, static_cast<int64_t>(rows.x.size()) - first);
     float* sums = scratch.sums.get();
     for (const int64_t end = block + TASK_BLOCKS; block < end && block * BLOCK < outputs; block++) {
-      multiply<VECTORS>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs, bias + block * BLOCK, 0,
-                     sums, BLOCK);
+      multiply<Single, VECTORS>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs,
+                                bias + block * BLOCK, 0, sums, BLOCK);
       const int64_t own = std::min(BLOCK, outputs - block * BLOCK);
       for (int64_t row = 0; row < count; row++)
         std::memcpy(rows.y[first + row] + block * BLOCK, sums + row * BLOCK, own * sizeof(float));
@@ -767,7 +887,9 @@ struct LayerStack {
     const int each = teams.front().threads;
     const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
-    for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, most_blocks * sums_of(cell) * LANES * most_rows);
+    const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, layers > 1 ? directions * hidden : 0}));
+    for (Scratch& scratch : pool->scratch)
+      scratch.reserve(most_rows, operand_size, most_blocks * sums_of(cell) * LANES * most_rows);
     pool->run([&](int index) {
       Team& team = teams[index / each];
       for (int64_t slot = 0; slot < layers * directions; slot++) {
@@ -815,6 +937,8 @@ struct LayerStack {
 extern "C" {
 
 int recurrence_lanes() { return LANES; }
+// The weights of recurrences: 0: float32, 1: float16, 2: pairs of bfloat16.
+int recurrence_weights() { return Recurrent::KIND; }
 int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : interleaved_gates(cell); }
 
 // No exception leaves these functions: callers in C could not catch it.

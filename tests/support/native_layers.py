@@ -17,7 +17,8 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
-from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool, pack_recurrence
+from torchserve_neuron_lstm.backends.native.layers import recurrence
+from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 PORTABLE = "x86-64"
@@ -34,12 +35,25 @@ ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for is
 """Parameters of tests: each instruction set is compiled once for all of them."""
 
 
+def halves_here() -> list[build.InstructionSet]:
+    """The instruction sets of this processor for which weights of recurrences take half the bytes."""
+    if platform.machine() != "x86_64":
+        return []
+    return [one for one in build.instruction_sets("bfloat16") if one.cpu_flags <= cpp_compiler.cpu_flags()]
+
+
 @cache
 def kernel(isa: str) -> RecurrentLibrary:
     """The recurrent library for this instruction set."""
+    return library(build.InstructionSet(isa, frozenset()))
+
+
+@cache
+def library(instructions: build.InstructionSet) -> RecurrentLibrary:
+    """The recurrent library with these options."""
     with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / f"{isa}.so"
-        file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, isa))
+        file = Path(directory) / instructions.library
+        file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, instructions))
         return RecurrentLibrary(file)
 
 
@@ -101,14 +115,7 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
 def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
     """The recurrent library's layers with the weights of torch's."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
-    each = len(weights) // (shape.layers * shape.directions)
-    interleave = threads.library.interleaved_gates(shape.cell)
-    packed = [
-        part
-        for first in range(0, len(weights), each)
-        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, interleave)
-    ]
-    return LayerStack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
+    return recurrence(threads, shape.cell, weights, shape.layers, shape.directions, time_major=False).stack
 
 
 def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
