@@ -1,10 +1,10 @@
-"""Gain of bfloat16 on this machine: OpenVINO in float32 and bfloat16 against ONNX Runtime in float32.
+"""Gain of bfloat16 on this machine: OpenVINO and native in float32 and bfloat16 against ONNX Runtime in float32.
 
 All are measured in one run.
 
 Run it from the repository's root: `python benchmarks/precision.py [--threads 1] [--rounds 15]`.
 
-The three take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
+They take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
 least milliseconds of each. The ratio of the medians is beside it. If the two differ, the machine was busy: use neither.
 `after another shape` is the first call in a shape that follows a call in another one, as in chunked execution.
 """
@@ -38,6 +38,8 @@ CONTESTANTS: Mapping[str, tuple[str, Precision]] = {
     "onnxruntime": ("onnxruntime", "float32"),
     "openvino float32": ("openvino", "float32"),
     "openvino bfloat16": ("openvino", "bfloat16"),
+    "native float32": ("native", "float32"),
+    "native bfloat16": ("native", "bfloat16"),
 }
 BASE = "onnxruntime"
 

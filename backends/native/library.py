@@ -103,7 +103,11 @@ _NO_MEMORY, _NO_SUCH_ID = 1, 3
 
 
 class RecurrentLibrary:
-    """A loaded recurrent library."""
+    """A loaded recurrent library.
+
+    One of an earlier archive reads no ids and has no other new functions (`reads_ids` is false); nor does its program
+    ask for them.
+    """
 
     def __init__(self, file: Path) -> None:
         """Map the file.
@@ -118,11 +122,14 @@ class RecurrentLibrary:
             self.code.recurrence_open_stack.restype = _POINTER
             self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
             self.code.recurrence_close_pool.argtypes = self.code.recurrence_close_stack.argtypes = [_POINTER]
-            self.code.recurrence_wake_pool.argtypes = [_POINTER]
-            self.code.recurrence_wake_pool.restype = None
-            self.code.recurrence_run.argtypes = [
+            self.reads_ids = hasattr(self.code, "recurrence_run_batch")
+            if self.reads_ids:
+                self.code.recurrence_wake_pool.argtypes = [_POINTER]
+                self.code.recurrence_wake_pool.restype = None
+            self.run = self.code.recurrence_run_batch if self.reads_ids else self.code.recurrence_run
+            self.run.argtypes = [
                 *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
-                *(_POINTER, _SIZE),  # ids, rows of their table
+                *((_POINTER, _SIZE) if self.reads_ids else ()),  # ids, rows of their table
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x or the table, strides of x or of ids, h_0, c_0
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
             ]
@@ -132,7 +139,7 @@ class RecurrentLibrary:
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
             ]
             self.lanes = int(self.code.recurrence_lanes())
-            self.weights = int(self.code.recurrence_weights())
+            self.weights = int(self.code.recurrence_weights()) if self.reads_ids else FLOAT32
             self.linear_block = int(self.code.recurrence_product_block())
         except (OSError, AttributeError) as error:
             raise LoadError(
@@ -182,13 +189,13 @@ class ThreadPool:
                 f"the system cannot start {threads} threads: raise its limit (ulimit -u, or the container's limit of "
                 f"processes or of memory), or set fewer threads in the configuration"
             )
-        self._wake = library.code.recurrence_wake_pool
         # Not at exit: another thread may still be computing then, and all threads end with the process.
         weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
 
     def wake(self) -> None:
         """Wake the threads that sleep, because a call follows soon."""
-        self._wake(self.handle)
+        if self.library.reads_ids:
+            self.library.code.recurrence_wake_pool(self.handle)
 
 
 class LayerStack:
@@ -219,7 +226,7 @@ class LayerStack:
         )
         if self.handle is None:
             raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
-        self._run = code.recurrence_run
+        self._run, self._reads_ids = pool.library.run, pool.library.reads_ids
         weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
 
     def run(
@@ -249,10 +256,11 @@ class LayerStack:
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
         h_n = torch.empty(self._states, rows, self._hidden)
         c_n = torch.empty_like(h_n) if self.cell == "lstm" else h_n
+        ids = (None, 0) if table is None else (x.data_ptr(), len(table))
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
-            *((None, 0, x.data_ptr()) if table is None else (x.data_ptr(), len(table), table.data_ptr())),
-            *(x.stride(0), x.stride(1), _address(h_0), _address(c_0)),
+            *(ids if self._reads_ids else ()),
+            *((x if table is None else table).data_ptr(), x.stride(0), x.stride(1), _address(h_0), _address(c_0)),
             *((None, 0, 0) if y is None else (y.data_ptr(), y.stride(0), y.stride(1))),
             *(h_n.data_ptr(), c_n.data_ptr()),
         )

@@ -991,7 +991,7 @@ int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float*
 // With ids, x is a table of so many rows, and x_row and x_step are the strides of ids. Null: of ids, no table; of h_0 and
 // c_0, zeros; of y, not asked for. 0: success, 1: out of memory, 2: a length is not within 0 to `steps`, 3: an id is not
 // in the table.
-int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const int64_t* ids,
+int recurrence_run_batch(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const int64_t* ids,
                    int64_t table_rows, const float* x, int64_t x_row, int64_t x_step, const float* h_0,
                    const float* c_0, float* y, int64_t y_row, int64_t y_step, float* h_n, float* c_n) {
   if (std::any_of(lengths, lengths + rows, [&](int64_t length) { return length < 0 || length > steps; })) return 2;

@@ -40,7 +40,7 @@ int run_layers(void* pool) {
   const int64_t width = directions * hidden;
   std::vector<float> y(rows * steps * width), h_n(h_0.size()), c_n(c_0.size());
   void* stack = recurrence_open_stack(pool, static_cast<int>(cell), layers, directions, inputs, hidden, addresses.data());
-  const int status = recurrence_run(stack, rows, steps, lengths.data(), nullptr, 0, x.data(), steps * inputs, inputs,
+  const int status = recurrence_run_batch(stack, rows, steps, lengths.data(), nullptr, 0, x.data(), steps * inputs, inputs,
                                     h_0.data(), c_0.empty() ? nullptr : c_0.data(), y.data(), steps * width, width, h_n.data(),
                                     c_n.empty() ? nullptr : c_n.data());
   recurrence_close_stack(stack);

@@ -17,7 +17,7 @@ void recurrence_close_stack(void* stack);
 int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* bias,
                        int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
                        int64_t x_step, float* y, int64_t y_row, int64_t y_step);
-int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const int64_t* ids,
+int recurrence_run_batch(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const int64_t* ids,
                    int64_t table_rows, const float* x, int64_t x_row, int64_t x_step, const float* h_0,
                    const float* c_0, float* y, int64_t y_row, int64_t y_step, float* h_n, float* c_n);
 }

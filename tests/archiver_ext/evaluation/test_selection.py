@@ -39,7 +39,7 @@ def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
     assert tried("openvino", "float32") == tried("openvino", "bfloat16") == {"openvino"}
 
 
-@pytest.mark.parametrize("name", ["native", "inductor", "onnxruntime", "eager"])
+@pytest.mark.parametrize("name", ["inductor", "onnxruntime", "eager"])
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
     """The refusal names an engine that supports it."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):

@@ -81,7 +81,7 @@ Outputs run(void* pool, void* stack, const Shape& shape, const Batch& batch, uns
   const int64_t y_step = batch.time_major ? rows * width : width;
   const bool lstm = shape.cell == 0;
   recurrence_wake_pool(pool);
-  const int status = recurrence_run(stack, rows, batch.steps, batch.lengths.data(), nullptr, 0, x.data.get(),
+  const int status = recurrence_run_batch(stack, rows, batch.steps, batch.lengths.data(), nullptr, 0, x.data.get(),
                                     batch.steps * shape.inputs, shape.inputs, h_0.data.get(),
                                     lstm ? c_0.data.get() : nullptr, y.data.get(), y_row, y_step, h_n.data.get(),
                                     lstm ? c_n.data.get() : h_n.data.get());
