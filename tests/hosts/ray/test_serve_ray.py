@@ -24,7 +24,7 @@ from torchserve_process import free_ports
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.hosts.ray_command import archives_by_name
+from torchserve_neuron_lstm.hosts.archives_by_name import archives_by_name
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 pytestmark = pytest.mark.timeout(300)
