@@ -61,8 +61,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each server (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--warm-up", type=float, default=15.0, help="seconds of load before (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batchSize of all (default: %(default)s)")
     parser.add_argument("--delay", type=int, default=1, help="maxBatchDelay of all, ms (default: %(default)s)")
@@ -73,13 +74,17 @@ def _options() -> argparse.Namespace:
 def _rounds(
     servers: Mapping[Contestant, Server], sequences: Sequence[Sequence[int]], options: argparse.Namespace
 ) -> Results:
-    """Load all servers in turns, after a warm-up that is not counted. The order turns round after each round."""
+    """Load all servers in turns. The order turns round after each round.
+
+    The warm-up is not counted: Java compiles its own code until it has answered some ten thousand requests, which
+    costs several times what they cost afterwards.
+    """
     bodies = [json.dumps(ids).encode() for ids in sequences]
     requests = {one: [http_post(f"/predictions/{one.handler}", body) for body in bodies] for one in servers}
     rounds: dict[Contestant, list[ServedRound]] = {one: [] for one in servers}
     names = list(servers)
     for one in names:
-        _load(servers[one], requests[one], options)
+        load(servers[one].served.inference, requests[one], options.connections, options.warm_up)
     for number in range(options.rounds):
         for one in names if number % 2 == 0 else names[::-1]:
             random.seed(number)  # the same sequences in the same order for all

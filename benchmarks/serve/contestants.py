@@ -29,16 +29,14 @@ class Contestant:
     @property
     def name(self) -> str:
         """The name in tables."""
-        handler = "plain handler" if self.handler == PLAIN else "our handler"
-        settings = "stock settings" if self.settings == "stock" else "neuron-lstm serve"
-        back = f", {self.back} as in stock" if self.back else ""
-        return f"{handler}, {settings}, workers: {self.workers}{back}"
+        words = [self.handler, self.settings, f"{self.workers} worker{'s' if self.workers > 1 else ''}"]
+        return ", ".join([*words, f"stock {self.back}"] if self.back else words)
 
 
 def contestants(cores: int) -> list[Contestant]:
-    """All servers: each handler with one worker and with one for each core, and one setting after the other as in stock."""
+    """All servers: with one worker and with one for each core, and one setting after the other as in stock."""
     counts = sorted({1, cores})
-    stock = [Contestant(handler, "stock", count) for handler in (PLAIN, OURS) for count in counts]
+    stock = [Contestant(PLAIN, "stock", count) for count in counts]
     ours = [Contestant(OURS, "serve", count) for count in counts]
     one_back = [
         Contestant(OURS, "serve", cores, "log", stock_log=True),
@@ -47,4 +45,4 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant(OURS, "serve", cores, "JSON", {"decode_input_request": "true"}),
         Contestant(OURS, "serve", cores, "Java", {"vmargs": ""}),
     ]
-    return [*stock, *ours, *one_back]
+    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back]

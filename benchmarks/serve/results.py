@@ -57,9 +57,9 @@ class Results:
 def standings(results: Results) -> list[Standing]:
     """The standings of all floors."""
     rival, ours = results.best(PLAIN, "stock"), results.best(OURS, "serve")
-    than = "times that of the plain handler on stock settings"
+    than = "times the plain handler's on stock settings"
     return [
-        Standing(f"CPU time of a request, {than}", results.times(ours, rival, core_ms), 0.30, 0.22, "less"),
+        Standing(f"core-ms of a request, {than}", results.times(ours, rival, core_ms), 0.30, 0.22, "less"),
         Standing(f"requests/s, {than}", results.times(ours, rival, rate), 2.5, 3.5),
         Standing(f"p99, {than}", results.times(ours, rival, p99), 0.5, 0.35, "less"),
     ]
