@@ -20,6 +20,7 @@ from ..inference.errors import ArchiveError
 
 KEYS = "key_file.json"
 """The file with the tokens, which TorchServe writes to its working directory."""
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 15.0
@@ -148,7 +149,7 @@ def running(
 @contextmanager
 def _signals_ignored() -> Iterator[None]:
     """Ignore a second Ctrl-C, which would leave processes behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDS}
     try:
         yield
     finally:
