@@ -90,8 +90,6 @@ bench: $(STAMP)
 bench-rest: $(STAMP)
 	@$(BIN)/python -m benchmarks.rest
 
-# Threads of the plain handler that wait by spinning would take the cores from Java.
-bench-serve: export OMP_WAIT_POLICY = passive
 bench-serve: $(STAMP)
 	@$(BIN)/python -m benchmarks.serve
 

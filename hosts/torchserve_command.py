@@ -101,8 +101,7 @@ def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, w
     if unknown := unknown_settings([*options.overrides]):
         raise ArchiveError(f"--set: TorchServe has no setting {', '.join(unknown)}")
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
-    cores = len(os.sched_getaffinity(0))
-    settings = ServeSettings(files, largest, cores, options.host, options.port, options.tokens, options.overrides)
+    settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
     found = properties(settings, folder / _METRICS.name)
     _listened(found)
     folder.mkdir(parents=True, exist_ok=True)

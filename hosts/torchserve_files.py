@@ -21,7 +21,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LEAST_BYTES = 6_553_500
 """TorchServe's own limit of a request and of a response."""
 _MINUTES_OF_A_YEAR = 525_600
-_CORES_OF_A_NETTY_THREAD = 4
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class ServeSettings:
     """File or folder of each archive in the model store, by the model's name."""
     body_bytes: int
     """The largest body that one of the archives takes."""
-    cores: int
-    """Cores of this host."""
     host: str = "127.0.0.1"
     """The address of the inference port; the other ports are on the loopback interface."""
     port: int = DEFAULT_PORT
@@ -52,7 +49,6 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
     """
     if taken := [name for name in _OF_COMMAND_LINE if name in settings.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
-    threads = str(max(1, settings.cores // _CORES_OF_A_NETTY_THREAD))
     most_bytes = str(max(_LEAST_BYTES, settings.body_bytes))
     return {
         "inference_address": f"http://{settings.host}:{settings.port}",
@@ -74,8 +70,6 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
         "metrics_mode": "prometheus",
         "metrics_config": str(metrics),
         "disable_system_metrics": "true",
-        "number_of_netty_threads": threads,
-        "netty_client_threads": threads,
         "vmargs": "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
         **settings.overrides,
     }

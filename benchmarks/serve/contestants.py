@@ -41,7 +41,6 @@ def contestants(cores: int) -> list[Contestant]:
     one_back = [
         Contestant(OURS, "serve", cores, "log", stock_log=True),
         Contestant(OURS, "serve", cores, "metrics", {"metrics_mode": "log"}),
-        Contestant(OURS, "serve", cores, "threads", {"number_of_netty_threads": "0", "netty_client_threads": "0"}),
         Contestant(OURS, "serve", cores, "JSON", {"decode_input_request": "true"}),
         Contestant(OURS, "serve", cores, "Java", {"vmargs": ""}),
     ]

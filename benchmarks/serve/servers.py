@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,9 +65,8 @@ def started(contestant: Contestant, stores: Path) -> Iterator[Server]:
             "grpc_inference_port": str(ports[3]),
             "grpc_management_port": str(ports[4]),
         }
-        cores = len(os.sched_getaffinity(0))
         overrides = {**own, **contestant.overrides}
-        settings = ServeSettings({contestant.handler: file}, _BODY_BYTES, cores, tokens=False, overrides=overrides)
+        settings = ServeSettings({contestant.handler: file}, _BODY_BYTES, tokens=False, overrides=overrides)
         (home / "config.properties").write_text(properties_text(properties(settings, _METRICS)))
         (home / "log4j2.xml").write_text(log_configuration(with_file=False))
         words = ["--start", "--foreground", "--ncs", "--model-store", str(store)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.hosts.torchserve_files import ServeSettings, properties, properties_text
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
-SETTINGS = ServeSettings({"tagger": "tagger.mar", "other": "b.tar.gz"}, body_bytes=1000, cores=16)
+SETTINGS = ServeSettings({"tagger": "tagger.mar", "other": "b.tar.gz"}, body_bytes=1000)
 METRICS = Path("/home/metrics.yaml")
 VALUES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])).map(str.strip)
 """Values without spaces at their ends, which Java would remove."""
@@ -62,14 +62,6 @@ def test_bodies_are_limited_by_the_largest_of_the_archives() -> None:
 
     assert (small["max_request_size"], small["max_response_size"]) == ("6553500", "6553500")
     assert (large["max_request_size"], large["max_response_size"]) == ("20000000", "20000000")
-
-
-@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (16, "4")])
-def test_few_threads_stand_before_the_workers(cores: int, threads: str) -> None:
-    """One for four cores, which leaves the others to the workers."""
-    found = properties(replace(SETTINGS, cores=cores), METRICS)
-
-    assert (found["number_of_netty_threads"], found["netty_client_threads"]) == (threads, threads)
 
 
 def test_an_override_replaces_a_setting_or_comes_beside_them() -> None:

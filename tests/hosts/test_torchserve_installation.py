@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 def test_torchserve_reads_every_setting_that_is_written() -> None:
     """A name with a typing error would have no effect, and no message."""
-    written = properties(ServeSettings({"a": "a.mar"}, 1, 2), Path("/metrics.yaml"))
+    written = properties(ServeSettings({"a": "a.mar"}, 1), Path("/metrics.yaml"))
 
     assert unknown_settings([*written]) == []
 
