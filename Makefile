@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts test-hosts-all lint types format clean
+.PHONY: help install lock demo demo-ray test test-all bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts test-hosts-all lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo "make test-all the same, and some laws on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
+	@echo "make bench-serve  neuron-lstm serve beside a plain handler on stock settings, by CPU time: about 8 minutes"
 	@echo "make bench-hosts  Ray Serve with our archive beside a plain application and TorchServe: about 4 minutes"
 	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
 	@echo "make chaos-cluster  the same on Ray Serve: replicas, nodes and a Redis primary killed, new weights under load: about 8 minutes"
@@ -88,6 +89,9 @@ bench: $(STAMP)
 
 bench-rest: $(STAMP)
 	@$(BIN)/python -m benchmarks.rest
+
+bench-serve: $(STAMP)
+	@$(BIN)/python -m benchmarks.serve
 
 bench-hosts: $(HOSTS_STAMP)
 	@.hosts/bin/python -m benchmarks.hosts

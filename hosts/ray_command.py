@@ -20,7 +20,9 @@ except ImportError as error:
 
 from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
+from .archives_by_name import archives_by_name
 from .example_request import curl_command
+from .free_port import check_free
 from .ray import app
 from .replica_error import error_of
 
@@ -83,23 +85,6 @@ def serve_archives(settings: RaySettings, say: Callable[[str], object]) -> None:
         for line in _description(settings, paths):
             say(line)
         threading.Event().wait()
-
-
-def archives_by_name(archives: Sequence[Path]) -> dict[str, str]:
-    """Return the absolute path of each archive by the name of its model.
-
-    Raises:
-        ArchiveError: there is no such archive, it is damaged, or two have the same name.
-    """
-    found: dict[str, str] = {}
-    for archive in archives:
-        name, path = ArchiveReader(archive).model_name(), str(archive.resolve())
-        if name in found:
-            raise ArchiveError(
-                f"{found[name]} and {path} are both called {name}: archive one of them with another --model-name"
-            )
-        found[name] = path
-    return found
 
 
 def _description(settings: RaySettings, paths: dict[str, str]) -> Iterator[str]:
@@ -178,8 +163,9 @@ def _serve_started(settings: RaySettings) -> Iterator[None]:
         yield
         return
     if _started_here():
-        _check_free(settings.host, settings.port)
-        _check_free("0.0.0.0", settings.grpc_port)  # noqa: S104 - Ray's gRPC listens there
+        check_free(settings.host, settings.port)
+        if settings.grpc_port is not None:
+            check_free("0.0.0.0", settings.grpc_port)  # noqa: S104 - Ray's gRPC listens there
     grpc = {"port": settings.grpc_port, "grpc_servicer_functions": [_SERVICER]} if settings.grpc_port else None
     try:
         serve.start(http_options={"host": settings.host, "port": settings.port}, grpc_options=grpc)
@@ -187,18 +173,6 @@ def _serve_started(settings: RaySettings) -> Iterator[None]:
     finally:
         if not serve.status().applications:
             serve.shutdown()
-
-
-def _check_free(host: str, port: int | None) -> None:
-    """Refuse a port that another process has."""
-    if port is None:
-        return
-    with socket.socket() as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind((host, port))
-        except OSError as error:
-            raise ArchiveError(f"{host}:{port} cannot be used ({error.strerror}): give another port") from error
 
 
 def _check_running(settings: RaySettings) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("program", ["ragged", "rest", "compare", "in_process"])
+@pytest.mark.parametrize("program", ["ragged", "rest", "serve", "compare", "in_process"])
 def test_the_programs_take_the_options_that_are_shown(program: str) -> None:
     """The defaults are the shown ones, and the programs run from the repository's root."""
     shown = re.search(rf"`python -m benchmarks\.{program} (.*?)`", TEXT)

@@ -28,6 +28,7 @@ COMMANDS = (
     "verify",
     "bench",
     "predict",
+    "serve",
     "serve_ray",
     "tune",
     "sessions",

@@ -54,6 +54,7 @@ ALLOWED_SISTERS = {
         "handlers.runtime",
         "handlers.streaming.sessions",
         "hosts.ray_command",
+        "hosts.torchserve_command",
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}

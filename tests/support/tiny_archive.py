@@ -71,6 +71,17 @@ def make_archive(folder: Path, **facts: object) -> Path:
     return folder
 
 
+def renamed(archive: Path, name: str, folder: Path) -> Path:
+    """A copy of an archive whose model has another name."""
+    copy = Path(shutil.copytree(archive, folder / name))
+    told = copy / "MAR-INF" / "MANIFEST.json"
+    manifest = json.loads(told.read_text())
+    manifest["model"]["modelName"] = name
+    told.write_text(json.dumps(manifest))
+    write_list(copy)
+    return copy
+
+
 def _exported(model: Sums) -> torch.export.ExportedProgram:
     batch, time = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("time", min=1, max=64)
     example = (torch.zeros(3, 5, dtype=torch.int64), torch.tensor([5, 2, 1]))

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import running_command
 import tritonclient.grpc as triton
 from host_archives import Archives
 from rest import JSON, get, post
-from tiny_archive import make_archive
+from running_command import SECONDS, Command
+from tiny_archive import make_archive, renamed
 from torchserve_process import free_ports
 
-from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.hosts.ray_command import archives_by_name
-from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 pytestmark = pytest.mark.timeout(300)
-MODULE = "torchserve_neuron_lstm.archiver_ext.cli"
-SECONDS = 120
 OWN_RAY = """
 import ray, sys
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
@@ -38,78 +31,11 @@ sys.stdin.read()
 """
 
 
-@dataclass(frozen=True)
-class Command:
-    """A running command, in a process group of its own."""
-
-    process: subprocess.Popen[str]
-    log: Path
-    mark: str
-    """A variable of its environment, and of all processes that it starts."""
-
-    @property
-    def text(self) -> str:
-        """The output."""
-        return self.log.read_text()
-
-    def wait_until_served(self) -> None:
-        """Wait for the last line."""
-        until = time.monotonic() + SECONDS
-        while "Ctrl-C ends it." not in self.text:
-            assert self.process.poll() is None, self.text
-            assert time.monotonic() < until, self.text
-            time.sleep(0.2)
-
-    def end(self, by: signal.Signals) -> int:
-        """Send a signal to the whole group, as a terminal does, and return the exit code."""
-        os.killpg(self.process.pid, by)
-        return self.process.wait(SECONDS)
-
-    def left(self) -> list[str]:
-        """The command lines of its processes that still run, after a while."""
-        until = time.monotonic() + 20
-        while (found := processes_with(self.mark)) and time.monotonic() < until:
-            time.sleep(0.2)
-        return found
-
-
-def processes_with(mark: str) -> list[str]:
-    """The command lines of processes that have a variable in their environment."""
-    return [command for folder in Path("/proc").glob("[0-9]*") if (command := command_with(mark, folder))]
-
-
-def command_with(mark: str, folder: Path) -> str:
-    """The command line of a process with the variable; "" for another one, or one that ended."""
-    try:
-        marked = mark.encode() in (folder / "environ").read_bytes()
-        return (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode() if marked else ""
-    except OSError:
-        return ""
-
-
 @contextmanager
 def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
-    """Run the command, and kill it in the end."""
-    mark = f"MARK_OF_TEST={folder}"
-    environment = {**os.environ, "RAY_ADDRESS": "local", "MARK_OF_TEST": str(folder), **variables}
-    log = folder / "log"
-    # A shell starts programs in the background with SIGINT ignored, and so would the command be. A handler of Python
-    # is not inherited.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, "serve-ray", *words],
-            stdout=file,
-            stderr=file,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-    try:
-        yield Command(process, log, mark)
-    finally:
-        process.kill()
-        process.wait()
+    """Run the command on a Ray of its own, unless a variable names one."""
+    with running_command.started(folder, "serve-ray", *words, **{"RAY_ADDRESS": "local", **variables}) as command:
+        yield command
 
 
 @contextmanager
@@ -136,17 +62,6 @@ def joining(address: str) -> dict[str, str]:
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An unpacked archive of the model `sums`."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
-
-
-def renamed(archive: Path, name: str, folder: Path) -> Path:
-    """A copy of an archive whose model has another name."""
-    copy = Path(shutil.copytree(archive, folder / name))
-    told = copy / "MAR-INF" / "MANIFEST.json"
-    manifest = json.loads(told.read_text())
-    manifest["model"]["modelName"] = name
-    told.write_text(json.dumps(manifest))
-    write_list(copy)
-    return copy
 
 
 def ports_of(http: int, grpc: int) -> list[str]:
@@ -258,16 +173,6 @@ def test_an_archive_that_ray_cannot_start_is_told(archive: Path, tmp_path: Path)
 
     assert "error: Ray cannot serve the archives" in told
     assert "codec_of_tests.py" in told
-
-
-def test_two_archives_of_one_name_are_refused_with_both_paths(archive: Path, tmp_path: Path) -> None:
-    """Only one of them could be asked."""
-    copy = Path(shutil.copytree(archive, tmp_path / "copy"))
-    with pytest.raises(ArchiveError, match="both called sums") as refused:
-        archives_by_name([archive, copy])
-
-    assert str(archive) in str(refused.value)
-    assert str(copy) in str(refused.value)
 
 
 def test_a_missing_or_damaged_archive_is_refused_before_ray_is_started(

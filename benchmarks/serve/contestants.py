@@ -1,0 +1,47 @@
+"""Servers that are compared: a handler, its number of workers, and TorchServe's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..rest.archives import OURS, PLAIN
+
+Settings = Literal["stock", "serve"]
+"""Those of TorchServe without a file, or those of `neuron-lstm serve`."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A TorchServe with one model."""
+
+    handler: str
+    """`PLAIN` or `OURS`, which is the model's name too."""
+    settings: Settings
+    workers: int
+    back: str = ""
+    """The setting of `neuron-lstm serve` that is as in a stock TorchServe."""
+    overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Settings that bring it back."""
+    stock_log: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        words = [self.handler, self.settings, f"{self.workers} worker{'s' if self.workers > 1 else ''}"]
+        return ", ".join([*words, f"stock {self.back}"] if self.back else words)
+
+
+def contestants(cores: int) -> list[Contestant]:
+    """All servers: with one worker and with one for each core, and one setting after the other as in stock."""
+    counts = sorted({1, cores})
+    stock = [Contestant(PLAIN, "stock", count) for count in counts]
+    ours = [Contestant(OURS, "serve", count) for count in counts]
+    one_back = [
+        Contestant(OURS, "serve", cores, "log", stock_log=True),
+        Contestant(OURS, "serve", cores, "metrics", {"metrics_mode": "log"}),
+        Contestant(OURS, "serve", cores, "JSON", {"decode_input_request": "true"}),
+        Contestant(OURS, "serve", cores, "Java", {"vmargs": ""}),
+    ]
+    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back]

@@ -1,0 +1,29 @@
+"""Archives of a command line by the names of their models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive, renamed
+
+from torchserve_neuron_lstm.hosts.archives_by_name import archives_by_name
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+
+def test_each_archive_has_the_name_of_its_model(tmp_path: Path) -> None:
+    """The paths are absolute."""
+    archive = make_archive(tmp_path / "tiny")
+    other = renamed(archive, "other", tmp_path)
+
+    assert archives_by_name([archive, other]) == {"sums": str(archive), "other": str(other)}
+
+
+def test_two_archives_of_one_name_are_refused_with_both_paths(tmp_path: Path) -> None:
+    """Only one of them could be asked."""
+    archive, again = make_archive(tmp_path / "tiny"), make_archive(tmp_path / "again")
+    with pytest.raises(ArchiveError, match="both called sums") as refused:
+        archives_by_name([archive, again])
+
+    assert str(archive) in str(refused.value)
+    assert str(again) in str(refused.value)

@@ -1,0 +1,37 @@
+"""Ports that must be free before a server starts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from torchserve_process import free_ports
+
+from torchserve_neuron_lstm.hosts.free_port import check_free
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+
+def test_a_free_port_stays_free() -> None:
+    """The server can bind it afterwards."""
+    (port,) = free_ports(1)
+    check_free("127.0.0.1", port)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", port))
+
+        assert server.getsockname()[1] == port
+
+
+def test_a_port_that_is_taken_is_refused_by_its_number() -> None:
+    """The reason of the operating system is told."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        with pytest.raises(ArchiveError, match=rf"127\.0\.0\.1:{port} cannot be used \(Address already in use\)"):
+            check_free("127.0.0.1", port)
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """It belongs to a network of examples."""
+    with pytest.raises(ArchiveError, match="cannot be used"):
+        check_free("192.0.2.1", 80)

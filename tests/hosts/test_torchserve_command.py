@@ -1,0 +1,133 @@
+"""`neuron-lstm serve` before TorchServe is started: wrong options, and the files that it writes."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tiny_archive import make_archive, renamed
+
+from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.handlers.torchserve_settings import parse_properties
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive of the model `sums`."""
+    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    """The only line on standard error of a command that ends with exit code 1."""
+    assert main(["serve", *map(str, words)]) == 1
+    written = capsys.readouterr()
+    assert written.out == ""
+    (line,) = written.err.splitlines()
+    return line
+
+
+def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The printed command names the settings and the log configuration, the settings the metrics."""
+    folder = tmp_path / "new" / "folder"
+    assert main(["serve", str(archive), "--set", "job_queue_size=7", "--print-config", str(folder)]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    options = dict(itertools.pairwise(words))
+    settings = parse_properties((folder / "config.properties").read_text())
+
+    assert words[0] == "torchserve"
+    assert options["--ts-config"] == str(folder / "config.properties")
+    assert options["--log-config"] == str(folder / "log4j2.xml")
+    assert options["--model-store"] == str(archive.parent)
+    assert settings["load_models"] == "sums=tiny"
+    assert settings["job_queue_size"] == "7"
+    assert Path(settings["metrics_config"]).read_text().startswith("#")
+    assert ET.parse(folder / "log4j2.xml").getroot().tag == "Configuration"
+
+
+def test_files_of_the_user_are_not_replaced(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder must be new or empty."""
+    (tmp_path / "config.properties").write_text("mine")
+
+    assert f"{tmp_path} has files already" in refused(capsys, archive, "--print-config", tmp_path)
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
+
+
+def test_archives_of_two_folders_need_one_store(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stock command reads one folder; `serve` itself links them into one."""
+    other = renamed(archive, "other", tmp_path)
+    line = refused(capsys, archive, other, "--print-config", tmp_path / "new")
+
+    assert "reads archives from one folder, these are in 2" in line
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "job_queue=7"], "--set: TorchServe has no setting job_queue"),
+        (["--set", "load_models=all"], "--set load_models: it follows from the archives"),
+        (["--host", "::1"], "inference_address: expected http://HOST:PORT, got http://::1:8080"),
+        (["--set", "metrics_address=unix:/tmp/x"], "metrics_address: expected http://HOST:PORT"),
+        (["--set", "management_address=https://127.0.0.1:1"], "--set management_address: expected http://HOST:PORT"),
+        (["--set", "grpc_inference_port=70000"], "grpc_inference_port: expected a port up to 65535, got 70000"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_a_file_is_written(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    """One line names it, with what was expected."""
+    folder = tmp_path / "new"
+
+    assert told in refused(capsys, archive, *words, "--print-config", folder)
+    assert told in refused(capsys, archive, *words)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("text", ["job_queue_size", "=7", "Job=1", "a=b\nc=d"])
+def test_a_setting_of_another_form_is_a_wrong_command_line(
+    archive: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    """It has the form of a line of config.properties."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(archive), "--set", text])
+
+    assert ended.value.code == 2
+    assert "expected KEY=VALUE" in capsys.readouterr().err
+
+
+def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is started."""
+    (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
+
+    assert "there is no archive" in refused(capsys, tmp_path / "none.mar")
+    assert "is damaged" in refused(capsys, tmp_path / "damaged.mar")
+
+
+def test_a_name_that_torchserve_cannot_have_is_refused(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name from an archive of somebody else must not become a second setting or a path."""
+    hostile = Path(shutil.copytree(archive, tmp_path / "copy"))
+    manifest = hostile / "MAR-INF" / "MANIFEST.json"
+    manifest.write_text(manifest.read_text().replace('"sums"', r'"../x,y=z\nallowed_urls=.*"'))
+
+    assert "TorchServe cannot have a model called" in refused(capsys, hostile)
+    assert sorted(tmp_path.iterdir()) == [hostile]
+
+
+def test_a_temporary_folder_with_a_long_path_is_refused(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a worker's socket has at most 107 bytes; TorchServe would wait for minutes."""
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+
+    assert "set TMPDIR to a shorter one" in refused(capsys, archive)
+    assert [*long.iterdir()] == []
