@@ -24,7 +24,7 @@ _ROUNDS = 2
 def measure_alternating(
     calls: Mapping[KeyT, Call],
     budget_ms: float = 20.0,
-    limit_ms: float = 3000.0,
+    limit_ms: float = 2000.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[KeyT, float]:
     """Measure the minimum milliseconds of each call.
