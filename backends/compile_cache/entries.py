@@ -127,7 +127,7 @@ def _mark_used(entry: Path) -> None:
 def _shrink(folder: Path, limit: int) -> None:
     """Delete the entries beyond the limit, and what killed processes left unfinished."""
     sizes: list[tuple[float, int, Path]] = []
-    for entry in folder.iterdir():
+    for entry in folder.glob("*"):  # of a folder that is gone, none
         try:
             used = entry.lstat().st_mtime
             size = sum(file.lstat().st_size for file in entry.rglob("*"))
