@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,14 +12,11 @@ import torch
 from rich.console import Console
 
 from ..backends import simulation
-from ..backends.compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult
-from ..backends.compile_pool import compile_all, disk_size
-from ..backends.exported_program import save_program
-from ..backends.interface import Backend, CompileSettings
-from ..bucketing.shapes import ProgramRole, role_buckets
-from ..config.compiler import TraceArguments
+from ..backends.compile_cache.folder import cache_folder
+from ..backends.compile_pool import disk_size
+from ..backends.interface import Backend
 from ..config.load import load_config
-from ..config.manifest import Manifest, ManifestError, read_manifest
+from ..config.manifest import Manifest, read_manifest
 from ..config.schema import ServingConfig
 from ..handlers.runtime.cores import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
@@ -32,21 +31,14 @@ from .archive.writer import publish
 from .checkpoint import write_weights
 from .errors import PackagingError
 from .evaluation import evaluate
-from .evaluation.evaluate import ToleranceExceeded
+from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
-from .evaluation.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
+from .evaluation.omitted_engine import OmittedEngine
+from .evaluation.partitioning import cpu_operators_in
 from .evaluation.reference import make_reference
-from .evaluation.selection import (
-    Candidate,
-    CandidateResult,
-    RejectedEngine,
-    candidate_engines,
-    check_max_length,
-    fallback_engines,
-    make_candidate,
-    select_fastest,
-)
+from .evaluation.selection import CandidateResult, RejectedEngine, candidate_engines, select_fastest
+from .evaluation.trials import Trials
 from .evaluation.verify import VerificationCase, draw_cases
 from .progress import show_progress
 from .user_model import (
@@ -59,9 +51,6 @@ from .user_model import (
 )
 
 _PYTHON = ("python", "python3")
-
-_Results = tuple[list[CandidateResult], list[RejectedEngine]]
-"""The engines that may be selected, and the others."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +68,8 @@ class PackagingResult:
     """The manifest of the archive."""
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
+    omitted: tuple[OmittedEngine, ...] = ()
+    """Engines that were not compiled for every bucket."""
     cpu_operators: tuple[str, ...] = ()
     """Operators that the selected engine leaves to the CPU."""
     notes: tuple[str, ...] = ()
@@ -141,6 +132,7 @@ def _build(
     engines: Sequence[Backend],
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
+    began = time.monotonic()
     check_codec(config.codec, tree)
     weights = None if flags.serialized_file is None else Path(flags.serialized_file).name
     serialized_file = None if weights is None else tree / weights
@@ -158,10 +150,13 @@ def _build(
     evaluate.write_constants(tree, program.constants)
     build = BuildInput(tree, weights, config, threads)
     directory = Path(str(flags.config_file)).resolve().parent  # the YAML's paths are relative to it
-    evaluation = _Evaluation(build, program, directory, work, console)
-    results, rejected = evaluation.run(engines, model)
-    selected = select_fastest(results)
-    evaluation.install(selected)
+    cached = cache_folder(os.environ)
+    notes += [cached.note] if cached.note is not None else []
+    compiler = CandidateCompiler(config, program, directory, work, console, cached.path)
+    trials = Trials(build, compiler, _cases(model, program, config, console), console, _end_of(config, began))
+    results = trials.run([compiler.candidate(engine) for engine in engines])
+    selected = select_fastest(results.measured)
+    _install(build, selected, work)
     return PackagingResult(
         archive=tree,
         size=0,
@@ -169,143 +164,29 @@ def _build(
         program=selected.candidate.program,
         selected=selected,
         manifest=read_manifest(tree),
-        others=tuple(result for result in results if result is not selected),
-        rejected=tuple(rejected),
+        others=tuple(result for result in results.measured if result is not selected),
+        rejected=results.rejected,
+        omitted=results.omitted,
         cpu_operators=cpu_operators_in(tree, selected.backend),
         notes=tuple(notes),
     )
 
 
-@dataclass(frozen=True)
-class _Evaluation:
-    """Compilation, verification and measurement of the candidates for one archive."""
-
-    build: BuildInput
-    program: LoweredModel
-    config_directory: Path
-    work: Path
-    console: Console
-
-    def run(self, engines: Sequence[Backend], model: torch.nn.Module) -> _Results:
-        """Evaluate each engine. Under `auto` an engine that fails is rejected; otherwise packaging fails.
-
-        Raises:
-            PackagingError: no engine is left.
-        """
-        candidates = [self._candidate(engine) for engine in engines]
-        return self._evaluate_all(candidates, self._cases(model))
-
-    def install(self, selected: CandidateResult) -> None:
-        """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
-        evaluate.install_engine(self.build, selected.candidate.engine, self.work)
-        evaluate.write_final_manifest(self.build, selected)
-        load_archive(self.build.tree, self.build.threads)
-
-    def _cases(self, model: torch.nn.Module) -> tuple[VerificationCase, ...]:
-        config = self.build.config
-        reference = make_reference(model, config, self.program.outputs)
-        with show_progress("reference", self.console, every_s=2.0) as report:
-            return draw_cases(self.program, config.grid, reference, report, longest=config.longest)
-
-    def _candidate(self, engine: Backend) -> Candidate:
-        """An engine with its programs, and the CPU beside it where the YAML allows that and it is needed."""
-        config = self.build.config
-        candidate = self._plain_candidate(engine)
-        options = partitioner_config(config, self.config_directory)
-        if options is None:
-            return candidate
-        parts = candidate.program.parts
-        examples = {role: (program, role_buckets(role, config.grid)[0]) for role, program in parts.items()}
-        return replace(candidate, engine=with_cpu_fallback(engine, examples, options, self._settings()))
-
-    def _plain_candidate(self, engine: Backend) -> Candidate:
-        return make_candidate(engine, self.program, streams=self.build.config.streaming is not None)
-
-    def _settings(self) -> CompileSettings:
-        """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""
-        config, directory = self.build.config, self.config_directory
-        partitioner = config.partitioner_config
-        own = (partitioner and partitioner.trace_kwargs) or TraceArguments()
-        workdir = own.compiler_workdir or config.compiler_workdir
-        arguments = config.compiler_args if own.compiler_args is None else own.compiler_args
-        return CompileSettings(
-            precision=config.precision,
-            workdir=None if workdir is None else directory / workdir,
-            args=arguments or (),
-            python=None if config.compiler_python is None else directory / config.compiler_python,
-        )
-
-    def _evaluate_all(self, candidates: Sequence[Candidate], cases: Sequence[VerificationCase]) -> _Results:
-        rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
-        rejected = [rejection for rejection in rejections if rejection is not None]
-        fitting = [one for one, rejection in zip(candidates, rejections, strict=True) if rejection is None]
-        compiled, failed = self._compile(fitting)
-        rejected += failed
-        loadable = [candidate for candidate in fitting if candidate.backend in compiled]
-        results, failed = self._evaluate(loadable, compiled, cases)
-        if not results and not failed:
-            tried = [candidate.backend for candidate in fitting]
-            if fallback := fallback_engines(self.build.config.backend, tried):
-                results, failed = self._evaluate_all([self._plain_candidate(engine) for engine in fallback], cases)
-        rejected += failed
-        if not results:
-            raise PackagingError("\n".join(rejection.reason for rejection in rejected))
-        return results, rejected
-
-    def _compile(self, candidates: Sequence[Candidate]) -> tuple[dict[str, list[CompileResult]], list[RejectedEngine]]:
-        """Compile for all engines together; returns the results by engine, and the engines that failed."""
-        jobs: list[CompileJob] = []
-        files: dict[ProgramRole, Path] = {}
-        for candidate in candidates:
-            programs = candidate.program.parts
-            for role in programs.keys() - files.keys():
-                files[role] = self.work / f"{role}.pt2"
-                save_program(programs[role], files[role])
-            own = {role: files[role] for role in programs}
-            jobs += evaluate.compile_jobs([candidate.engine], own, self.build.config.grid, self.work, self._settings())
-        done = 0
-
-        def count(outcome: CompileOutcome) -> None:
-            nonlocal done
-            done += 1
-            report(done, len(jobs), _sentence(outcome))
-
-        with show_progress("compile", self.console) as report:
-            outcomes = compile_all(jobs, self.work / "compilers", count)
-        failed = {outcome.job.backend: outcome for outcome in outcomes if isinstance(outcome, CompileFailure)}
-        compiled: dict[str, list[CompileResult]] = {}
-        for outcome in outcomes:
-            if isinstance(outcome, CompileResult) and outcome.job.backend not in failed:
-                compiled.setdefault(outcome.job.backend, []).append(outcome)
-        return compiled, [RejectedEngine(name, f"{one.job}: {one.reason}") for name, one in failed.items()]
-
-    def _evaluate(
-        self,
-        candidates: Sequence[Candidate],
-        compiled: Mapping[str, Sequence[CompileResult]],
-        cases: Sequence[VerificationCase],
-    ) -> _Results:
-        """Evaluate each engine in the tree, one after the other."""
-        tree = self.build.tree
-        results: list[CandidateResult] = []
-        rejected: list[RejectedEngine] = []
-        for candidate in candidates:
-            name = candidate.backend
-            evaluate.install_engine(self.build, candidate.engine, self.work)
-            try:
-                with show_progress("verify", self.console, every_s=2.0) as report:
-                    results.append(evaluate.evaluate_engine(self.build, candidate, compiled[name], cases, report))
-            except ToleranceExceeded as error:
-                rejected.append(RejectedEngine(name, str(error)))
-            except ManifestError:
-                raise  # this package wrote what it cannot read: the engine is not at fault
-            except RuntimeError as error:  # of the loader or of the engine itself
-                rejected.append(RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}"))
-            evaluate.remove_engine(tree, candidate.engine, self.work)
-        return results, rejected
+def _end_of(config: ServingConfig, began: float) -> float | None:
+    """The time of the monotonic clock at which the YAML's bound for compilations ends."""
+    return None if config.auto.time is None else began + config.auto.time
 
 
-def _sentence(outcome: CompileOutcome) -> str:
-    if isinstance(outcome, CompileFailure):
-        return f"{outcome.job} failed"
-    return f"{outcome.job} in {outcome.seconds:.1f} s"
+def _cases(
+    model: torch.nn.Module, program: LoweredModel, config: ServingConfig, console: Console
+) -> tuple[VerificationCase, ...]:
+    reference = make_reference(model, config, program.outputs)
+    with show_progress("reference", console, every_s=2.0) as report:
+        return draw_cases(program, config.grid, reference, report, longest=config.longest)
+
+
+def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
+    """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
+    evaluate.install_engine(build, selected.candidate.engine, work)
+    evaluate.write_final_manifest(build, selected)
+    load_archive(build.tree, build.threads)

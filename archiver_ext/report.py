@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..backends.compile_job import CompileResult
 from ..bucketing.shapes import Bucket
+from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.selection import CandidateResult
 from .host_needs import PYTHON, machine, software
 from .package import PackagingResult
@@ -52,7 +53,9 @@ def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple
 
 
 def _cost(compiled: CompileResult | None) -> tuple[str, str]:
-    return ('"', '"') if compiled is None else (f"{compiled.seconds:.1f}", human_size(compiled.size))
+    if compiled is None:
+        return '"', '"'
+    return "cached" if compiled.cached else f"{compiled.seconds:.1f}", human_size(compiled.size)
 
 
 def human_size(size: int) -> str:
@@ -75,6 +78,8 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
+    for omitted in outcome.omitted:
+        yield f"{omitted.backend} was left out: {omitted.reason}"
     yield _selected(outcome)
     if outcome.cpu_operators:
         yield f"operators on the CPU beside {outcome.selected.backend}: {', '.join(outcome.cpu_operators)}"
@@ -130,6 +135,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
 
     Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket. `notes`
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
+    `engines` were compiled for every bucket, `left_out` for a few of them, and `dropped` failed.
     """
     return {
         "archive": str(outcome.archive),
@@ -149,6 +155,18 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
         **({"notes": list(outcome.notes)} if outcome.notes else {}),
         "dropped": [{"backend": rejected.backend, "reason": rejected.reason} for rejected in outcome.rejected],
+        "left_out": [_omitted(omitted) for omitted in outcome.omitted],
+    }
+
+
+def _omitted(omitted: OmittedEngine) -> dict[str, Any]:
+    return {
+        "backend": omitted.backend,
+        "reason": omitted.reason,
+        "expected_ms": omitted.expected_ms,
+        "fastest": omitted.fastest,
+        "fastest_ms": omitted.fastest_ms,
+        "measured": [{"bucket": bucket, "milliseconds": ms} for bucket, ms in omitted.measured.items()],
     }
 
 
@@ -163,6 +181,7 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
                 "part": compiled.job.part,
                 "bucket": compiled.job.bucket,
                 "compile_s": compiled.seconds,
+                "cached": compiled.cached,
                 "size": compiled.size,
             }
             for compiled in trial.compiled

@@ -4,7 +4,7 @@ Each process has its own process session and its own temporary directory. When p
 a failure, Ctrl-C), the compilers that it started end with it and leave no files behind.
 
 A single engine that compiles quickly does so in this process, which has imported torch already. Beside other engines it
-has a process of its own: if that ends, the others go on.
+has a process of its own: if that ends, the others go on. A program that was compiled before is copied from the cache.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -25,6 +26,8 @@ from typing import Any
 
 from ..config.json_codec import to_json
 from ..config.partitioner import PartitionerConfig
+from .compile_cache import entries
+from .compile_cache.key import program_key
 from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds
 from .exported_program import load_program
 from .interface import CompileError, CompileSettings
@@ -35,19 +38,57 @@ _LAST_LINES = 20
 
 
 def compile_all(
-    jobs: Sequence[CompileJob], scratch: Path, report: Callable[[CompileOutcome], None], max_workers: int | None = None
+    jobs: Sequence[CompileJob],
+    scratch: Path,
+    report: Callable[[CompileOutcome], None],
+    max_workers: int | None = None,
+    cache: Path | None = None,
+    until: float | None = None,
 ) -> list[CompileOutcome]:
     """Compile all jobs.
 
     After a job fails, the other jobs of its engine are skipped; when no engine is left, all processes are stopped.
     `report` is called with each result as it arrives. `scratch` is a private directory for the compilers' files.
-    `max_workers` is the largest number of processes; None: one for each core.
+    `max_workers` is the largest number of processes; None: one for each core. `cache` is the folder of the cache;
+    None: every job is compiled. After `until`, a time of the monotonic clock, no job is begun, and the results are
+    fewer than the jobs.
     """
+    if cache is None:
+        return _compile(jobs, scratch, report, max_workers, until)
+    keys = {job.directory: key for job in jobs if (key := program_key(job)) is not None}
+    known = [job for job in jobs if job.directory in keys]
+    copied = {
+        job.directory: result for job in known if (result := _copied(job, keys[job.directory], cache)) is not None
+    }
+    for result in copied.values():
+        report(result)
+    compiled = _compile([job for job in jobs if job.directory not in copied], scratch, report, max_workers, until)
+    for outcome in compiled:
+        if isinstance(outcome, CompileResult) and outcome.job.directory in keys:
+            entries.keep(cache, keys[outcome.job.directory], outcome.job.directory)
+    return [*copied.values(), *compiled]
+
+
+def _copied(job: CompileJob, key: str, cache: Path) -> CompileResult | None:
+    """The result of a job whose program is in the cache."""
+    started = time.perf_counter()
+    if not entries.fetch(cache, key, job.directory):
+        return None
+    return CompileResult(job, time.perf_counter() - started, disk_size(job.directory), cached=True)
+
+
+def _compile(
+    jobs: Sequence[CompileJob],
+    scratch: Path,
+    report: Callable[[CompileOutcome], None],
+    max_workers: int | None,
+    until: float | None,
+) -> list[CompileOutcome]:
     if _quick(jobs):
         return _compile_here(jobs, report)
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
-    pending = list(jobs)
+    pending = [] if _is_over(until) else list(jobs)
     running: dict[Future[CompileOutcome], _Worker] = {}
     # Programs for any shape are compiled in less time than a further process takes to start.
     parallel = len({(job.backend, job.bucket) for job in pending})
@@ -64,12 +105,18 @@ def compile_all(
                 results.append(done.result())
                 report(results[-1])
             engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
-            pending = [job for job in pending if job.backend in engines]
+            pending = [job for job in pending if job.backend in engines and not _is_over(until)]
     return results
 
 
+def _is_over(until: float | None) -> bool:
+    return until is not None and time.monotonic() >= until
+
+
 def _quick(jobs: Sequence[CompileJob]) -> bool:
-    """Whether the jobs are those of one engine that compiles quickly."""
+    """Whether the jobs, if there are any, are those of one engine that compiles quickly."""
+    if not jobs:
+        return True
     engines = {job.backend for job in jobs}
     whole = all(job.partitioner is None for job in jobs)
     return whole and len(engines) == 1 and all(name in ENGINES and ENGINES[name].quick for name in engines)

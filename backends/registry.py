@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Optional
 
 from .interface import Backend, LoadError
 
@@ -42,7 +42,12 @@ class EngineSpec:
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
     quick: bool = False
-    """Whether compilation takes less time than starting a process for it."""
+    """Whether a program is compiled in seconds, for all buckets; otherwise each bucket takes ten and more."""
+    toolchain: Optional[tuple[str, ...]] = None
+    """Distributions that decide what is compiled, beside torch, this package and the C++ compiler.
+
+    None: they are not known, or the weights are in the programs, and compiled programs are not cached.
+    """
 
 
 PROGRAM_FILES = (
@@ -56,6 +61,8 @@ CPU_FILES = ("eager.py", *PROGRAM_FILES)
 
 _NATIVE_FILES = tuple(f"native/{name}.py" for name in ("__init__", "build", "engine", "layers", "library"))
 
+_ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
+
 _NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
 _NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), "module_program.py", "simulation.py")
 
@@ -66,6 +73,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=(*_NATIVE_FILES, "cpp_compiler.py", *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0},
         quick=True,
+        toolchain=(),
     ),
     "inductor": EngineSpec(
         "inductor",
@@ -73,6 +81,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("inductor.py", "cpp_compiler.py", "masked.py", "module_program.py", "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
+        toolchain=(),
     ),
     "onnxruntime": EngineSpec(
         "onnxruntime",
@@ -81,6 +90,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         packages=("onnxruntime",),
         auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
         quick=True,
+        toolchain=(*_ONNX_EXPORTER, "onnxruntime"),
     ),
     "openvino": EngineSpec(
         "openvino",
@@ -89,6 +99,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
         quick=True,
+        toolchain=(*_ONNX_EXPORTER, "openvino"),
     ),
     "vollo": EngineSpec(
         "vollo.engine",
@@ -114,6 +125,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=CPU_FILES,
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
         quick=True,
+        toolchain=(),
     ),
 }
 """Built-in engines, in the order in which they are listed to users."""

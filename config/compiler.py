@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from .diagnostics import Location
+from .engine_choice import AUTO, chosen_engine
 from .fields import CompilerArguments, CountOrUnlimited, Operators, PathText, PositiveInt
 from .partitioner import UNLIMITED, PartitionerConfig
 from .strict import Strict
@@ -58,7 +59,7 @@ class PartitionerBlock(Strict):
 
 def compiler_option_errors(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     """Yield options for a compiler where `backend: auto` leaves open which compiler that is."""
-    if given.get("backend", "auto") != "auto":
+    if chosen_engine(given.get("backend", AUTO)) != AUTO:
         return
     for key in ("compiler_workdir", "compiler_args", "compiler_python", "partitioner_config"):
         if given.get(key) is not None:

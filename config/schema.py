@@ -11,16 +11,16 @@ from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
-from ..bucketing.shapes import Axis, BucketGrid, DType, TensorSpec
+from ..bucketing.shapes import Axis, Bucket, BucketGrid, DType, TensorSpec
 from ..sessions.settings import normalize_field_name
 from .buckets import AutoLengths, Buckets
 from .compiler import PartitionerBlock, compiler_option_errors
 from .diagnostics import Location
+from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice
 from .fields import (
     ClassName,
     ClassPath,
     CompilerArguments,
-    EngineName,
     InputName,
     MethodName,
     Name,
@@ -173,9 +173,11 @@ class NeuronLstmBlock(Strict):
 
     Lengths can be chosen for the traffic.
     """
-    backend: EngineName = "auto"
+    backend: Engine = AUTO
     """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or
     one of another package.
+
+    A mapping, as in {auto: {try: [native, inductor], time: 60s}}, bounds what auto compiles.
     """
     compiler_workdir: PathText | None = None
     """The folder for the compiler's intermediate files; left out, they are deleted."""
@@ -236,6 +238,16 @@ class NeuronLstmBlock(Strict):
         shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
         if shapes and all(map(_is_shape, shapes.values())):
             yield from _axes_and_buckets(given, shapes)
+
+    @property
+    def engine(self) -> str:
+        """The name of the backend, or `auto`."""
+        return AUTO if isinstance(self.backend, EngineChoice) else self.backend
+
+    @property
+    def auto(self) -> AutoOptions:
+        """The options of `auto`."""
+        return self.backend.auto if isinstance(self.backend, EngineChoice) else AutoOptions()
 
     @property
     def knows_padding(self) -> bool:
@@ -309,6 +321,11 @@ class ServingConfig(NeuronLstmBlock):
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
         """Return a copy with these lengths, ascending, in place of those of `buckets`."""
         return self.model_copy(update={"resolved_lengths": lengths})
+
+    def with_one_bucket(self, bucket: Bucket) -> Self:
+        """Return a copy whose grid is this bucket; the longest sequence stays what it is."""
+        buckets = self.buckets.model_copy(update={"batch": (bucket.batch,), "longest": self.longest})
+        return self.model_copy(update={"buckets": buckets, "resolved_lengths": (bucket.length,)})
 
     @property
     def _truncates(self) -> bool:

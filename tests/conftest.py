@@ -10,6 +10,8 @@ import pytest
 # Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
 # before torch is imported, and processes started by the tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests neither read nor fill the cache of the user; those of the cache name a folder of their own.
+os.environ["NEURON_LSTM_CACHE"] = "off"
 
 from hypothesis import HealthCheck, settings
 

@@ -100,9 +100,14 @@ def test_the_example_is_the_code_that_the_tests_install() -> None:
 def test_the_yaml_is_taken() -> None:
     """It is a part of a model's configuration."""
     needed = "inputs: {x: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [1], length: [4]}\n"
-    (block,) = blocks("yaml")
-    config = parse_config(yaml.safe_dump({"neuron_lstm": yaml.safe_load(needed + block)}), "model-config.yaml")
+    inductor, auto = blocks("yaml")
+    options, bounds = (
+        parse_config(yaml.safe_dump({"neuron_lstm": yaml.safe_load(needed + block)}), "model-config.yaml")
+        for block in (inductor, auto)
+    )
 
-    assert config.backend == "inductor"
-    assert config.compiler_args == ("-O3", "-fno-semantic-interposition")
-    assert set(yaml.safe_load(block)) - {"backend"} == set(registry.get_backend("inductor").options)
+    assert options.engine == "inductor"
+    assert options.compiler_args == ("-O3", "-fno-semantic-interposition")
+    assert set(yaml.safe_load(inductor)) - {"backend"} == set(registry.get_backend("inductor").options)
+    assert bounds.engine == "auto"
+    assert (bounds.auto.engines, bounds.auto.time) == (("native", "inductor"), 300.0)

@@ -23,26 +23,28 @@ def _verify_config(options: argparse.Namespace) -> None:
     from ...config.load import load_config
 
     config = load_config(options.file)
-    _check_backend(config.backend, options.file)
+    _check_engine(config.engine, ("backend",), options.file)
+    for name in config.auto.engines or ():
+        _check_engine(name, ("backend", "auto", "try"), options.file)
     grid = config.grid
     sys.stdout.write(f"{options.file}: valid, {len(grid.buckets)} buckets\n")
 
 
-def _check_backend(name: str, file: Path) -> None:
-    """Refuse a backend that nothing installed here provides.
+def _check_engine(name: str, key: tuple[str, ...], file: Path) -> None:
+    """Refuse a backend that nothing installed here provides; `key` is its place below `neuron_lstm`.
 
     Raises:
         ConfigError: names the line, and the closest backend.
     """
     from ...backends.registry import backend_names, unknown_backend
-    from ...config.diagnostics import ConfigError, Diagnostic
+    from ...config.diagnostics import ConfigError, Diagnostic, format_path
+    from ...config.engine_choice import AUTO
     from ...config.load import find_span
     from ...config.schema import BLOCK
-    from ..evaluation.selection import AUTO
 
     if name in (AUTO, *backend_names()):
         return
     text = file.read_text(encoding="utf-8")
-    span = find_span(text, (BLOCK, "backend"))
+    span = find_span(text, (BLOCK, *key))
     line = 1 if span is None else 1 + text.count("\n", 0, span.start)
-    raise ConfigError(str(file), [Diagnostic(f"{BLOCK}.backend", line, unknown_backend(name))])
+    raise ConfigError(str(file), [Diagnostic(format_path((BLOCK, *key)), line, unknown_backend(name))])

@@ -24,7 +24,7 @@ Costs = dict[ProgramRole, dict[Bucket, float]]
 """Milliseconds of one call of each program, by its role and bucket."""
 Call = Callable[[], object]
 
-_WARM_UPS = 2
+_WARM_UPS = 1
 _FEWEST = 3
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _PIECES = (4, 32)
@@ -37,7 +37,7 @@ def measure_costs(variants: LoadedArchive, report: ProgressCallback = lambda don
     """Measure every program of a loaded archive, in the buckets of `buckets_to_measure`."""
     costs: Costs = {}
     for done, part in enumerate(variants.programs, 1):
-        calls = {bucket: _call(variants, part, bucket) for bucket in buckets_to_measure(part, variants.manifest)}
+        calls = {bucket: full_call(variants, part, bucket) for bucket in buckets_to_measure(part, variants.manifest)}
         costs[part] = measure(calls)
         report(done, len(variants.programs), part)
     return costs
@@ -64,14 +64,15 @@ def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, .
     batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
     if part == "sequence":
         # A single length would not show the cost of a call without its timesteps.
-        lengths = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
+        known = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
+        lengths = tuple(sorted({known[0], known[len(known) // 2], known[-1]}))
     else:
         lengths = tuple(sorted({min(steps, manifest.longest) for steps in _PIECES}))
     return tuple(Bucket(batch, length) for batch in batches for length in lengths)
 
 
-def _call(variants: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
-    """One call with every row at the bucket's full length; a chunk hands on its carry."""
+def full_call(variants: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
+    """Return one call with every row at the bucket's full length; a chunk hands on its carry."""
     return _advance(variants, bucket) if part == "chunk" else _run(variants, part, bucket)
 
 
@@ -96,7 +97,7 @@ def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: 
 
 
 def measure(
-    calls: Mapping[KeyT, Call], budget_ms: float = 60.0, clock: Callable[[], float] = time.perf_counter
+    calls: Mapping[KeyT, Call], budget_ms: float = 30.0, clock: Callable[[], float] = time.perf_counter
 ) -> dict[KeyT, float]:
     """Measure the minimum milliseconds of each call, in about `budget_ms` and at least three runs each.
 

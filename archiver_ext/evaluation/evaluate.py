@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,15 +26,37 @@ from ...handlers.runtime.user_code import selected_lengths
 from ..archive import layout
 from ..errors import PackagingError
 from ..progress import ProgressCallback
-from .calibrate import Call, Costs, measure, measure_costs, measure_padding
+from .alternating import measure_alternating, with_torch_threads
+from .calibrate import Call, Costs, full_call, measure_costs, measure_padding
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
 from .selection import Candidate, CandidateResult
 from .value_ranges import with_value_ranges
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
 from .verify_streaming import verify_streaming
 
+Totals = dict[str, float]
+"""Measured milliseconds for one batch of each size, by the engine."""
+
 _UNESTIMATED_US = 1.0
 """Planning cost of a program without an estimate, where others have one: not zero."""
+
+
+@dataclass(frozen=True)
+class LoadedEngine:
+    """An engine with its programs loaded, which stay so after their files have moved."""
+
+    archive: LoadedArchive
+    torch_threads: int
+    """Threads of torch that loading has set: engines with threads of their own leave it one."""
+
+
+@dataclass(frozen=True)
+class EvaluatedEngine:
+    """A candidate that agrees with eager mode and was measured, for the comparison with others."""
+
+    result: CandidateResult
+    """Its `total_ms` is planned, until `measure_together` compares the engines."""
+    loaded: LoadedEngine
 
 
 class ToleranceExceeded(PackagingError):
@@ -116,7 +138,7 @@ def evaluate_engine(
     compiled: Sequence[CompileResult],
     cases: Sequence[VerificationCase],
     report: ProgressCallback,
-) -> CandidateResult:
+) -> EvaluatedEngine:
     """Load every program from the tree as a host would, verify it against eager mode, and measure it.
 
     Raises:
@@ -126,6 +148,7 @@ def evaluate_engine(
     manifest = build_manifest(build, candidate)
     write_manifest(manifest, build.tree)
     loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
+    torch_threads = torch.get_num_threads()
     verified = verify_archive(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
     costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)
@@ -134,18 +157,79 @@ def evaluate_engine(
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
     main: ProgramRole = manifest.kind
     cost = CostModel(costs[main])
-    return CandidateResult(
+    result = CandidateResult(
         candidate=candidate,
         precision=precision_of(candidate.engine, build.config.precision),
         compiled=tuple(compiled),
         verified=verified,
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in build.config.grid.buckets},
-        total_ms=_measured_total_ms(planned) if simulation is None else _planned_total_ms(planned),
+        total_ms=_planned_total_ms(planned),
         estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
         padding=padding,
         simulation=simulation,
     )
+    return EvaluatedEngine(result, LoadedEngine(planned, torch_threads))
+
+
+def measure_together(
+    engines: Sequence[EvaluatedEngine], buckets: Mapping[Bucket, LoadedEngine] | None = None
+) -> tuple[Totals, dict[Bucket, float]]:
+    """Measure one batch of each size, and one full call in each of `buckets`, in alternating rounds.
+
+    Returns the milliseconds of the batches of each engine, all sizes together, and those of the calls.
+    """
+    calls: dict[tuple[str, int] | Bucket, Call] = {
+        (engine.result.backend, len(lengths)): _batch_call(engine.loaded, lengths)
+        for engine in engines
+        for lengths in _batches(engine.loaded.archive.manifest)
+    }
+    for bucket, loaded in (buckets or {}).items():
+        call = full_call(loaded.archive, loaded.archive.manifest.kind, bucket)
+        calls[bucket] = with_torch_threads(call, loaded.torch_threads)
+    totals: Totals = {}
+    full: dict[Bucket, float] = {}
+    for key, milliseconds in measure_alternating(calls).items():
+        if isinstance(key, Bucket):
+            full[key] = milliseconds
+        else:
+            totals[key[0]] = totals.get(key[0], 0.0) + milliseconds
+    return totals, full
+
+
+def with_total(result: CandidateResult, totals: Totals) -> CandidateResult:
+    """Replace the planned total by the measured one, unless the device is emulated."""
+    return result if result.simulation is not None else replace(result, total_ms=totals[result.backend])
+
+
+def load_bucket(
+    build: BuildInput, candidate: Candidate, bucket: Bucket, cases: Sequence[VerificationCase]
+) -> LoadedEngine:
+    """Load the programs of one bucket from the tree, and verify them in it.
+
+    Raises:
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+        LoadError: the engine cannot load here what it compiled here.
+    """
+    manifest = build_manifest(replace(build, config=build.config.with_one_bucket(bucket)), candidate)
+    write_manifest(manifest, build.tree)
+    loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
+    torch_threads = torch.get_num_threads()
+    result = verify_bucket(loaded, bucket, manifest, cases, manifest.tolerance)
+    if not result.passed:
+        raise ToleranceExceeded(manifest.backend, [result], manifest.tolerance)
+    return LoadedEngine(loaded, torch_threads)
+
+
+def expected_total_ms(build: BuildInput, candidate: Candidate, costs: Mapping[Bucket, float]) -> float:
+    """Plan one batch of each size by the costs of a few buckets, as if all were compiled.
+
+    Returns milliseconds.
+    """
+    manifest = build_manifest(build, candidate)
+    planned = with_costs(manifest, {manifest.kind: dict(costs)}, {})
+    planner = planner_from_manifest(planned, selected_lengths(planned, build.tree))
+    return sum(planner.plan(lengths).milliseconds(planner.cost) for lengths in _batches(manifest))
 
 
 def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
@@ -197,13 +281,12 @@ def _planned_total_ms(loaded: LoadedArchive) -> float:
     return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in _batches(loaded.manifest))
 
 
-def _measured_total_ms(loaded: LoadedArchive) -> float:
-    """Measured milliseconds of the same batches; they differ from the sums of their plans."""
-    calls: dict[int, Call] = {}
-    for lengths in _batches(loaded.manifest):
-        requests = [[zeros(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
-        calls[len(lengths)] = partial(loaded.run_plan, loaded.plan(lengths), requests, lengths)
-    return sum(measure(calls).values())
+def _batch_call(loaded: LoadedEngine, lengths: Sequence[int]) -> Call:
+    """One batch as it is planned; its measured time differs from the sum of its plan."""
+    archive = loaded.archive
+    requests = [[zeros(spec, length) for spec in archive.manifest.inputs] for length in lengths]
+    call = partial(archive.run_plan, archive.plan(lengths), requests, lengths)
+    return with_torch_threads(call, loaded.torch_threads)
 
 
 def _batches(manifest: Manifest) -> list[list[int]]:

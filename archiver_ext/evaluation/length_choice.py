@@ -94,12 +94,12 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
 
     These are also needed for an engine that may leave operators to the CPU.
     """
-    asked = get_backend(config.backend) if config.backend in backend_names() else None
+    asked = get_backend(config.engine) if config.engine in backend_names() else None
     if asked is not None and asked.polymorphic:
         yield asked
         if config.partitioner_config is None:
             return
-    others = [name for name in auto_engines("choose_lengths") if name != config.backend]
+    others = [name for name in auto_engines("choose_lengths") if name != config.engine]
     yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 

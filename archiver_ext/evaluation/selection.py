@@ -1,8 +1,8 @@
 """Candidate engines, and the selection of the fastest.
 
-One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
-selects the one that spends the fewest measured milliseconds on batches of every size, with lengths spread evenly, as
-they will be planned. An engine by name is the only one tried.
+One archive holds one engine, so that it holds the weights once. `auto` tries the engines that this machine has, or
+those that the YAML names, and selects the one that spends the fewest measured milliseconds on batches of every size,
+with lengths spread evenly, as they will be planned. An engine by name is the only one tried.
 
 Where the YAML allows bfloat16, `auto` tries the engines that compute in it beside those in float32, whose outputs are
 within every tolerance that bfloat16's are. An engine by name must compute in the precision that is asked for.
@@ -15,17 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ...backends.compile_job import CompileResult
-from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
+from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences, simulation_of
 from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.registry import auto_engines, get_backend
+from ...backends.registry import ENGINES, auto_engines, get_backend
 from ...bucketing.shapes import Bucket
+from ...config.engine_choice import AUTO
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from .calibrate import Costs
 from .verify import VerificationResult
-
-AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class CandidateResult:
 
 @dataclass(frozen=True)
 class RejectedEngine:
-    """An engine that is not used, and the reason."""
+    """An engine that cannot be used, and the reason."""
 
     backend: str
     reason: str
@@ -94,13 +93,50 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     Raises:
         PackagingError: the engine asked for by name is unknown, or cannot be used here or with these options.
     """
-    if config.backend != AUTO:
+    if config.engine != AUTO:
         return [_by_name(config)], []
-    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
-    fast = [get_backend(name) for name in names]
-    rejected = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
+    names = config.auto.engines
+    tried = _auto_engines(config) if names is None else [_to_compare(name, config) for name in names]
+    rejected = [RejectedEngine(engine.name, reason) for engine in tried if (reason := engine.unavailable()) is not None]
     unavailable = {engine.backend for engine in rejected}
-    return [engine for engine in fast if engine.name not in unavailable] or fallback_engines(AUTO, ()), rejected
+    available = [engine for engine in tried if engine.name not in unavailable] or fallback_engines(config, ())
+    if not available:
+        raise PackagingError(
+            "\n".join(
+                f"neuron_lstm.backend.auto.try: {one.backend} cannot be used here: {one.reason}" for one in rejected
+            )
+        )
+    return available, rejected
+
+
+def _auto_engines(config: ServingConfig) -> list[Backend]:
+    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
+    return [get_backend(name) for name in names]
+
+
+def _to_compare(name: str, config: ServingConfig) -> Backend:
+    """An engine that the YAML names for `auto`.
+
+    Raises:
+        PackagingError: it is unknown, or its time cannot be compared with that of others.
+    """
+    path = "neuron_lstm.backend.auto.try"
+    try:
+        engine = get_backend(name)
+    except Exception as error:
+        raise PackagingError(f"{path}: {error}") from error
+    if config.precision == "float32" and "float32" not in engine.precisions:
+        raise PackagingError(f"{path}: {_other_precision(engine, config.precision)}")
+    if (emulated := simulation_of(engine)) is not None:
+        raise PackagingError(
+            f"{path}: {name} is {emulated}, so its time cannot be compared: leave it out, or write backend: {name}"
+        )
+    return engine
+
+
+def is_quick(engine: Backend) -> bool:
+    """Whether an engine compiles for all buckets in seconds, so that it is always tried."""
+    return engine.name in ENGINES and ENGINES[engine.name].quick
 
 
 def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool) -> Candidate:
@@ -133,13 +169,15 @@ def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
     return dynamic and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
-def fallback_engines(requested: str, tried: Sequence[str]) -> list[Backend]:
-    """Return the engines to try if all others rejected the program: under `auto` the fallback."""
-    return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if requested == AUTO else []
+def fallback_engines(config: ServingConfig, tried: Sequence[str]) -> list[Backend]:
+    """Return the engines to try if all others rejected the program; none if the YAML names engines."""
+    if config.engine != AUTO or config.auto.engines is not None:
+        return []
+    return [get_backend(name) for name in auto_engines("fallback") if name not in tried]
 
 
 def _by_name(config: ServingConfig) -> Backend:
-    name, precision = config.backend, config.precision
+    name, precision = config.engine, config.precision
     try:
         engine = get_backend(name)
     except Exception as error:

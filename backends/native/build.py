@@ -1,7 +1,11 @@
-"""Compilation of the recurrent library, once for each useful instruction set."""
+"""Compilation of the recurrent library, once for each useful instruction set.
+
+It takes seconds and is the same for every model, so it is in the cache of compiled programs.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from functools import cache
@@ -86,21 +90,29 @@ def built_precision(directory: Path) -> Precision:
 
 @cache
 def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes:
-    """One library, cached: it takes seconds, and is the same for every program of this process."""
+    """One library, from the cache if it is there; this process reads or compiles it once."""
+    from ..compile_cache import entries
+    from ..compile_cache.folder import cache_folder
+    from ..compile_cache.key import digest
+
+    options = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options, "-ffp-contract=fast")
+    folder = cache_folder(os.environ).path
+    key = digest({"library": source.read_text(encoding="utf-8"), "options": options})
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
-        command = [
-            *(compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options),
-            *("-ffp-contract=fast", str(source), "-o", str(library)),
-        ]
-        done = cpp_compiler.run(command)
-        if done.returncode != 0:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-            raise CompileError(
-                f"{command[0]} does not compile the recurrent library for {instructions.isa}: {said.strip()}"
-            )
-        cpp_compiler.strip(library)
+        if folder is None or not entries.fetch(folder, key, library.parent):
+            _compile([compiler, *options, str(source), "-o", str(library)], instructions.isa)
+            cpp_compiler.strip(library)
+            if folder is not None:
+                entries.keep(folder, key, library.parent)
         return library.read_bytes()
+
+
+def _compile(command: list[str], isa: str) -> None:
+    done = cpp_compiler.run(command)
+    if done.returncode != 0:
+        said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
+        raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")
 
 
 def fastest_library(precision: Precision = "float32") -> str:

@@ -18,6 +18,9 @@ ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py", "bucketing/
 COMPILE_ONLY = {
     "backends/aws_neuron/source_export.py",
     "backends/aws_neuron/toolchain.py",
+    "backends/compile_cache/entries.py",
+    "backends/compile_cache/folder.py",
+    "backends/compile_cache/key.py",
     "backends/exported_program.py",
     "backends/native/rewrite.py",
     "backends/partitioning/backend.py",

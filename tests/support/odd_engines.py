@@ -58,6 +58,22 @@ class Wrong(Good):
         return lambda tensors: [answer + 0.01 * (answer.shape[0] > 1) for answer in run(tensors)]
 
 
+class Late(Good):
+    """Takes milliseconds for every call, and tells what it compiles."""
+    name = "late"
+    def compile(self, program, bucket, directory, settings):
+        if "LATE_TELLS" in os.environ:
+            with open(os.environ["LATE_TELLS"], "a") as file:
+                file.write(f"{bucket.batch} x {bucket.length}\\n")
+        super().compile(program, bucket, directory, settings)
+    def load(self, directory, weights, host, threads):
+        run = super().load(directory, weights, host, threads)
+        def late(tensors):
+            time.sleep(0.02)
+            return run(tensors)
+        return late
+
+
 class Crashes(Good):
     """Its machine code kills the process that runs it."""
     name = "crashes"
@@ -81,7 +97,7 @@ class Unusable(Good):
         return "no such chip here; buy one"
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "simulated", "unusable")
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "crashes", "simulated", "unusable")
 
 
 def install(site: Path) -> str:

@@ -36,7 +36,7 @@ class Clock:
 def test_the_quickest_run_counts_after_warming_up() -> None:
     """Warm-up calls, and calls slowed down by other load, do not count."""
     clock = Clock()
-    measured = measure({"a": clock.costing("a", 1, 1, 90, 2, 3, 40)}, budget_ms=100, clock=clock)
+    measured = measure({"a": clock.costing("a", 1, 90, 2, 3, 40)}, budget_ms=100, clock=clock)
 
     assert round(measured["a"], 6) == 2
 
@@ -46,7 +46,7 @@ def test_the_calls_take_turns() -> None:
     clock = Clock()
     measure({"a": clock.costing("a", 1), "b": clock.costing("b", 1)}, budget_ms=4, clock=clock)
 
-    assert "".join(clock.ran[4:]) == "abababab"
+    assert "".join(clock.ran[2:]) == "abababab"
 
 
 def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() -> None:
@@ -54,8 +54,8 @@ def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() 
     clock = Clock()
     measure({"slow": clock.costing("slow", 1000), "fast": clock.costing("fast", 0.5)}, budget_ms=60, clock=clock)
 
-    assert clock.ran.count("slow") == 2 + 3
-    assert 2 + 119 <= clock.ran.count("fast") <= 2 + 122
+    assert clock.ran.count("slow") == 1 + 3
+    assert 1 + 119 <= clock.ran.count("fast") <= 1 + 122
 
 
 def test_programs_of_fixed_shapes_are_measured_in_each() -> None:

@@ -115,7 +115,9 @@ def attempted(
     def report(done: int, total: int, text: str) -> None:
         """Ignore the progress."""
 
-    return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
+    found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
+    totals, _ = evaluate.measure_together([found])
+    return evaluate.with_total(found.result, totals), build
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

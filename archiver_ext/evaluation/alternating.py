@@ -1,0 +1,67 @@
+"""Comparison of calls in alternating rounds.
+
+A moment in which the machine is busy affects all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from .calibrate import Call
+
+KeyT = TypeVar("KeyT")
+
+_UNDISTURBED = 1.1
+"""Largest ratio of a call's time in a round to its shortest time, for the round to count as undisturbed."""
+_ROUNDS = 2
+"""Undisturbed rounds that are needed."""
+
+
+def measure_alternating(
+    calls: Mapping[KeyT, Call],
+    budget_ms: float = 20.0,
+    limit_ms: float = 2000.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[KeyT, float]:
+    """Measure the minimum milliseconds of each call.
+
+    Every call takes its turn in each round, twice in a row: the first of the two finds the threads of the call before
+    still waiting for work, and caches without its weights. Every other round is in reverse order. Rounds end when every
+    call has taken `budget_ms`, and in two of the rounds every call took about its shortest time: then no call was
+    measured on a quieter machine than another one. They also end after `limit_ms` in all.
+    """
+    rounds: list[dict[KeyT, float]] = []
+    order = list(calls)
+    began = clock()
+    while not _is_enough(rounds, budget_ms) and (len(rounds) < _ROUNDS or 1000 * (clock() - began) < limit_ms):
+        rounds.append({key: min(_milliseconds(calls[key], clock) for _ in range(2)) for key in order})
+        order.reverse()
+    return {key: min(taken[key] for taken in rounds) for key in calls}
+
+
+def _is_enough(rounds: Sequence[Mapping[KeyT, float]], budget_ms: float) -> bool:
+    if not rounds or any(2 * sum(taken[key] for taken in rounds) < budget_ms for key in rounds[0]):
+        return False
+    shortest = {key: min(taken[key] for taken in rounds) for key in rounds[0]}
+    undisturbed = [taken for taken in rounds if all(taken[key] <= _UNDISTURBED * shortest[key] for key in taken)]
+    return len(undisturbed) >= _ROUNDS
+
+
+def with_torch_threads(call: Call, threads: int) -> Call:
+    """Return the call with the number of torch's threads that its engine has set while it was loaded."""
+
+    def run() -> object:
+        torch.set_num_threads(threads)
+        return call()
+
+    return run
+
+
+def _milliseconds(call: Call, clock: Callable[[], float]) -> float:
+    started = clock()
+    call()
+    return 1000 * (clock() - started)

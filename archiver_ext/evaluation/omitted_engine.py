@@ -1,0 +1,45 @@
+"""Engines that were not compiled for every bucket, with the figures of the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...bucketing.shapes import Bucket
+
+
+@dataclass(frozen=True)
+class OmittedEngine:
+    """An engine that was left out, because it could not win or time was up."""
+
+    backend: str
+    reason: str
+    measured: Mapping[Bucket, float] = field(default_factory=dict)
+    """Milliseconds of one full call in the buckets that it was compiled for."""
+    expected_ms: float | None = None
+    """Milliseconds to expect for one batch of each size; None if nothing was measured."""
+    fastest: str | None = None
+    """The engine that it was compared with."""
+    fastest_ms: float | None = None
+    """Measured milliseconds of that engine for the same batches."""
+
+
+def out_of_time(backend: str, seconds: float | None) -> OmittedEngine:
+    """Describe an engine whose compilation was not begun or not finished within the bound of the YAML."""
+    return OmittedEngine(
+        backend,
+        f"neuron_lstm.backend.auto.time: {seconds:g} s had passed before its programs were compiled for every bucket",
+    )
+
+
+def too_slow(
+    backend: str, measured: Mapping[Bucket, float], expected_ms: float, fastest: str, fastest_ms: float, buckets: int
+) -> OmittedEngine:
+    """Describe an engine that could not win, by what was measured in a few of so many buckets."""
+    calls = ", ".join(f"{bucket.batch} x {bucket.length} in {ms:.2f} ms" for bucket, ms in measured.items())
+    reason = (
+        f"it could not win: {expected_ms:.2f} ms or more for one batch of each size, where {fastest} takes "
+        f"{fastest_ms:.2f} ms. It was compiled for {len(measured)} of {buckets} buckets: {calls}. To compile it for "
+        f"all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
+    )
+    return OmittedEngine(backend, reason, measured, expected_ms, fastest, fastest_ms)

@@ -1,0 +1,183 @@
+"""Trials of the candidates for one archive: compiled, verified and measured, quick ones first.
+
+An engine that compiles each bucket slowly is compiled for two buckets, and for all of them only if it could win by what
+was measured there. If no other engine serves the model, or the YAML names it, it is compiled for all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ...bucketing.shapes import Bucket, BucketGrid
+from ...config.engine_choice import AUTO
+from ...config.manifest import ManifestError
+from ..errors import PackagingError
+from ..progress import show_progress
+from . import evaluate
+from .candidate_compiler import CandidateCompiler, Compiled
+from .evaluate import EvaluatedEngine, LoadedEngine, ToleranceExceeded
+from .expensive_engines import could_win, telling_buckets
+from .manifest_builder import BuildInput
+from .omitted_engine import OmittedEngine, out_of_time, too_slow
+from .selection import Candidate, CandidateResult, RejectedEngine, check_max_length, fallback_engines, is_quick
+from .verify import VerificationCase
+
+
+@dataclass(frozen=True)
+class TrialResults:
+    """The engines that may be selected, and the others."""
+
+    measured: tuple[CandidateResult, ...]
+    rejected: tuple[RejectedEngine, ...]
+    omitted: tuple[OmittedEngine, ...]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Results of some trials; they add up."""
+
+    evaluated: tuple[EvaluatedEngine, ...] = ()
+    failed: tuple[RejectedEngine, ...] = ()
+    """Engines that compiled the model and then failed."""
+    refused: tuple[RejectedEngine, ...] = ()
+    """Engines that did not compile the model."""
+    omitted: tuple[OmittedEngine, ...] = ()
+    totals: evaluate.Totals = field(default_factory=dict)
+    """The last measured times of the evaluated engines, all in the same rounds."""
+
+    def __add__(self, other: _Outcome) -> _Outcome:
+        return _Outcome(
+            self.evaluated + other.evaluated,
+            self.failed + other.failed,
+            self.refused + other.refused,
+            self.omitted + other.omitted,
+            other.totals or self.totals,
+        )
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials for one archive, in the archive's own tree."""
+
+    build: BuildInput
+    compiler: CandidateCompiler
+    cases: Sequence[VerificationCase]
+    """Requests with their outputs in eager mode."""
+    console: Console
+    until: float | None
+    """The time of the monotonic clock after which no program of a slowly compiling engine is begun."""
+
+    def run(self, candidates: Sequence[Candidate]) -> TrialResults:
+        """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
+
+        Raises:
+            PackagingError: no engine is left.
+        """
+        outcome = self._all(candidates)
+        if not outcome.evaluated and not outcome.failed:
+            tried = [candidate.backend for candidate in candidates]
+            fallback = [self.compiler.plain_candidate(one) for one in fallback_engines(self.build.config, tried)]
+            outcome += self._all(fallback)
+        rejected = outcome.refused + outcome.failed
+        if not outcome.evaluated:
+            raise PackagingError("\n".join(rejection.reason for rejection in rejected))
+        return TrialResults(_with_totals(outcome), rejected, outcome.omitted)
+
+    def _all(self, candidates: Sequence[Candidate]) -> _Outcome:
+        rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
+        fitting = [one for one, rejection in zip(candidates, rejections, strict=True) if rejection is None]
+        outcome = _Outcome(refused=tuple(rejection for rejection in rejections if rejection is not None))
+        outcome += self._whole([candidate for candidate in fitting if is_quick(candidate.engine)])
+        for candidate in fitting:
+            if not is_quick(candidate.engine):
+                outcome += self._expensive(candidate, outcome.evaluated)
+        return outcome
+
+    def _expensive(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
+        """Try an engine that compiles each bucket slowly, beside those that were evaluated before."""
+        if not others:
+            return self._whole([candidate])
+        if self.build.config.engine != AUTO or self.build.config.auto.engines is not None:
+            return self._whole([candidate], until=self.until)
+        return self._if_it_could_win(candidate, others)
+
+    def _if_it_could_win(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
+        grid = self.build.config.grid
+        buckets = telling_buckets(grid)
+        if len(buckets) == len(grid.buckets):
+            return self._whole([candidate], until=self.until)
+        # The program over whole sequences in place of those over chunks: one to compile for each bucket, not three.
+        whole = replace(candidate, program=replace(candidate.program, chunked=None))
+        compiler = replace(self.compiler, work=self.compiler.work / "trial")
+        single = [BucketGrid((bucket.batch,), (bucket.length,)) for bucket in buckets]
+        compiled, refused = compiler.compile([whole], single, until=self.until)
+        if refused:
+            return _Outcome(refused=tuple(refused))
+        if not compiled[0].is_complete:
+            return _Outcome(omitted=(out_of_time(candidate.backend, self.build.config.auto.time),))
+        loaded: dict[Bucket, LoadedEngine] = {}
+
+        def load() -> None:
+            for bucket in buckets:
+                loaded[bucket] = evaluate.load_bucket(self.build, whole, bucket, self.cases)
+
+        if (failed := self._in_tree(whole, load, compiler.work)) is not None:
+            return _Outcome(failed=(failed,))
+        totals, measured = evaluate.measure_together(others, loaded)
+        fastest = min(totals, key=totals.__getitem__)
+        expected = evaluate.expected_total_ms(self.build, candidate, measured)
+        if could_win(expected, totals[fastest]):
+            return self._whole([candidate], until=self.until)
+        omitted = too_slow(candidate.backend, measured, expected, fastest, totals[fastest], len(grid.buckets))
+        return _Outcome(omitted=(omitted,), totals=totals)
+
+    def _whole(self, candidates: Sequence[Candidate], until: float | None = None) -> _Outcome:
+        """Compile candidates for every bucket, and evaluate them."""
+        if not candidates:
+            return _Outcome()
+        compiled, refused = self.compiler.compile(candidates, [self.build.config.grid], until)
+        outcome = _Outcome(refused=tuple(refused))
+        for one in compiled:
+            outcome += self._evaluate(one)
+        return outcome
+
+    def _evaluate(self, compiled: Compiled) -> _Outcome:
+        if not compiled.is_complete:
+            return _Outcome(omitted=(out_of_time(compiled.candidate.backend, self.build.config.auto.time),))
+        evaluated: list[EvaluatedEngine] = []
+
+        def run() -> None:
+            with show_progress("verify", self.console, every_s=2.0) as report:
+                programs = compiled.programs
+                evaluated.append(evaluate.evaluate_engine(self.build, compiled.candidate, programs, self.cases, report))
+
+        failed = self._in_tree(compiled.candidate, run, self.compiler.work)
+        return _Outcome(evaluated=tuple(evaluated)) if failed is None else _Outcome(failed=(failed,))
+
+    def _in_tree(self, candidate: Candidate, run: Callable[[], None], work: Path) -> RejectedEngine | None:
+        """Call `run` while the engine's programs, from below `work`, are in the tree; returns its failure."""
+        name = candidate.backend
+        evaluate.install_engine(self.build, candidate.engine, work)
+        failed = None
+        try:
+            run()
+        except ToleranceExceeded as error:
+            failed = RejectedEngine(name, str(error))
+        except ManifestError:
+            raise  # this package wrote what it cannot read: the engine is not at fault
+        except RuntimeError as error:  # of the loader or of the engine itself
+            failed = RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}")
+        evaluate.remove_engine(self.build.tree, candidate.engine, work)
+        return failed
+
+
+def _with_totals(outcome: _Outcome) -> tuple[CandidateResult, ...]:
+    """The results with measured totals, all of the same rounds."""
+    totals = outcome.totals
+    if totals.keys() != {one.result.backend for one in outcome.evaluated}:
+        totals, _ = evaluate.measure_together(outcome.evaluated)
+    return tuple(evaluate.with_total(one.result, totals) for one in outcome.evaluated)

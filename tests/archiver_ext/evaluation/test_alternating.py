@@ -1,0 +1,70 @@
+"""Comparison of calls in alternating rounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+
+from torchserve_neuron_lstm.archiver_ext.evaluation.alternating import measure_alternating, with_torch_threads
+
+
+class Machine:
+    """Simulated seconds, which pass only during calls; at times, other work slows every call down."""
+
+    def __init__(self, slowdown: Callable[[float], float] = lambda now: 1.0) -> None:
+        self.now = 0.0
+        self.ran: list[str] = []
+        self.slowdown = slowdown
+
+    def clock(self) -> float:
+        return self.now
+
+    def costing(self, name: str, milliseconds: float) -> Callable[[], None]:
+        def call() -> None:
+            self.ran.append(name)
+            self.now += milliseconds * self.slowdown(self.now) / 1000
+
+        return call
+
+
+def test_every_call_takes_its_turn_twice_in_a_row_and_in_both_orders() -> None:
+    """No call always follows the same other one."""
+    machine = Machine()
+    calls = {name: machine.costing(name, 30) for name in "abc"}
+
+    assert measure_alternating(calls, clock=machine.clock).keys() == calls.keys()
+    assert "".join(machine.ran) == "aabbccccbbaa"
+
+
+def test_a_machine_that_is_busy_for_a_while_does_not_decide() -> None:
+    """Work that begins or ends during the measurement leaves the order of the engines as it is."""
+    for begin, end in ((0.0, 0.3), (0.1, 0.6), (0.25, 99.0)):
+        machine = Machine(lambda now, begin=begin, end=end: 5.0 if begin <= now < end else 1.0)  # type: ignore[misc]
+        measured = measure_alternating(
+            {"slow": machine.costing("slow", 12), "fast": machine.costing("fast", 10)}, clock=machine.clock
+        )
+        assert measured["fast"] < measured["slow"]
+
+
+def test_rounds_go_on_until_the_shortest_time_is_not_by_chance() -> None:
+    """Calls that are disturbed at random are repeated until two of their times agree, up to the limit."""
+    disturbed = random.Random(1)
+    machine = Machine(lambda _: 1.0 if disturbed.random() < 0.2 else 2 + disturbed.random() * 5)
+    measured = measure_alternating({"a": machine.costing("a", 10)}, clock=machine.clock)
+    assert round(measured["a"], 6) == 10
+
+    never = Machine(lambda now: 1 / (1 + now) ** 8)
+    measure_alternating({"a": never.costing("a", 100)}, limit_ms=500, clock=never.clock)
+    assert never.now < 1
+
+
+def test_a_call_runs_with_the_threads_of_its_engine() -> None:
+    """Loading one engine leaves torch one thread, loading another one all of them."""
+    before = torch.get_num_threads()
+    try:
+        assert with_torch_threads(torch.get_num_threads, 1)() == 1
+        assert with_torch_threads(torch.get_num_threads, 2)() == 2
+    finally:
+        torch.set_num_threads(before)

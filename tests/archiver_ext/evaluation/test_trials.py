@@ -1,0 +1,219 @@
+"""Trials of engines under `auto`: quick ones first, an expensive one only where it could win."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import odd_engines
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
+from torchserve_neuron_lstm.archiver_ext.evaluation import selection, trials
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.interface import CompileError
+
+from ..conftest import Project
+
+Report = Mapping[str, Any]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The buckets that the expensive engine, `late`, was compiled for since the last call."""
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("LATE_TELLS", str(tmp_path / "told"))
+
+    def lines() -> list[str]:
+        found = (tmp_path / "told").read_text().splitlines() if (tmp_path / "told").exists() else []
+        (tmp_path / "told").write_text("")
+        return found
+
+    return lines
+
+
+@pytest.fixture
+def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Package in this process: the report as JSON, or the error message."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+
+    def run(backend: str, as_json: bool = True, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> Any:
+        project.configure(backend=backend, batch=batch, length=length)
+        words = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
+        flags = model_archiver.parse(words)
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags), as_json=as_json)
+        output, error = capfd.readouterr()
+        return error if code else json.loads(output) if as_json else output
+
+    return run
+
+
+def auto_tries(monkeypatch: pytest.MonkeyPatch, *names: str, fallback: Sequence[str] = ()) -> None:
+    """Let `auto` try these engines."""
+    monkeypatch.setattr(selection, "auto_engines", lambda purpose: fallback if purpose == "fallback" else names)
+
+
+GRID = {"batch": [1, 2, 3], "length": [2, 4]}
+
+
+def test_an_expensive_engine_that_cannot_win_is_compiled_for_two_buckets(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report has it with the reason and the figures; the archive is that of the quick engine."""
+    auto_tries(monkeypatch, "late", "eager")
+
+    report = package("auto", **GRID)
+
+    assert sorted(told()) == ["1 x 4", "3 x 4"]
+    assert report["backend"] == "eager"
+    assert [engine["backend"] for engine in report["engines"]] == ["eager"]
+    (out,) = report["left_out"]
+    assert (out["backend"], out["fastest"]) == ("late", "eager")
+    assert [one["bucket"] for one in out["measured"]] == [[1, 4], [3, 4]]
+    assert all(one["milliseconds"] >= 20 for one in out["measured"])
+    assert out["expected_ms"] > out["fastest_ms"] == report["engines"][0]["total_ms"]
+
+
+def test_the_printed_report_says_what_was_left_out(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line has the figures and how to compile the engine nevertheless."""
+    auto_tries(monkeypatch, "late", "eager")
+
+    output = package("auto", as_json=False, **GRID)
+
+    (line,) = (line for line in output.splitlines() if line.startswith("late was left out: "))
+    assert "it could not win: " in line
+    assert "compiled for 2 of 6 buckets: 1 x 4 in " in line
+    assert "backend: {auto: {try: [eager, late]}}" in line
+    assert len(told()) == 2
+
+
+def test_an_expensive_engine_that_could_win_is_compiled_for_all_buckets(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is then measured beside the others, and the fastest is packaged."""
+    auto_tries(monkeypatch, "late", "eager")
+    monkeypatch.setattr(trials, "could_win", lambda expected_ms, fastest_ms: True)
+
+    report = package("auto", **GRID)
+
+    assert {"1 x 2", "1 x 4", "2 x 2", "2 x 4", "3 x 2", "3 x 4"} <= set(told())
+    assert [engine["backend"] for engine in report["engines"]] == ["eager", "late"]
+    assert report["left_out"] == []
+    assert report["engines"][0]["total_ms"] < report["engines"][1]["total_ms"]
+
+
+def test_an_expensive_engine_is_compiled_where_no_other_serves_the_model(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to compare it with, and the bound of time does not hold."""
+    auto_tries(monkeypatch, "late", "eager")
+
+    def refuse(*_: object) -> None:
+        raise CompileError("not today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Eager, "compile", refuse)
+        patched.setattr(trials, "is_quick", lambda engine: engine.name == "eager")
+        report = package("{auto: {time: 0s}}", **GRID)
+
+    # Eager writes the programs of `late`, which is compiled in other processes.
+    assert report["backend"] == "late"
+    assert [dropped["backend"] for dropped in report["dropped"]] == ["eager"]
+    assert "1 x 2" in told()
+
+
+def test_engines_that_are_named_are_compiled_for_all_buckets(
+    package: Callable[..., Any], told: Callable[[], list[str]]
+) -> None:
+    """Nothing else is tried."""
+    report = package("{auto: {try: [late, eager]}}", **GRID)
+
+    assert "2 x 2" in told()
+    assert sorted(engine["backend"] for engine in report["engines"]) == ["eager", "late"]
+
+
+@pytest.mark.parametrize("names", ["", "try: [late, eager], "])
+def test_no_expensive_program_is_begun_after_the_time(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    """Quick engines are tried whatever the time; the report says what was not."""
+    auto_tries(monkeypatch, "late", "eager")
+
+    report = package(f"{{auto: {{{names}time: 0s}}}}", **GRID)
+
+    assert told() == []
+    assert report["backend"] == "eager"
+    (out,) = report["left_out"]
+    assert out["backend"] == "late"
+    assert "neuron_lstm.backend.auto.time: 0 s had passed" in out["reason"]
+
+
+def test_an_expensive_engine_that_answers_wrongly_is_rejected_after_two_buckets(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is verified before it is measured."""
+    auto_tries(monkeypatch, "wrong", "eager")
+
+    report = package("auto", **GRID)
+
+    assert report["backend"] == "eager"
+    (dropped,) = report["dropped"]
+    assert dropped["backend"] == "wrong"
+    assert "wrong differs from the model in eager mode by more than the tolerance" in dropped["reason"]
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("[natve]", "neuron_lstm.backend.auto.try: there is no backend 'natve' (did you mean native?)"),
+        ("[unusable]", "neuron_lstm.backend.auto.try: unusable cannot be used here: no such chip here; buy one"),
+        ("[simulated, eager]", "so its time cannot be compared: leave it out, or write backend: simulated"),
+    ],
+)
+def test_an_engine_that_cannot_be_compared_is_refused(
+    package: Callable[..., Any], told: Callable[[], list[str]], names: str, message: str
+) -> None:
+    """The message has the path of the key."""
+    assert message in package(f"{{auto: {{try: {names}}}}}")
+    assert told() == []
+
+
+def test_nothing_is_compiled_twice(
+    package: Callable[..., Any], project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Other weights, another batchSize and another bucket find every program in the cache."""
+    monkeypatch.setenv("NEURON_LSTM_CACHE", str(tmp_path / "cache"))
+
+    first = package("onnxruntime", batch=[1, 2], length=[2, 4])
+    torch.manual_seed(1)
+    state = {name: value + 0.1 for name, value in torch.load(project.folder / "weights.pt").items()}
+    torch.save(state, project.folder / "weights.pt")
+    second = package("onnxruntime", batch=[1, 2, 4], length=[2, 4, 6])
+
+    for report, cached in ((first, False), (second, True)):
+        programs = report["engines"][0]["programs"]
+        assert [program["cached"] for program in programs] == [cached] * len(programs)
+        assert len(programs) > 0
+
+
+def test_a_cache_that_cannot_be_used_is_told_and_nothing_fails(
+    package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The reason is in the report."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NEURON_LSTM_CACHE", str(tmp_path / "file"))
+
+    report = package("eager")
+
+    assert report["backend"] == "eager"
+    assert any("compiled programs are not cached" in note for note in report["notes"])
