@@ -34,7 +34,7 @@ class Contestant:
 
 
 def contestants(cores: int) -> list[Contestant]:
-    """All servers: with one worker and with one for each core, and one setting after the other as in stock."""
+    """All servers: one worker and one for each core, and one setting after the other as in stock."""
     counts = sorted({1, cores})
     stock = [Contestant(PLAIN, "stock", count) for count in counts]
     ours = [Contestant(OURS, "serve", count) for count in counts]

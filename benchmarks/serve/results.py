@@ -66,7 +66,7 @@ def standings(results: Results) -> list[Standing]:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print a row for each contestant; the CPU time beside its ratio to `neuron-lstm serve` with as many workers."""
+    """Print a row for each contestant, with its CPU time over that of `neuron-lstm serve`."""
     table = plain_table("TorchServe with 64 clients")
     table.add_column("")
     for heading in ("req/s", "p50 ms", "p99 ms", "core-ms", "Java's", "times serve's"):

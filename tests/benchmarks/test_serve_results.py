@@ -21,7 +21,7 @@ def steady(count: int, milliseconds: float, java: float, workers: float) -> Serv
 
 
 def results() -> Results:
-    """Two rounds each: ours has four times the rate and a fifth of the CPU time of the plain handler's best."""
+    """Two rounds each: ours has four times the rate of the plain handler and a fifth of its CPU time."""
     rounds: Mapping[Contestant, Sequence[ServedRound]] = {
         one: [steady(1000, 100, 0.5, 2.0), steady(1200, 100, 0.5, 2.0)] for one in contestants(2)
     }

@@ -1,4 +1,4 @@
-"""`neuron-lstm serve`: a stock TorchServe that writes nothing for a good request, and leaves nothing behind."""
+"""`neuron-lstm serve`: no line for a good request, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_two_archives_are_served_as_printed_until_the_end(
 
 @pytest.fixture(scope="module")
 def quiet(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, int]]:
-    """A command that runs for several tests, and its first port; the folder of its log is that of the lengths too."""
+    """A command that runs for several tests, and its first port."""
     folder, port = tmp_path_factory.mktemp("quiet"), five_ports()
     with tempfile.TemporaryDirectory(prefix="ts-") as temporary:
         with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +158,7 @@ def test_the_metrics_are_at_the_metrics_port(quiet: tuple[Command, int]) -> None
 
 
 def test_a_refused_request_is_seen(quiet: tuple[Command, int]) -> None:
-    """With its client, path and status: by the handler, by TorchServe, and by a setting of the command line."""
+    """With its path and status: by the handler, by TorchServe, and by an overridden setting."""
     command, port = quiet
     statuses = [
         post(port, "/predictions/sums", b'["x"]', JSON).status,

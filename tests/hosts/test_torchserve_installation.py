@@ -1,4 +1,4 @@
-"""TorchServe and Java as they are installed: missing ones are named with the command that installs them."""
+"""TorchServe and Java as they are installed: a missing one is named with what installs it."""
 
 from __future__ import annotations
 
