@@ -1,6 +1,4 @@
-"""Gain of bfloat16 on this machine: OpenVINO and native in float32 and bfloat16 against ONNX Runtime in float32.
-
-All are measured in one run.
+"""Gain of bfloat16 on this machine: OpenVINO, native and ONNX Runtime, all in one run.
 
 Run it from the repository's root: `python benchmarks/precision.py [--threads 1] [--rounds 15]`.
 

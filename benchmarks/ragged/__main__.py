@@ -1,4 +1,4 @@
-"""`make bench`: the engine's share of the machine's matrix rate on ragged batches, beside its rivals.
+"""`make bench`: the engine's share of the cores' multiply-adds on ragged batches, beside its rivals.
 
 Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed; the last lines name it.
 """
@@ -24,6 +24,7 @@ from rich.console import Console
 from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
 from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
 
+from ..fma.loop import CannotCompile
 from ..packaging import CannotArchive
 from ..standing import conclude, write_figures
 from .cases import CASES
@@ -81,5 +82,5 @@ def _about(threads: int, options: argparse.Namespace) -> dict[str, object]:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (CannotArchive, WrongAnswers) as failed:
+    except (CannotArchive, CannotCompile, WrongAnswers) as failed:
         sys.exit(f"the benchmark failed: {failed}")

@@ -42,13 +42,22 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """Rates of the machine in GFLOP/s."""
+
+    fma: float
+    """Fused multiply-adds of its cores, the best of the run: no program is faster."""
+    usual_fma: float
+    """The median of the run; the gap to the best rate is the cost of other processes on the machine."""
+    gemm: float
+    """Torch's matrix product, the best of the run."""
+
+
+@dataclass(frozen=True)
 class Run:
     """All cases of one run."""
 
-    gemm_gflops: float
-    """The machine's rate of matrix multiplication, the best of the run."""
-    usual_gemm_gflops: float
-    """The median of the run; the gap to the best rate is the cost of other processes on the machine."""
+    rates: Rates
     cores_obtained: float
     """The share of the cores' time that this process got while it requested all of it."""
     measured: tuple[Measured, ...]
@@ -65,5 +74,5 @@ class Run:
         return next(found for found in self.measured if found.case == case)
 
     def ratio(self, case: Case, contestant: str = OURS) -> float:
-        """The useful rate as a share of the machine's matrix rate."""
-        return self.of(case).gflops(contestant) / self.gemm_gflops
+        """The useful rate as a share of the cores' rate of multiply-adds."""
+        return self.of(case).gflops(contestant) / self.rates.fma

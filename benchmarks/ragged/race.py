@@ -21,13 +21,14 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import measured_cost
 
+from ..fma.loop import FmaLoop
 from .archive import make_model, packaged
 from .cases import Case, Size
 from .contestants import Contestant, alone, disagreement, eager_packed, eager_padded, onnx_padded, served
-from .measured import ONNX, OURS, PACKED, PADDED, PLANNED, Measured, Run
+from .measured import ONNX, OURS, PACKED, PADDED, PLANNED, Measured, Rates, Run
 from .model import Ragged
 
-_GEMM = "GEMM"
+_FMA, _GEMM = "FMA", "GEMM"
 
 
 class WrongAnswers(RuntimeError):
@@ -40,9 +41,12 @@ def race(
     """Measure all cases. Archives are made in `folder`; `tell` receives the progress.
 
     Raises:
+        CannotCompile: there is no C++ compiler for the loop of multiply-adds.
         CannotArchive: a model cannot be packaged.
         WrongAnswers: a contestant differs from eager.
     """
+    loop = FmaLoop(threads, folder)
+    loops: list[float] = []
     products: list[float] = []
     obtained: list[float] = []
     measured: dict[Case, Measured] = {}
@@ -58,11 +62,14 @@ def race(
         for case in same:
             tell(f"measuring {case}")
             obtained.append(cores_obtained(threads))
-            seconds = seconds_of(case, model, contestants, threads, pace)
+            limits = {_FMA: loop, _GEMM: on_threads(threads, gemm())}
+            seconds = seconds_of(case, model, contestants, limits, pace)
+            loops += seconds.pop(_FMA)
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
     in_order = tuple(measured[case] for case in cases)
-    return Run(gemm_gflops(products), gemm_gflops([median(products)]), median(obtained), in_order, chunk_costs)
+    rates = Rates(loop.gflops(loops), loop.gflops([median(loops)]), gemm_gflops(products))
+    return Run(rates, median(obtained), in_order, chunk_costs)
 
 
 def cores_obtained(threads: int, calls: int = 5) -> float:
@@ -93,9 +100,13 @@ def _contestants(model: Ragged, archive: Path, planned: Path, threads: int) -> d
 
 
 def seconds_of(
-    case: Case, model: Ragged, contestants: Mapping[str, Contestant], threads: int, pace: TimingConfig
+    case: Case,
+    model: Ragged,
+    contestants: Mapping[str, Contestant],
+    limits: Mapping[str, Callable[[], object]],
+    pace: TimingConfig,
 ) -> dict[str, tuple[float, ...]]:
-    """Seconds of each contestant and of the machine's matrix product on `threads` threads, taken in turns.
+    """Seconds of each contestant and of each limit of the machine, taken in turns.
 
     Raises:
         WrongAnswers: a contestant differs from eager; nothing is timed then.
@@ -105,7 +116,7 @@ def seconds_of(
     for name, contestant in contestants.items():
         _compare(f"{name} on {case}", contestant, alone(model), batches)
     calls = {name: partial(_answer_all, contestant, batches) for name, contestant in contestants.items()}
-    return time_interleaved({**calls, _GEMM: on_threads(threads, gemm())}, pace)
+    return time_interleaved({**calls, **limits}, pace)
 
 
 def _compare(what: str, contestant: Contestant, reference: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:

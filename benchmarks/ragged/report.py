@@ -22,8 +22,9 @@ def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
     for measured in run.measured:
         console.print(_rates(run, measured))
     console.print(
-        f"A whole bar is the machine's own matrix product: {run.gemm_gflops:.0f} GFLOP/s at best. Its median was "
-        f"{run.usual_gemm_gflops / run.gemm_gflops:.2f} of that.\n",
+        f"A whole bar is the cores' fused multiply-adds: {run.rates.fma:.0f} GFLOP/s at best. Their median was "
+        f"{run.rates.usual_fma / run.rates.fma:.2f} of that, and torch's matrix product at best "
+        f"{run.rates.gemm / run.rates.fma:.2f}.\n",
         highlight=False,
     )
     console.print(standings_table(found))
@@ -40,7 +41,7 @@ def _rates(run: Run, measured: Measured) -> Table:
     table = plain_table(str(measured.case))
     table.add_column("", width=max(map(len, CONTESTANTS)))
     table.add_column("useful rate", width=_BAR)
-    for heading in ("GFLOP/s", "of GEMM", "at best", "ms a batch", "we gain"):
+    for heading in ("GFLOP/s", "of FMA", "at best", "ms a batch", "we gain"):
         table.add_column(heading, justify="right")
     for contestant in CONTESTANTS:
         if contestant in measured.seconds:
@@ -56,7 +57,7 @@ def _row(run: Run, measured: Measured, contestant: str) -> tuple[RenderableType,
         Bar(1, 0, min(share, 1), width=_BAR, color="green" if contestant == OURS else "blue"),
         f"{measured.gflops(contestant):.0f}",
         f"{share:.2f}",
-        f"{measured.best_gflops(contestant) / run.gemm_gflops:.2f}",
+        f"{measured.best_gflops(contestant) / run.rates.fma:.2f}",
         f"{per_batch:.2f}",
         "" if contestant == OURS else f"{measured.times_faster(contestant):.2f} x",
     )
@@ -66,8 +67,9 @@ def to_json(run: Run, found: Sequence[Standing], about: dict[str, Any]) -> dict[
     """The run for machines; `seconds` are of all batches of a case, one value for each round."""
     return {
         "about": about,
-        "gemm_gflops": run.gemm_gflops,
-        "usual_gemm_gflops": run.usual_gemm_gflops,
+        "fma_gflops": run.rates.fma,
+        "usual_fma_gflops": run.rates.usual_fma,
+        "gemm_gflops": run.rates.gemm,
         "cores_obtained": run.cores_obtained,
         "cases": [_case(run, measured) for measured in run.measured],
         "floors": standings_json(found),
@@ -84,7 +86,7 @@ def _case(run: Run, measured: Measured) -> dict[str, Any]:
                 "seconds": seconds,
                 "gflops": measured.gflops(contestant),
                 "best_gflops": measured.best_gflops(contestant),
-                "of_gemm": run.ratio(measured.case, contestant),
+                "of_fma": run.ratio(measured.case, contestant),
                 "we_are_times_faster": measured.times_faster(contestant),
             }
             for contestant, seconds in measured.seconds.items()
@@ -107,7 +109,7 @@ def draw(run: Run, file: Path) -> None:
         there = [row for row, found in enumerate(run.measured) if contestant in found.seconds]
         rates = [run.measured[row].gflops(contestant) for row in there]
         axes.barh([row + height * place for row in there], rates, height, label=contestant)
-    axes.axvline(run.gemm_gflops, color="black", linestyle=":", label="GEMM of the machine")
+    axes.axvline(run.rates.fma, color="black", linestyle=":", label="multiply-adds of the cores")
     names = [str(found.case) for found in run.measured]
     axes.set_yticks([row + 0.5 * (len(CONTESTANTS) - 1) * height for row in range(len(names))], names)
     axes.invert_yaxis()

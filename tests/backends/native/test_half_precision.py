@@ -1,4 +1,4 @@
-"""Recurrences whose weights take half the bytes: near torch's layers, and a row is the same in any batch."""
+"""Recurrences with weights of half the bytes: near torch's layers, and equal for a row in any batch."""
 
 from __future__ import annotations
 
