@@ -62,7 +62,7 @@ def race(
         for case in same:
             tell(f"measuring {case}")
             obtained.append(cores_obtained(threads))
-            limits = {_FMA: loop, _GEMM: on_threads(threads, gemm())}
+            limits: dict[str, Callable[[], object]] = {_FMA: loop, _GEMM: on_threads(threads, gemm())}
             seconds = seconds_of(case, model, contestants, limits, pace)
             loops += seconds.pop(_FMA)
             products += seconds.pop(_GEMM)
