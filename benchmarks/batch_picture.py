@@ -1,6 +1,6 @@
 """Drawing of one ragged batch and the program calls that the planner chooses for it.
 
-python benchmarks/batch_picture.py docs/batch.svg
+python -m benchmarks.batch_picture docs/batch.svg
 
 The lengths and the costs are examples; the plan is the package's own. Each row is a request, and each cell a timestep.
 Hatched areas are padding that the programs compute.

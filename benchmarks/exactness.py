@@ -5,7 +5,7 @@ Each is measured over many random ragged batches.
 A model that can be chunked runs in chunks, by plans for random costs. With fixed shapes, sequences are several times as
 long as the longest chunk. The padding is 0, -1e4 or 1e30.
 
-Run it from the repository's root: `python benchmarks/exactness.py [--batches 200] [--backends inductor onnxruntime]`.
+Run it from the repository's root: `python -m benchmarks.exactness [--batches 200] [--backends inductor onnxruntime]`.
 Exits 1 if any difference is beyond the tolerance of packaging.
 """
 

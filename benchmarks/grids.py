@@ -1,6 +1,6 @@
 """Padding of bucket lengths on the log-normal sample: by habit, without data, and for the sample.
 
-python benchmarks/grids.py
+python -m benchmarks.grids
 
 The lengths chosen for the sample are compared with the textbook's dynamic program, and must come within 0.1 point of
 its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, for which no lengths

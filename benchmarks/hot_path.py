@@ -1,6 +1,6 @@
 """Cost of a request apart from the engine: microseconds of one CPU per request, stage by stage.
 
-python benchmarks/hot_path.py
+python -m benchmarks.hot_path
 
 The engine is a fake with ready answers; the context is TorchServe's own. An indented line is a part of the line above
 it, measured alone. A figure is the best of many repeats.

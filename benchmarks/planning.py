@@ -1,6 +1,6 @@
 """Time of planning one batch, and padding of chunked plans over a fixed grid.
 
-python benchmarks/planning.py
+python -m benchmarks.planning
 
 Lengths are log-normal like those of short texts: 26 timesteps in the mean, 330 at most. Costs are like those of an
 LSTM of two layers, 128 -> 256, on two cores. The last table has the batches with the most possible plans: rows of up to

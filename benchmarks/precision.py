@@ -1,6 +1,6 @@
 """Gain of bfloat16 on this machine: OpenVINO, native and ONNX Runtime, all in one run.
 
-Run it from the repository's root: `python benchmarks/precision.py [--threads 1] [--rounds 15]`.
+Run it from the repository's root: `python -m benchmarks.precision [--threads 1] [--rounds 15]`.
 
 They take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
 least milliseconds of each. The ratio of the medians is beside it. If the two differ, the machine was busy: use neither.

@@ -12,7 +12,7 @@ FILE = Path(__file__).parents[2] / "docs" / "batch.svg"
 
 
 def test_the_picture_is_what_the_program_draws() -> None:
-    """After a change, draw it again: python benchmarks/batch_picture.py docs/batch.svg."""
+    """After a change, draw it again: python -m benchmarks.batch_picture docs/batch.svg."""
     assert FILE.read_text(encoding="utf-8") == draw(plan(), LENGTHS)
 
 
