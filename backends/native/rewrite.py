@@ -85,12 +85,17 @@ def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
         states = [h_0]
     if not _supports_weights(own, bias, layers, both, weights) or not _are_float32(x, *states):
         return
-    given = [None if state.target in _ZEROS else state for state in states]
+    given = [None if _are_zeros(state) else state for state in states]
     options = [cell, own, layers, 2 if both else 1, _is_time_major(node), any(user.args[1] == 0 for user in node.users)]
     if _is_embedding(x, weights):
         table, x = x.args[:2]
         options.append(table)
     _replace_call(node, recurrence, tuple(options), (x, lengths, *given))
+
+
+def _are_zeros(state: Node) -> bool:
+    """Whether a state is zeros that only layers read: anything else might write them in place."""
+    return state.target in _ZEROS and all(user.target in (_LSTM, _RNN, call_layer) for user in state.users)
 
 
 def _is_embedding(x: Node, weights: Mapping[Node, str]) -> bool:

@@ -238,6 +238,26 @@ def test_an_embedding_is_read_by_the_layers_alone(dtype: torch.dtype, states: bo
             over(torch.tensor([[3, 9, 1], [0, 5, 5]], dtype=dtype), inputs[1])
 
 
+class Started(Over):
+    """Layers whose state is made of zeros and then written in place."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
+        h_0 = torch.zeros(1, x.shape[0], HIDDEN)
+        h_0[0] += x[:, 0, :1]
+        y, _ = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)
+        return y
+
+
+def test_a_state_that_is_written_after_it_was_zero_is_kept() -> None:
+    """Only zeros that nothing but layers reads are left out."""
+    module, inputs = Started(lambda m, y: y).eval(), ragged_batch(0.0)
+    over = rewritten(module, *inputs)
+
+    assert taken(over) == ["recurrence"]
+    assert_equal(module, over, *inputs)
+
+
 def test_autocast_in_the_model_stays() -> None:
     """Operators before a recurrence keep their precision."""
 
