@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ STOP_SECONDS = 10
 LINES_SHOWN = 40
 FAILURES = ("Failed to load model", "Backend worker process died")
 """Lines that TorchServe prints when a model cannot be served; it would retry for minutes."""
+PORTS = (10_000, 32_700)
+"""The first and the last port of which free ones are taken."""
 NOISE = ("ACCESS_LOG", "TS_METRICS")
 
 
@@ -155,12 +158,18 @@ def host_environment(home: Path) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback interface without a listener."""
+    """Different ports of the loopback interface without a listener.
+
+    They are below those that Linux gives to outgoing connections, so that none takes one before the server starts.
+    """
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        while len(found) < count:
+            port = random.randint(*PORTS)
+            with suppress(OSError):  # somebody has this one
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 def wait_until_ready(

@@ -24,6 +24,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 10.0
 _STOP_SECONDS = 15.0
+_LAST_LINES_SECONDS = 2.0
 _FAILURES = ("Failed to load model", "Backend worker process died", "Backend worker error")
 """Lines of a model that cannot be served: TorchServe would try again for minutes."""
 _REASON = re.compile(r"Failed to load model (?P<model>\S+), exception (?P<reason>.*)")
@@ -63,11 +64,10 @@ class TorchServeProcess:
             ArchiveError: TorchServe ended, or cannot load a model.
         """
         while (workers := self._ready_workers(management, model)) is None:
-            if self._process.poll() is not None:
-                raise self._ended()
-            if self._failure is not None:
-                time.sleep(_POLL_SECONDS)  # for the rest of its lines
-                raise ArchiveError(cannot_load(self._failure))
+            ended = self._process.poll() is not None
+            if ended or self._failure is not None:  # its last lines come before the reason is chosen
+                self._reader.join(_LAST_LINES_SECONDS if ended else _POLL_SECONDS)
+                raise self._ended() if self._failure is None else ArchiveError(cannot_load(self._failure))
             time.sleep(_POLL_SECONDS)
         return workers
 
@@ -78,10 +78,10 @@ class TorchServeProcess:
             ArchiveError: TorchServe ended.
         """
         self._process.wait()
+        self._reader.join(_LAST_LINES_SECONDS)
         raise self._ended()
 
     def _ended(self) -> ArchiveError:
-        self._reader.join(_POLL_SECONDS)
         return ArchiveError(f"TorchServe ended with exit code {self._process.returncode}: its lines above say why")
 
     def _ready_workers(self, management: str, model: str) -> int | None:
