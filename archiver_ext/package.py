@@ -32,6 +32,7 @@ from .checkpoint import write_weights
 from .errors import PackagingError
 from .evaluation import evaluate
 from .evaluation.candidate_compiler import CandidateCompiler
+from .evaluation.earlier_comparison import ComparisonCache, comparison_key
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.omitted_engine import OmittedEngine
@@ -153,7 +154,9 @@ def _build(
     cached = cache_folder(os.environ)
     notes += [cached.note] if cached.note is not None else []
     compiler = CandidateCompiler(config, program, directory, work, console, cached.path)
-    trials = Trials(build, compiler, _cases(model, program, config, console), console, _end_of(config, began))
+    cases = _cases(model, program, config, console)
+    cache = _comparison_cache(cached.path, build, program, engines, work)
+    trials = Trials(build, compiler, cases, console, _end_of(config, began), cache)
     results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results.measured)
     _install(build, selected, work)
@@ -170,6 +173,13 @@ def _build(
         cpu_operators=cpu_operators_in(tree, selected.backend),
         notes=tuple(notes),
     )
+
+
+def _comparison_cache(
+    folder: Path | None, build: BuildInput, program: LoweredModel, engines: Sequence[Backend], work: Path
+) -> ComparisonCache | None:
+    key = None if folder is None else comparison_key(build, program, engines)
+    return None if folder is None or key is None else ComparisonCache(folder, key, work)
 
 
 def _end_of(config: ServingConfig, began: float) -> float | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 
@@ -19,35 +20,53 @@ _UNDISTURBED = 1.1
 """Largest ratio of a call's time in a round to its shortest time, for the round to count as undisturbed."""
 _ROUNDS = 2
 """Undisturbed rounds that are needed."""
+_NEGLIGIBLE = 0.01
+"""Share of a round's time; calls that take less may vary, since they decide nothing."""
+
+
+@dataclass(frozen=True)
+class Measured(Generic[KeyT]):
+    """Minimum milliseconds of each call."""
+
+    milliseconds: Mapping[KeyT, float]
+    undisturbed: bool
+    """Whether two rounds agreed. False: other work on the machine may have decided."""
 
 
 def measure_alternating(
     calls: Mapping[KeyT, Call],
     budget_ms: float = 20.0,
-    limit_ms: float = 2000.0,
+    limit_ms: float = 4000.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[KeyT, float]:
+) -> Measured[KeyT]:
     """Measure the minimum milliseconds of each call.
 
     Every call takes its turn in each round, twice in a row: the first of the two finds the threads of the call before
     still waiting for work, and caches without its weights. Every other round is in reverse order. Rounds end when every
-    call has taken `budget_ms`, and in two of the rounds every call took about its shortest time: then no call was
-    measured on a quieter machine than another one. They also end after `limit_ms` in all.
+    call has taken `budget_ms`, and in two of the rounds every call that counts took about its shortest time: then no
+    call was measured on a quieter machine than another one. They also end after `limit_ms` in all.
     """
     rounds: list[dict[KeyT, float]] = []
     order = list(calls)
     began = clock()
-    while not _is_enough(rounds, budget_ms) and (len(rounds) < _ROUNDS or 1000 * (clock() - began) < limit_ms):
+    while not (enough := _is_enough(rounds, budget_ms)):
+        if len(rounds) >= _ROUNDS and 1000 * (clock() - began) >= limit_ms:
+            break
         rounds.append({key: min(_milliseconds(calls[key], clock) for _ in range(2)) for key in order})
         order.reverse()
-    return {key: min(taken[key] for taken in rounds) for key in calls}
+    return Measured(_shortest(rounds), enough)
+
+
+def _shortest(rounds: Sequence[Mapping[KeyT, float]]) -> dict[KeyT, float]:
+    return {key: min(taken[key] for taken in rounds) for key in rounds[0]}
 
 
 def _is_enough(rounds: Sequence[Mapping[KeyT, float]], budget_ms: float) -> bool:
     if not rounds or any(2 * sum(taken[key] for taken in rounds) < budget_ms for key in rounds[0]):
         return False
-    shortest = {key: min(taken[key] for taken in rounds) for key in rounds[0]}
-    undisturbed = [taken for taken in rounds if all(taken[key] <= _UNDISTURBED * shortest[key] for key in taken)]
+    shortest = _shortest(rounds)
+    counting = [key for key, ms in shortest.items() if ms >= _NEGLIGIBLE * sum(shortest.values())]
+    undisturbed = [taken for taken in rounds if all(taken[key] <= _UNDISTURBED * shortest[key] for key in counting)]
     return len(undisturbed) >= _ROUNDS
 
 

@@ -34,9 +34,6 @@ from .value_ranges import with_value_ranges
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
 from .verify_streaming import verify_streaming
 
-Totals = dict[str, float]
-"""Measured milliseconds for one batch of each size, by the engine."""
-
 _UNESTIMATED_US = 1.0
 """Planning cost of a program without an estimate, where others have one: not zero."""
 
@@ -57,6 +54,23 @@ class EvaluatedEngine:
     result: CandidateResult
     """Its `total_ms` is planned, until `measure_together` compares the engines."""
     loaded: LoadedEngine
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """Measured times of several engines, in the same alternating rounds."""
+
+    totals: Mapping[str, float]
+    """Milliseconds for one batch of each size, by the engine."""
+    calls: Mapping[Bucket, float]
+    """Milliseconds of one full call in each bucket of an engine that is compiled for these alone."""
+    undisturbed: bool
+    """False: other work on the machine may have decided."""
+
+    @property
+    def fastest(self) -> str:
+        """The engine with the least total."""
+        return min(self.totals, key=self.totals.__getitem__)
 
 
 class ToleranceExceeded(PackagingError):
@@ -174,11 +188,8 @@ def evaluate_engine(
 
 def measure_together(
     engines: Sequence[EvaluatedEngine], buckets: Mapping[Bucket, LoadedEngine] | None = None
-) -> tuple[Totals, dict[Bucket, float]]:
-    """Measure one batch of each size, and one full call in each of `buckets`, in alternating rounds.
-
-    Returns the milliseconds of the batches of each engine, all sizes together, and those of the calls.
-    """
+) -> EngineTimes:
+    """Measure one batch of each size, and one full call in each of `buckets`, in alternating rounds."""
     calls: dict[tuple[str, int] | Bucket, Call] = {
         (engine.result.backend, len(lengths)): _batch_call(engine.loaded, lengths)
         for engine in engines
@@ -187,17 +198,18 @@ def measure_together(
     for bucket, loaded in (buckets or {}).items():
         call = full_call(loaded.archive, loaded.archive.manifest.kind, bucket)
         calls[bucket] = with_torch_threads(call, loaded.torch_threads)
-    totals: Totals = {}
+    totals: dict[str, float] = {}
     full: dict[Bucket, float] = {}
-    for key, milliseconds in measure_alternating(calls).items():
+    measured = measure_alternating(calls)
+    for key, milliseconds in measured.milliseconds.items():
         if isinstance(key, Bucket):
             full[key] = milliseconds
         else:
             totals[key[0]] = totals.get(key[0], 0.0) + milliseconds
-    return totals, full
+    return EngineTimes(totals, full, measured.undisturbed)
 
 
-def with_total(result: CandidateResult, totals: Totals) -> CandidateResult:
+def with_total(result: CandidateResult, totals: Mapping[str, float]) -> CandidateResult:
     """Replace the planned total by the measured one, unless the device is emulated."""
     return result if result.simulation is not None else replace(result, total_ms=totals[result.backend])
 

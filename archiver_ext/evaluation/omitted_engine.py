@@ -43,3 +43,12 @@ def too_slow(
         f"all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
     return OmittedEngine(backend, reason, measured, expected_ms, fastest, fastest_ms)
+
+
+def lost_before(backend: str, expected_ms: float, fastest: str, fastest_ms: float) -> OmittedEngine:
+    """Describe an engine that clearly lost a comparison by an earlier packaging of the same programs."""
+    reason = (
+        f"it lost when the same programs were packaged before: {expected_ms:.2f} ms for one batch of each size, where "
+        f"{fastest} took {fastest_ms:.2f} ms. To try it again, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
+    )
+    return OmittedEngine(backend, reason, {}, expected_ms, fastest, fastest_ms)

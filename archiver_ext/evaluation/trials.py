@@ -7,7 +7,7 @@ was measured there. If no other engine serves the model, or the YAML names it, i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +19,8 @@ from ..errors import PackagingError
 from ..progress import show_progress
 from . import evaluate
 from .candidate_compiler import CandidateCompiler, Compiled
-from .evaluate import EvaluatedEngine, LoadedEngine, ToleranceExceeded
+from .earlier_comparison import ComparisonCache, clearly_slower
+from .evaluate import EngineTimes, EvaluatedEngine, LoadedEngine, ToleranceExceeded
 from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
 from .omitted_engine import OmittedEngine, out_of_time, too_slow
@@ -46,8 +47,8 @@ class _Outcome:
     refused: tuple[RejectedEngine, ...] = ()
     """Engines that did not compile the model."""
     omitted: tuple[OmittedEngine, ...] = ()
-    totals: evaluate.Totals = field(default_factory=dict)
-    """The last measured times of the evaluated engines, all in the same rounds."""
+    comparison: EngineTimes | None = None
+    """The last comparison."""
 
     def __add__(self, other: _Outcome) -> _Outcome:
         return _Outcome(
@@ -55,7 +56,7 @@ class _Outcome:
             self.failed + other.failed,
             self.refused + other.refused,
             self.omitted + other.omitted,
-            other.totals or self.totals,
+            other.comparison or self.comparison,
         )
 
 
@@ -70,6 +71,8 @@ class Trials:
     console: Console
     until: float | None
     """The time of the monotonic clock after which no program of a slowly compiling engine is begun."""
+    cache: ComparisonCache | None = None
+    """The place of an earlier comparison of the same candidates."""
 
     def run(self, candidates: Sequence[Candidate]) -> TrialResults:
         """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
@@ -77,7 +80,12 @@ class Trials:
         Raises:
             PackagingError: no engine is left.
         """
-        outcome = self._all(candidates)
+        slower = self._slower_before(candidates)
+        names = {one.backend for one in slower}
+        outcome = self._all([one for one in candidates if one.backend not in names])
+        if not outcome.evaluated and slower:  # other weights: the faster ones are not exact enough any more
+            outcome += self._all([one for one in candidates if one.backend in names])
+            slower = ()
         if not outcome.evaluated and not outcome.failed:
             tried = [candidate.backend for candidate in candidates]
             fallback = [self.compiler.plain_candidate(one) for one in fallback_engines(self.build.config, tried)]
@@ -85,7 +93,22 @@ class Trials:
         rejected = outcome.refused + outcome.failed
         if not outcome.evaluated:
             raise PackagingError("\n".join(rejection.reason for rejection in rejected))
-        return TrialResults(_with_totals(outcome), rejected, outcome.omitted)
+        compared = _compared(outcome)
+        if self.cache is not None and not slower and compared.undisturbed:
+            self._keep(self.cache, compared, outcome.omitted)
+        measured = tuple(evaluate.with_total(one.result, compared.totals) for one in outcome.evaluated)
+        return TrialResults(measured, rejected, (*slower, *outcome.omitted))
+
+    def _slower_before(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
+        """The candidates that clearly lost an earlier comparison."""
+        earlier = {} if self.cache is None else self.cache.read()
+        return clearly_slower(earlier, [one.backend for one in candidates])
+
+    def _keep(self, cache: ComparisonCache, compared: EngineTimes, omitted: Sequence[OmittedEngine]) -> None:
+        """Keep a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
+        expected = {one.backend: one.expected_ms for one in omitted if one.expected_ms is not None}
+        if len(compared.totals) + len(expected) > 1:
+            cache.write({**compared.totals, **expected})
 
     def _all(self, candidates: Sequence[Candidate]) -> _Outcome:
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
@@ -127,13 +150,13 @@ class Trials:
 
         if (failed := self._in_tree(whole, load, compiler.work)) is not None:
             return _Outcome(failed=(failed,))
-        totals, measured = evaluate.measure_together(others, loaded)
-        fastest = min(totals, key=totals.__getitem__)
-        expected = evaluate.expected_total_ms(self.build, candidate, measured)
-        if could_win(expected, totals[fastest]):
+        compared = evaluate.measure_together(others, loaded)
+        fastest, calls = compared.fastest, compared.calls
+        expected = evaluate.expected_total_ms(self.build, candidate, calls)
+        if could_win(expected, compared.totals[fastest], undisturbed=compared.undisturbed):
             return self._whole([candidate], until=self.until)
-        omitted = too_slow(candidate.backend, measured, expected, fastest, totals[fastest], len(grid.buckets))
-        return _Outcome(omitted=(omitted,), totals=totals)
+        omitted = too_slow(candidate.backend, calls, expected, fastest, compared.totals[fastest], len(grid.buckets))
+        return _Outcome(omitted=(omitted,), comparison=compared)
 
     def _whole(self, candidates: Sequence[Candidate], until: float | None = None) -> _Outcome:
         """Compile candidates for every bucket, and evaluate them."""
@@ -175,9 +198,9 @@ class Trials:
         return failed
 
 
-def _with_totals(outcome: _Outcome) -> tuple[CandidateResult, ...]:
-    """The results with measured totals, all of the same rounds."""
-    totals = outcome.totals
-    if totals.keys() != {one.result.backend for one in outcome.evaluated}:
-        totals, _ = evaluate.measure_together(outcome.evaluated)
-    return tuple(evaluate.with_total(one.result, totals) for one in outcome.evaluated)
+def _compared(outcome: _Outcome) -> EngineTimes:
+    """The comparison of all engines that were evaluated."""
+    found = outcome.comparison
+    if found is not None and found.totals.keys() == {one.result.backend for one in outcome.evaluated}:
+        return found
+    return evaluate.measure_together(outcome.evaluated)

@@ -39,9 +39,9 @@ def program_key(job: CompileJob) -> Optional[str]:
     Only programs of built-in engines whose toolchain is known are cached. Partitioned programs are not, nor those
     whose compiler is to leave its files in a directory.
     """
-    spec = ENGINES.get(job.backend)
+    versions = toolchain_versions(job.backend)
     settings = job.settings
-    if job.content is None or spec is None or spec.toolchain is None:
+    if job.content is None or versions is None:
         return None
     if job.partitioner is not None or settings.workdir is not None or settings.python is not None:
         return None
@@ -53,9 +53,17 @@ def program_key(job: CompileJob) -> Optional[str]:
             "bucket": job.bucket,
             "precision": settings.precision,
             "arguments": settings.args,
-            "packages": {name: _version(name) for name in spec.toolchain},
+            "packages": versions,
         }
     )
+
+
+def toolchain_versions(engine: str) -> Optional[Mapping[str, Optional[str]]]:
+    """Return the versions of what decides the code that an engine compiles; None if unknown."""
+    spec = ENGINES.get(engine)
+    if spec is None or spec.toolchain is None:
+        return None
+    return {name: _version(name) for name in spec.toolchain}
 
 
 def digest(facts: Mapping[str, Any]) -> str:

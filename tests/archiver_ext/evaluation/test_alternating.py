@@ -34,7 +34,7 @@ def test_every_call_takes_its_turn_twice_in_a_row_and_in_both_orders() -> None:
     machine = Machine()
     calls = {name: machine.costing(name, 30) for name in "abc"}
 
-    assert measure_alternating(calls, clock=machine.clock).keys() == calls.keys()
+    assert measure_alternating(calls, clock=machine.clock).milliseconds.keys() == calls.keys()
     assert "".join(machine.ran) == "aabbccccbbaa"
 
 
@@ -42,22 +42,40 @@ def test_a_machine_that_is_busy_for_a_while_does_not_decide() -> None:
     """Work that begins or ends during the measurement leaves the order of the engines as it is."""
     for begin, end in ((0.0, 0.3), (0.1, 0.6), (0.25, 99.0)):
         machine = Machine(lambda now, begin=begin, end=end: 5.0 if begin <= now < end else 1.0)  # type: ignore[misc]
-        measured = measure_alternating(
+        compared = measure_alternating(
             {"slow": machine.costing("slow", 12), "fast": machine.costing("fast", 10)}, clock=machine.clock
         )
-        assert measured["fast"] < measured["slow"]
+        assert compared.milliseconds["fast"] < compared.milliseconds["slow"]
 
 
 def test_rounds_go_on_until_the_shortest_time_is_not_by_chance() -> None:
     """Calls that are disturbed at random are repeated until two of their times agree, up to the limit."""
     disturbed = random.Random(1)
     machine = Machine(lambda _: 1.0 if disturbed.random() < 0.2 else 2 + disturbed.random() * 5)
-    measured = measure_alternating({"a": machine.costing("a", 10)}, clock=machine.clock)
-    assert round(measured["a"], 6) == 10
+    compared = measure_alternating({"a": machine.costing("a", 10)}, clock=machine.clock)
+    assert round(compared.milliseconds["a"], 6) == 10
+    assert compared.undisturbed
 
-    never = Machine(lambda now: 1 / (1 + now) ** 8)
-    measure_alternating({"a": never.costing("a", 100)}, limit_ms=500, clock=never.clock)
-    assert never.now < 1
+    never = Machine(lambda now: 1 + 3 * now)
+    compared = measure_alternating({"a": never.costing("a", 100)}, limit_ms=500, clock=never.clock)
+    assert never.now < 2
+    assert not compared.undisturbed
+
+
+def test_a_short_call_that_varies_does_not_prolong_the_measurement() -> None:
+    """It decides nothing: the sums of the calls do."""
+    machine = Machine()
+    chance = random.Random(2)
+
+    def short() -> None:
+        machine.now += chance.uniform(1, 30) / 1e6
+
+    compared = measure_alternating(
+        {"long": machine.costing("long", 50), "short": short}, budget_ms=0.001, clock=machine.clock
+    )
+
+    assert compared.undisturbed
+    assert len(machine.ran) == 2 * 2
 
 
 def test_a_call_runs_with_the_threads_of_its_engine() -> None:

@@ -116,7 +116,7 @@ def attempted(
         """Ignore the progress."""
 
     found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
-    totals, _ = evaluate.measure_together([found])
+    totals = evaluate.measure_together([found]).totals
     return evaluate.with_total(found.result, totals), build
 
 

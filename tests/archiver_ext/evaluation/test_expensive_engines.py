@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.expensive_engines import MARGIN, could_win, telling_buckets
+from torchserve_neuron_lstm.archiver_ext.evaluation.expensive_engines import (
+    DISTURBED_MARGIN,
+    MARGIN,
+    could_win,
+    telling_buckets,
+)
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
 TIMES = st.floats(1e-3, 1e6)
@@ -19,11 +24,21 @@ def test_an_engine_that_is_expected_to_be_slower_is_left_out(one: float, other: 
     assert not could_win(max(one, other), min(one, other))
 
 
-@given(TIMES, TIMES, st.floats(0, 0.9))
-def test_an_engine_that_saves_more_than_the_margin_is_compiled(expected: float, fastest: float, margin: float) -> None:
+@given(TIMES, TIMES, st.booleans())
+def test_an_engine_that_saves_more_than_the_margin_is_compiled(
+    expected: float, fastest: float, undisturbed: bool
+) -> None:
     """The margin is a share of the other engine's time."""
-    assert could_win(expected, fastest, margin) == (expected < (1 - margin) * fastest)
-    assert could_win(0.99 * (1 - margin) * fastest, fastest, margin)
+    margin = MARGIN if undisturbed else DISTURBED_MARGIN
+    assert could_win(expected, fastest, undisturbed=undisturbed) == (expected < (1 - margin) * fastest)
+    assert could_win(0.99 * (1 - margin) * fastest, fastest, undisturbed=undisturbed)
+
+
+@given(TIMES, TIMES)
+def test_a_disturbed_comparison_compiles_no_more_than_an_undisturbed_one(expected: float, fastest: float) -> None:
+    """A busy machine slows down engines with several threads most."""
+    if could_win(expected, fastest, undisturbed=False):
+        assert could_win(expected, fastest)
 
 
 @given(TIMES, TIMES, st.floats(0, 1))

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.evaluation import selection, trials
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, selection, trials
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EngineTimes, EvaluatedEngine, ToleranceExceeded
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import CompileError
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive
 
 from ..conftest import Project
 
@@ -101,7 +103,7 @@ def test_an_expensive_engine_that_could_win_is_compiled_for_all_buckets(
 ) -> None:
     """It is then measured beside the others, and the fastest is packaged."""
     auto_tries(monkeypatch, "late", "eager")
-    monkeypatch.setattr(trials, "could_win", lambda expected_ms, fastest_ms: True)
+    monkeypatch.setattr(trials, "could_win", lambda expected_ms, fastest_ms, undisturbed: True)
 
     report = package("auto", **GRID)
 
@@ -195,15 +197,100 @@ def test_nothing_is_compiled_twice(
     monkeypatch.setenv("NEURON_LSTM_CACHE", str(tmp_path / "cache"))
 
     first = package("onnxruntime", batch=[1, 2], length=[2, 4])
-    torch.manual_seed(1)
-    state = {name: value + 0.1 for name, value in torch.load(project.folder / "weights.pt").items()}
-    torch.save(state, project.folder / "weights.pt")
+    other_weights(project)
     second = package("onnxruntime", batch=[1, 2, 4], length=[2, 4, 6])
 
     for report, cached in ((first, False), (second, True)):
         programs = report["engines"][0]["programs"]
         assert [program["cached"] for program in programs] == [cached] * len(programs)
         assert len(programs) > 0
+
+
+LOST = {"native": 1.0, "onnxruntime": 3.0}
+
+
+def remember(monkeypatch: pytest.MonkeyPatch, cache: Path, milliseconds: Mapping[str, float], *, calm: bool) -> None:
+    """Let every comparison of a packaging come to these figures."""
+    monkeypatch.setenv("NEURON_LSTM_CACHE", str(cache))
+
+    def compared(engines: Sequence[EvaluatedEngine], buckets: object = None) -> EngineTimes:
+        return EngineTimes({one.result.backend: milliseconds[one.result.backend] for one in engines}, {}, calm)
+
+    monkeypatch.setattr(evaluate, "measure_together", compared)
+
+
+def other_weights(project: Project) -> None:
+    """Write other weights of the same shapes."""
+    torch.manual_seed(1)
+    state = {name: value + 0.1 for name, value in torch.load(project.folder / "weights.pt").items()}
+    torch.save(state, project.folder / "weights.pt")
+
+
+def names(report: Report, part: str = "engines") -> list[str]:
+    """The engines in a part of the report."""
+    return [engine["backend"] for engine in report[part]]
+
+
+def test_an_engine_that_clearly_lost_is_not_tried_again(
+    package: Callable[..., Any], project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Other weights and another length are the same programs; the report has the earlier figures."""
+    auto_tries(monkeypatch, "native", "onnxruntime")
+    remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
+
+    first = package("auto", batch=[1, 2], length=[2, 4])
+    other_weights(project)
+    second = package("auto", batch=[1, 2], length=[2, 3, 4])
+    named = package("{auto: {try: [native, onnxruntime]}}", batch=[1, 2], length=[2, 4])
+    more_rows = package("auto", batch=[1, 2, 4], length=[2, 4])
+
+    assert names(first) == names(named) == names(more_rows) == ["native", "onnxruntime"]
+    assert names(second) == ["native"]
+    (out,) = second["left_out"]
+    assert (out["backend"], out["expected_ms"]) == ("onnxruntime", 3.0)
+    assert (out["fastest"], out["fastest_ms"]) == ("native", 1.0)
+    assert "it lost when the same programs were packaged before: 3.00 ms" in out["reason"]
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "calm"),
+    [(LOST, False), ({"native": 1.0, "onnxruntime": 1.15}, True)],
+    ids=["disturbed", "close"],
+)
+def test_an_engine_that_did_not_clearly_lose_is_tried_again(
+    package: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    milliseconds: Mapping[str, float],
+    calm: bool,
+) -> None:
+    """A disturbed comparison is not kept, and a close one leaves nobody out."""
+    auto_tries(monkeypatch, "native", "onnxruntime")
+    remember(monkeypatch, tmp_path / "cache", milliseconds, calm=calm)
+
+    assert [names(package("auto")) for _ in range(2)] == [["native", "onnxruntime"]] * 2
+
+
+def test_an_engine_that_lost_is_tried_where_the_others_fail_now(
+    package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With other weights the fastest one may not be exact enough any more."""
+    auto_tries(monkeypatch, "native", "onnxruntime")
+    remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
+    package("auto")
+    verify = evaluate.verify_archive
+
+    def fails_native(loaded: LoadedArchive, *rest: Any) -> Any:
+        if loaded.manifest.backend == "native":
+            raise ToleranceExceeded("native", (), (0.0, 0.0))
+        return verify(loaded, *rest)
+
+    monkeypatch.setattr(evaluate, "verify_archive", fails_native)
+    report = package("auto")
+
+    assert names(report) == ["onnxruntime"]
+    assert names(report, "dropped") == ["native"]
+    assert report["left_out"] == []
 
 
 def test_a_cache_that_cannot_be_used_is_told_and_nothing_fails(
