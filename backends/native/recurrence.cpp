@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(HALF_PRECISION)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 #include <pthread.h>
@@ -65,6 +65,38 @@ constexpr int tile_rows(int gates) { return std::min(8, (REGISTERS - gates - 1) 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 inline Vector broadcast(float value) { return value - Vector{}; }
+
+// The first `count` lanes in memory, of 1 to LANES. Others are not touched, and zero when loaded.
+#if defined(__AVX512F__)
+inline __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+inline Vector load_first(const float* from, int64_t count) {
+  return (Vector)_mm512_maskz_loadu_ps(first_lanes(count), from);
+}
+inline void store_first(float* to, Vector value, int64_t count) {
+  _mm512_mask_storeu_ps(to, first_lanes(count), (__m512)value);
+}
+#else
+inline Vector load_first(const float* from, int64_t count) {
+#if defined(__AVX2__)
+  const IntVector lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (Vector)_mm256_maskload_ps(from, (__m256i)(lanes < static_cast<int32_t>(count)));
+#else
+  Vector value{};
+  std::memcpy(&value, from, count * sizeof(float));
+  return value;
+#endif
+}
+// In pieces, because AMD's processors take long for a masked store.
+inline void store_first(float* to, Vector value, int64_t count) {
+  const float* from = reinterpret_cast<const float*>(&value);
+#pragma GCC unroll 4
+  for (int64_t piece = LANES / 2; piece > 0; piece /= 2) {
+    if ((count & piece) == 0) continue;
+    std::memcpy(to, from, piece * sizeof(float));
+    to += piece, from += piece;
+  }
+}
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise functions
@@ -401,15 +433,12 @@ struct Scratch {
 constexpr int64_t INPUT_ROWS = 96;
 
 inline Vector load_partial(const float* from, int64_t count) {
-  if (count >= LANES) return load(from);
-  Vector value{};
-  std::memcpy(&value, from, count * sizeof(float));
-  return value;
+  return count >= LANES ? load(from) : load_first(from, count);
 }
 
 inline void store_partial(float* to, Vector value, int64_t count) {
   if (count >= LANES) return store(to, value);
-  std::memcpy(to, &value, count * sizeof(float));
+  store_first(to, value, count);
 }
 
 // Gates of one block of units for one row: from the sums and the previous state to the new state.

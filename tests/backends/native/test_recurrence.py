@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -136,6 +137,32 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, 
 
         assert torch.equal(together[0][index, :length], y[0])
         assert all(torch.equal(ours[:, index], own[:, 0]) for ours, own in zip(together[1:], states, strict=True))
+
+
+@per_instructions
+@settings(max_examples=30)
+@given(shape=shapes.filter(lambda shape: shape.layers == 1), batch=ragged(), threads=st.integers(1, 3))
+def test_hidden_units_that_fill_the_registers_change_no_bit(
+    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int
+) -> None:
+    """A layer of any size has the outputs of one that is filled up with units whose weights are zero."""
+    filled = replace(shape, hidden=-(-shape.hidden // 16) * 16)
+    core, wide, values = shape.core(), filled.core(), batch_for(shape, *batch)
+    missing = (0, filled.hidden - shape.hidden)
+    for name, weight in core.named_parameters():
+        gates = weight.detach().unflatten(0, (-1, shape.hidden))
+        own = nn.functional.pad(gates.movedim(1, -1), missing).movedim(-1, 1).flatten(0, 1)
+        wide.get_parameter(name).data = nn.functional.pad(own, missing) if "weight_hh" in name else own
+    states = [None if one is None else nn.functional.pad(one, missing) for one in (values.h_0, values.c_0)]
+    assert states[0] is not None
+    given = Batch(values.x, values.lengths, states[0], states[1])
+
+    found = answers_of(stack_of(shape, core, pool(isa, threads)), values)
+    expected = answers_of(stack_of(filled, wide, pool(isa, threads)), given)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(
+            one.unflatten(2, (-1, shape.hidden)), other.unflatten(2, (-1, filled.hidden))[..., : shape.hidden]
+        )
 
 
 @per_instructions
