@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 import torch
 
-from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
+from .library import LayerStack, LinearLayer, ThreadPool, has_projection, pack_recurrence
 
 
 class NativeRecurrence:
@@ -134,7 +134,11 @@ def recurrence(
         for first in range(0, len(weights), each)
         for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave, kind)
     ]
-    stack = LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
+    w_ih, w_hh, *others = weights[:each]
+    projects = has_projection(weights[:each])
+    hidden = others[-1].shape[1] if projects else w_hh.shape[1]
+    projected = w_hh.shape[1] if projects else None
+    stack = LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, packed, projected)
     return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)
 
 

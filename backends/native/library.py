@@ -2,7 +2,8 @@
 
 Layout of packed weights. For a block of as many hidden units as a register holds: for each input, the weights of one
 gate after those of the other. The last block is padded with zeros. The new state of a GRU needs the product with the
-state separately, so a GRU has four sums: r, z, the sum over the inputs, the sum over the state.
+state separately, so a GRU has four sums: r, z, the sum over the inputs, the sum over the state. The outputs of a
+projection are in registers too, several of which stand in the place of gates.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
 def pack_recurrence(
     cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int, kind: int = FLOAT32
 ) -> tuple[torch.Tensor, ...]:
-    """Pack W_ih, W_hh and the biases of one layer's `w_ih, w_hh[, b_ih, b_hh]`.
+    """Pack W_ih, W_hh, the biases and, with a projection, W_hr of one layer's `w_ih, w_hh[, b_ih, b_hh][, w_hr]`.
 
     `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved, `kind`
     one of the constants above.
@@ -43,9 +44,21 @@ def pack_recurrence(
             [4., 0., 5., 0.]])
     """
     w_ih, w_hh, *biases = weights
+    projection = [_projection(biases.pop(), lanes, interleave, kind)] if has_projection(weights) else []
     b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
     from_input, from_state = (_blocks(weight, _GATES[cell], lanes, interleave, kind) for weight in (w_ih, w_hh))
-    return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes)
+    return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes), *projection
+
+
+def has_projection(weights: Sequence[torch.Tensor]) -> bool:
+    """Whether the flat weights of one layer in one direction end with those of a projection."""
+    return len(weights) % 2 == 1
+
+
+def _projection(weight: torch.Tensor, lanes: int, interleave: int, kind: int) -> torch.Tensor:
+    """[P, H] -> [1, vectors*H*lanes], vectors of outputs in groups of `interleave`."""
+    padded = _pad_units(weight[None], lanes)[0]
+    return _blocks(padded, len(padded) // lanes, lanes, interleave, kind)
 
 
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,6 +135,9 @@ class RecurrentLibrary:
             self.code.recurrence_open_stack.restype = _POINTER
             self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
             self.code.recurrence_close_pool.argtypes = self.code.recurrence_close_stack.argtypes = [_POINTER]
+            if hasattr(self.code, "recurrence_open_projected_stack"):
+                self.code.recurrence_open_projected_stack.restype = _POINTER
+                self.code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
             self.reads_ids = hasattr(self.code, "recurrence_run_batch")
             if self.reads_ids:
                 self.code.recurrence_wake_pool.argtypes = [_POINTER]
@@ -199,7 +215,10 @@ class ThreadPool:
 
 
 class LayerStack:
-    """Layers of one cell, stacked as in `nn.LSTM`, `nn.GRU` and `nn.RNN`."""
+    """Layers of one cell, stacked as in `nn.LSTM`, `nn.GRU` and `nn.RNN`.
+
+    Their states h have P units: those of the projection of an LSTM, else H.
+    """
 
     def __init__(
         self,
@@ -210,20 +229,28 @@ class LayerStack:
         inputs: int,
         hidden: int,
         packed: Sequence[torch.Tensor],
+        projected: int | None = None,
     ) -> None:
         """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction.
+
+        With a projection to `projected` units, it has four.
 
         Raises:
             MemoryError: out of memory.
         """
         code = pool.library.code
         self.kept = (pool, tuple(packed))  # the library reads them by address
-        self.cell, self.width = cell, directions * hidden
-        self._states, self._hidden = layers * directions, hidden
+        outputs = projected or hidden
+        self.cell, self.width = cell, directions * outputs
+        self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
-        self.handle = code.recurrence_open_stack(
-            pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
-        )
+        sizes = (layers, directions, inputs, hidden)
+        if projected is None:
+            self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
+        else:
+            self.handle = code.recurrence_open_projected_stack(
+                pool.handle, *sizes, projected, ctypes.addressof(addresses)
+            )
         if self.handle is None:
             raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
         self._run, self._reads_ids = pool.library.run, pool.library.reads_ids
@@ -240,12 +267,13 @@ class LayerStack:
         outputs: bool = True,
         time_major: bool = False,
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
-        """Compute `y[B, T, D*H]`, `h_n` and `c_n` from `x[B, T, F]`.
+        """Compute `y[B, T, D*P]`, `h_n` and `c_n` from `x[B, T, F]`.
 
         With `table[N, F]`, x are ids [B, T] of its rows. For cells without a cell state `c_n` is `h_n`.
 
-        All are float32, but for ids int64; `lengths` are int64[B] of 0 to T; states are contiguous [L*D, B, H], or None
-        for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is [T, B, D*H].
+        All are float32, but for ids int64; `lengths` are int64[B] of 0 to T; states are contiguous, h [L*D, B, P] and
+        c [L*D, B, H], or None for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is
+        [T, B, D*P].
 
         Raises:
             ValueError: a length is not within 0 to T.
@@ -254,8 +282,8 @@ class LayerStack:
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
-        h_n = torch.empty(self._states, rows, self._hidden)
-        c_n = torch.empty_like(h_n) if self.cell == "lstm" else h_n
+        h_n = torch.empty(self._states, rows, self._outputs)
+        c_n = torch.empty(self._states, rows, self._hidden) if self.cell == "lstm" else h_n
         ids = (None, 0) if table is None else (x.data_ptr(), len(table))
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),

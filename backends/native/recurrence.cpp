@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#if defined(HALF_PRECISION)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 #include <pthread.h>
@@ -65,6 +65,38 @@ constexpr int tile_rows(int gates) { return std::min(8, (REGISTERS - gates - 1) 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 inline Vector broadcast(float value) { return value - Vector{}; }
+
+// The first `count` lanes in memory, of 1 to LANES. Others are not touched, and zero when loaded.
+#if defined(__AVX512F__)
+inline __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+inline Vector load_first(const float* from, int64_t count) {
+  return (Vector)_mm512_maskz_loadu_ps(first_lanes(count), from);
+}
+inline void store_first(float* to, Vector value, int64_t count) {
+  _mm512_mask_storeu_ps(to, first_lanes(count), (__m512)value);
+}
+#else
+inline Vector load_first(const float* from, int64_t count) {
+#if defined(__AVX2__)
+  const IntVector lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (Vector)_mm256_maskload_ps(from, (__m256i)(lanes < static_cast<int32_t>(count)));
+#else
+  Vector value{};
+  std::memcpy(&value, from, count * sizeof(float));
+  return value;
+#endif
+}
+// In pieces, because AMD's processors take long for a masked store.
+inline void store_first(float* to, Vector value, int64_t count) {
+  const float* from = reinterpret_cast<const float*>(&value);
+#pragma GCC unroll 4
+  for (int64_t piece = LANES / 2; piece > 0; piece /= 2) {
+    if ((count & piece) == 0) continue;
+    std::memcpy(to, from, piece * sizeof(float));
+    to += piece, from += piece;
+  }
+}
+#endif
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise functions
@@ -310,18 +342,24 @@ inline void multiply_two_blocks(const float* row, const float* weights, int64_t 
 // One layer in one direction
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Weights in the order above: for each block of units W_ih, W_hh and the biases, one for each sum.
+// Weights in the order above: for each block of units W_ih, W_hh and the biases, one for each sum. An LSTM with a
+// projection has W_hr, in groups of outputs; else it is null.
 struct Weights {
   const float* from_input;
   const float* from_state;
   const float* bias;
+  const float* projection;
 };
 
+// Vectors of the outputs of a projection that are multiplied together; the last group has the rest.
+constexpr int PROJECTED = interleaved_gates(LSTM);
+
 // x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers. With ids, x is a table of vectors, and
-// x[b, t] is that of ids[b, t]. Without h_0, or c_0, these states are zero. y has every state, even if no caller reads it.
+// x[b, t] is that of ids[b, t]. Without h_0, or c_0, these states are zero. y has every state, even if no caller reads
+// it. h has `outputs` units: as many as `hidden`, or those of the projection of m[b], which has `hidden` units.
 struct Layer {
   int cell;
-  int64_t inputs, hidden;
+  int64_t inputs, hidden, outputs;
   bool reverse;
   Weights weights;
   const int64_t* ids;
@@ -329,6 +367,7 @@ struct Layer {
   int64_t x_row, x_step;
   float *y, *h_n, *c_n;
   int64_t y_row, y_step;
+  float* m;
 };
 
 // Barrier for the threads of a team. Most waits are shorter than a microsecond, so threads spin. On cores shared with
@@ -401,15 +440,12 @@ struct Scratch {
 constexpr int64_t INPUT_ROWS = 96;
 
 inline Vector load_partial(const float* from, int64_t count) {
-  if (count >= LANES) return load(from);
-  Vector value{};
-  std::memcpy(&value, from, count * sizeof(float));
-  return value;
+  return count >= LANES ? load(from) : load_first(from, count);
 }
 
 inline void store_partial(float* to, Vector value, int64_t count) {
   if (count >= LANES) return store(to, value);
-  std::memcpy(to, &value, count * sizeof(float));
+  store_first(to, value, count);
 }
 
 // Gates of one block of units for one row: from the sums and the previous state to the new state.
@@ -444,6 +480,10 @@ class WorkerSlice {
     blocks_ = blocks * (member + 1) / team.threads - first_;
     sum_rows_ = std::max<int64_t>(INPUT_ROWS, static_cast<int64_t>(team.rows.size()));
     sums_ = scratch.sums.get();
+    const int64_t unit = layer.weights.projection == nullptr ? LANES : PROJECTED * LANES;
+    const int64_t groups = (layer.outputs + unit - 1) / unit;
+    first_output_ = std::min(layer.outputs, groups * member / team.threads * unit);
+    last_output_ = std::min(layer.outputs, groups * (member + 1) / team.threads * unit);
   }
 
   void run(int64_t steps) {
@@ -462,7 +502,7 @@ class WorkerSlice {
   int64_t unit(int64_t block) const { return (first_ + block) * LANES; }
   int64_t units(int64_t block) const { return std::min<int64_t>(LANES, layer_.hidden - unit(block)); }
   float* sums(int64_t block, int64_t row) const { return sums_ + (block * sum_rows_ + row) * STRIDE; }
-  int64_t own_units() const { return std::min(layer_.hidden, (first_ + blocks_) * LANES) - first_ * LANES; }
+  int64_t last_unit() const { return std::min(layer_.hidden, (first_ + blocks_) * LANES); }
 
   // The timestep of the row at `slot` in a step: in the reverse direction a row is read from its own end.
   int64_t time(int64_t slot, int64_t step) const {
@@ -479,7 +519,8 @@ class WorkerSlice {
   void copy_cell_state() const {
     if (CELL != LSTM) return;
     for (const int64_t row : team_.rows)
-      copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 == nullptr ? nullptr : layer_.c_0 + row * layer_.hidden);
+      copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 == nullptr ? nullptr : layer_.c_0 + row * layer_.hidden,
+                 unit(0), last_unit());
   }
 
   // x W_ih and the biases for as many timesteps as fit; returns the step after them.
@@ -516,8 +557,8 @@ class WorkerSlice {
     const float** before = scratch_.rows.data();
     for (int64_t slot = 0; slot < active; slot++) before[slot] = step == 0 ? initial(slot) : y(slot, step - 1);
     const bool has_state = step > 0 || layer_.h_0 != nullptr;
-    const int64_t depth = Recurrent::depth(layer_.hidden), size = block_size(CELL, depth);
-    const float* const* rows = has_state ? operands(active, layer_.hidden) : before;
+    const int64_t depth = Recurrent::depth(layer_.outputs), size = block_size(CELL, depth);
+    const float* const* rows = has_state ? operands(active, layer_.outputs) : before;
     const float* weights = layer_.weights.from_state + first_ * size;
     int64_t multiplied = has_state ? 0 : blocks_;
     if (CELL == LSTM && active == 1)
@@ -532,11 +573,41 @@ class WorkerSlice {
         const Vector h =
             CELL == GRU && has_state ? load_partial(before[slot] + unit(block), units(block)) : Vector{};
         float* c = layer_.c_n + team_.rows[slot] * layer_.hidden + unit(block);
-        store_partial(y(slot, step) + unit(block), apply_cell<CELL>(own, h, c, units(block)), units(block));
+        float* to = layer_.m == nullptr ? y(slot, step) : m(slot);
+        store_partial(to + unit(block), apply_cell<CELL>(own, h, c, units(block)), units(block));
       }
     }
     team_.barrier.wait();
+    if (CELL == LSTM && layer_.m != nullptr) project(step, active);
     return active;
+  }
+
+  float* m(int64_t slot) const { return layer_.m + team_.rows[slot] * layer_.hidden; }
+
+  // The states h of a timestep from m, which the whole team has computed.
+  void project(int64_t step, int64_t active) const {
+    for (int64_t slot = 0; slot < active; slot++) scratch_.rows[slot] = m(slot);
+    const float* const* rows = operands(active, layer_.hidden);
+    for (int64_t first = first_output_; first < last_output_; first += PROJECTED * LANES) {
+      switch (std::min<int64_t>(PROJECTED, (last_output_ - first + LANES - 1) / LANES)) {
+        case 1: project_group<1>(step, active, rows, first); break;
+        case 2: project_group<std::min(2, PROJECTED)>(step, active, rows, first); break;
+        case 3: project_group<std::min(3, PROJECTED)>(step, active, rows, first); break;
+        default: project_group<PROJECTED>(step, active, rows, first);
+      }
+    }
+    team_.barrier.wait();
+  }
+
+  template <int VECTORS>
+  void project_group(int64_t step, int64_t active, const float* const* rows, int64_t first) const {
+    static constexpr Vector zeros[VECTORS] = {};
+    const int64_t depth = Recurrent::depth(layer_.hidden), size = VECTORS * LANES;
+    const float* weights = layer_.weights.projection + first / LANES * Recurrent::VECTOR * depth;
+    float* sums = sums_ + blocks_ * sum_rows_ * STRIDE;
+    multiply<Recurrent, VECTORS>(active, rows, weights, depth, reinterpret_cast<const float*>(zeros), 0, sums, size);
+    for (int64_t slot = 0; slot < active; slot++)
+      std::memcpy(y(slot, step) + first, sums + slot * size, std::min(size, last_output_ - first) * sizeof(float));
   }
 
   // The states after each row's own last timestep, and zeros after it in outputs that callers read.
@@ -544,28 +615,30 @@ class WorkerSlice {
     for (size_t slot = 0; slot < team_.rows.size(); slot++) {
       const int64_t row = team_.rows[slot], length = team_.lengths[slot];
       const float* last = length == 0 ? initial(slot) : y(slot, length - 1);
-      copy_units(layer_.h_n + row * layer_.hidden, last);
+      copy_units(layer_.h_n + row * layer_.outputs, last, first_output_, last_output_);
       for (int64_t t = length; t < steps; t++)
-        std::memset(layer_.y + row * layer_.y_row + t * layer_.y_step + unit(0), 0, own_units() * sizeof(float));
+        copy_units(layer_.y + row * layer_.y_row + t * layer_.y_step, nullptr, first_output_, last_output_);
     }
   }
 
   // Null: zeros.
   const float* initial(int64_t slot) const {
-    return layer_.h_0 == nullptr ? nullptr : layer_.h_0 + team_.rows[slot] * layer_.hidden;
+    return layer_.h_0 == nullptr ? nullptr : layer_.h_0 + team_.rows[slot] * layer_.outputs;
   }
 
-  void copy_units(float* to, const float* from) const {
+  // From null: zeros.
+  static void copy_units(float* to, const float* from, int64_t first, int64_t last) {
     if (from == nullptr)
-      std::memset(to + unit(0), 0, own_units() * sizeof(float));
+      std::memset(to + first, 0, (last - first) * sizeof(float));
     else
-      std::memcpy(to + unit(0), from + unit(0), own_units() * sizeof(float));
+      std::memcpy(to + first, from + first, (last - first) * sizeof(float));
   }
 
   const Layer& layer_;
   Team& team_;
   Scratch& scratch_;
   int64_t first_, blocks_, sum_rows_;
+  int64_t first_output_, last_output_;
   float* sums_;
 };
 
@@ -675,6 +748,7 @@ class ThreadPool {
   std::mutex in_use;
   std::vector<Scratch> scratch;
   std::vector<float> interlayer[2];  // outputs of one layer, inputs of the next
+  std::vector<float> unprojected;    // states before their projection
 
  private:
   void end() {
@@ -843,8 +917,8 @@ struct LinearLayer {
 // All layers
 // ---------------------------------------------------------------------------------------------------------------------
 
-// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise, or null if nobody reads it. h and c are
-// [layers * directions, rows, hidden]. With ids, x is as in Layer.
+// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise, or null if nobody reads it. c is
+// [layers * directions, rows, hidden], and h likewise with `outputs`. With ids, x is as in Layer.
 struct Batch {
   int64_t rows, steps;
   const int64_t* lengths;
@@ -867,11 +941,11 @@ bool are_in_table(const Batch& batch, int64_t table_rows) {
   return true;
 }
 
-// A stack of layers. The caller owns the memory of the weights.
+// A stack of layers, whose states have `outputs` units. The caller owns the memory of the weights.
 struct LayerStack {
   ThreadPool* pool;
   int cell;
-  int64_t layers, directions, inputs, hidden;
+  int64_t layers, directions, inputs, hidden, outputs;
   std::vector<Weights> weights;
 
   void run(const Batch& batch) const {
@@ -879,17 +953,19 @@ struct LayerStack {
     const int64_t inner = batch.y == nullptr ? layers : layers - 1;  // layers whose outputs no caller reads
     for (int64_t side = 0; side < std::min<int64_t>(inner, 2); side++) {
       std::vector<float>& interlayer = pool->interlayer[side];
-      interlayer.resize(std::max<size_t>(interlayer.size(), batch.rows * batch.steps * directions * hidden));
+      interlayer.resize(std::max<size_t>(interlayer.size(), batch.rows * batch.steps * directions * outputs));
     }
+    const bool projects = weights.front().projection != nullptr;
+    if (projects) pool->unprojected.resize(std::max<size_t>(pool->unprojected.size(), batch.rows * hidden));
     std::vector<Layer> calls;
     for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
     std::vector<Team> teams = assign_rows(pool->threads(), batch.rows, batch.lengths);
     const int each = teams.front().threads;
     const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
-    const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, layers > 1 ? directions * hidden : 0}));
-    for (Scratch& scratch : pool->scratch)
-      scratch.reserve(most_rows, operand_size, most_blocks * sums_of(cell) * LANES * most_rows);
+    const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, directions * outputs}));
+    const int64_t row_vectors = most_blocks * sums_of(cell) + (projects ? PROJECTED : 0);
+    for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, operand_size, row_vectors * LANES * most_rows);
     pool->run([&](int index) {
       Team& team = teams[index / each];
       for (int64_t slot = 0; slot < layers * directions; slot++) {
@@ -903,12 +979,13 @@ struct LayerStack {
   // The first layer reads x and the last one writes y. Each layer between reads the outputs of the one before it.
   Layer layer(const Batch& batch, int64_t slot) const {
     const int64_t index = slot / directions, direction = slot % directions;
-    const int64_t width = directions * hidden, state = slot * batch.rows * hidden;
+    const int64_t width = directions * outputs, state = slot * batch.rows * outputs, cells = slot * batch.rows * hidden;
     Layer one{};
     one.cell = cell;
-    one.hidden = hidden;
+    one.hidden = hidden, one.outputs = outputs;
     one.reverse = direction == 1;
     one.weights = weights[slot];
+    if (one.weights.projection != nullptr) one.m = pool->unprojected.data();
     if (index == 0) {
       one.inputs = inputs, one.ids = batch.ids;
       one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
@@ -921,16 +998,30 @@ struct LayerStack {
     } else {
       one.y = pool->interlayer[index % 2].data(), one.y_row = batch.steps * width, one.y_step = width;
     }
-    one.y += direction * hidden;
+    one.y += direction * outputs;
     one.h_0 = batch.h_0 == nullptr ? nullptr : batch.h_0 + state;
     one.h_n = batch.h_n + state;
     if (cell == LSTM) {
-      one.c_0 = batch.c_0 == nullptr ? nullptr : batch.c_0 + state;
-      one.c_n = batch.c_n + state;
+      one.c_0 = batch.c_0 == nullptr ? nullptr : batch.c_0 + cells;
+      one.c_n = batch.c_n + cells;
     }
     return one;
   }
 };
+
+// Null: out of memory. `each`: the pointers to the weights of a layer in one direction.
+void* open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
+                 int64_t outputs, const float* const* weights, int each) {
+  try {
+    std::vector<Weights> own;
+    for (int64_t slot = 0; slot < layers * directions; slot++, weights += each)
+      own.push_back({weights[0], weights[1], weights[2], each == 4 ? weights[3] : nullptr});
+    auto* threads = static_cast<ThreadPool*>(pool);
+    return new LayerStack{threads, cell, layers, directions, inputs, hidden, outputs, std::move(own)};
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -962,14 +1053,12 @@ void recurrence_wake_pool(void* pool) { static_cast<ThreadPool*>(pool)->wake(); 
 // weights has three pointers for each layer and direction, as in Weights. Null: out of memory.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
                             const float* const* weights) {
-  try {
-    std::vector<Weights> own;
-    for (int64_t slot = 0; slot < layers * directions; slot++, weights += 3)
-      own.push_back({weights[0], weights[1], weights[2]});
-    return new LayerStack{static_cast<ThreadPool*>(pool), cell, layers, directions, inputs, hidden, std::move(own)};
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+  return open_stack(pool, cell, layers, directions, inputs, hidden, hidden, weights, 3);
+}
+// The same for an LSTM whose states h are projected to `outputs` units: weights has four pointers.
+void* recurrence_open_projected_stack(void* pool, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
+                                      int64_t outputs, const float* const* weights) {
+  return open_stack(pool, LSTM, layers, directions, inputs, hidden, outputs, weights, 4);
 }
 void recurrence_close_stack(void* stack) { delete static_cast<LayerStack*>(stack); }
 

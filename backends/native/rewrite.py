@@ -45,7 +45,7 @@ class NativeSource(NamedTuple):
 def native_source(program: ExportedProgram) -> NativeSource:
     """Return the source of a program that calls layers of the recurrent library.
 
-    Unsupported calls (another dtype, projections, weights that the program computes) stay with torch.
+    Unsupported calls (another dtype, weights that the program computes) stay with torch.
 
     Raises:
         CompileError: source cannot express an operator.
@@ -78,12 +78,12 @@ def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
     """Replace one call if it is supported."""
     arguments: Any = node.args
     if node.target is _LSTM:
-        x, lengths, h_0, c_0, own, bias, layers, both, _ = arguments
+        x, lengths, h_0, c_0, own, _, layers, both, _ = arguments
         cell, states = "lstm", [h_0, c_0]
     else:
-        x, lengths, h_0, own, cell, bias, layers, both = arguments
+        x, lengths, h_0, own, cell, _, layers, both = arguments
         states = [h_0]
-    if not _supports_weights(own, bias, layers, both, weights) or not _are_float32(x, *states):
+    if not _are_constants(own, weights) or not _are_float32(x, *states):
         return
     given = [None if _are_zeros(state) else state for state in states]
     options = [cell, own, layers, 2 if both else 1, _is_time_major(node), any(user.args[1] == 0 for user in node.users)]
@@ -104,12 +104,6 @@ def _is_embedding(x: Node, weights: Mapping[Node, str]) -> bool:
         return False
     table, ids = x.args[:2]
     return _are_constants((table,), weights) and isinstance(ids, Node) and ids.meta["val"].dim() == 2
-
-
-def _supports_weights(own: Any, bias: Any, layers: Any, both: Any, weights: Mapping[Node, str]) -> bool:
-    """Whether the call's own weights are constants of float32 without a projection."""
-    each = len(own) // (layers * (2 if both else 1))
-    return each == (4 if bias else 2) and _are_constants(own, weights)
 
 
 def _are_constants(tensors: Sequence[Any], weights: Mapping[Node, str]) -> bool:

@@ -30,16 +30,21 @@ void write_values(const std::vector<float>& values) { fwrite(values.data(), size
 
 int run_layers(void* pool) {
   const int64_t cell = read_number(), layers = read_number(), directions = read_number();
-  const int64_t inputs = read_number(), hidden = read_number(), rows = read_number(), steps = read_number();
+  const int64_t inputs = read_number(), hidden = read_number(), projected = read_number();
+  const int64_t rows = read_number(), steps = read_number(), outputs = projected == 0 ? hidden : projected;
   const std::vector<int64_t> lengths = read_array<int64_t>();
   std::vector<std::vector<float>> weights;
   std::vector<const float*> addresses;
-  for (int64_t part = 0; part < 3 * layers * directions; part++) weights.push_back(read_array<float>());
+  const int64_t parts = (projected == 0 ? 3 : 4) * layers * directions;
+  for (int64_t part = 0; part < parts; part++) weights.push_back(read_array<float>());
   for (const std::vector<float>& one : weights) addresses.push_back(one.data());
   const std::vector<float> x = read_array<float>(), h_0 = read_array<float>(), c_0 = read_array<float>();
-  const int64_t width = directions * hidden;
+  const int64_t width = directions * outputs;
   std::vector<float> y(rows * steps * width), h_n(h_0.size()), c_n(c_0.size());
-  void* stack = recurrence_open_stack(pool, static_cast<int>(cell), layers, directions, inputs, hidden, addresses.data());
+  void* stack = projected == 0 ? recurrence_open_stack(pool, static_cast<int>(cell), layers, directions, inputs, hidden,
+                                                       addresses.data())
+                               : recurrence_open_projected_stack(pool, layers, directions, inputs, hidden, projected,
+                                                                 addresses.data());
   const int status = recurrence_run_batch(stack, rows, steps, lengths.data(), nullptr, 0, x.data(), steps * inputs, inputs,
                                     h_0.data(), c_0.empty() ? nullptr : c_0.data(), y.data(), steps * width, width, h_n.data(),
                                     c_n.empty() ? nullptr : c_n.data());

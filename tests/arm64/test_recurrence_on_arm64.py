@@ -81,13 +81,14 @@ def layers_of(driver: Driver, shape: Shape, core: nn.RNNBase, batch: Batch, thre
         for part in pack_recurrence(shape.cell, weights[first : first + each], driver.lanes, interleave)
     ]
     rows, steps = batch.x.shape[:2]
-    header = (CELLS.index(shape.cell), shape.layers, shape.directions, shape.inputs, shape.hidden, rows, steps)
+    sizes = (shape.inputs, shape.hidden, shape.projected, rows, steps)
+    header = (CELLS.index(shape.cell), shape.layers, shape.directions, *sizes)
     arrays = [batch.lengths, *packed, batch.x, batch.h_0, batch.c_0]
-    flat = driver.run("layers", threads, struct.pack("<7q", *header) + b"".join(map(array, arrays)))
-    sizes = [(rows, steps, shape.directions * shape.hidden), batch.h_0.shape]
-    sizes += [batch.h_0.shape] if batch.c_0 is not None else []
-    parts = flat.split([torch.Size(size).numel() for size in sizes])
-    return [part.view(size) for part, size in zip(parts, sizes, strict=True)]
+    flat = driver.run("layers", threads, struct.pack("<8q", *header) + b"".join(map(array, arrays)))
+    found = [(rows, steps, shape.directions * batch.h_0.shape[2]), batch.h_0.shape]
+    found += [batch.c_0.shape] if batch.c_0 is not None else []
+    parts = flat.split([torch.Size(size).numel() for size in found])
+    return [part.view(size) for part, size in zip(parts, found, strict=True)]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -100,6 +101,17 @@ def test_layers_equal_every_row_alone(
 ) -> None:
     """With lengths from 0 on, and NaN in the padding."""
     shape = Shape(cell, inputs=5, hidden=hidden, layers=layers, directions=directions, bias=hidden != 7)
+    batch = batch_for(shape, [9, 0, 4, 9, 1, 7], 9, garbage=float("nan"))
+    core = shape.core()
+
+    assert error(layers_of(driver, shape, core, batch, threads), alone(core, batch)) <= 2e-6
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("projected", [1, 6, 16, 23])
+def test_layers_with_a_projection_equal_every_row_alone(driver: Driver, projected: int, threads: int) -> None:
+    """With lengths from 0 on, and NaN in the padding."""
+    shape = Shape(inputs=5, hidden=33, layers=2, directions=2, projected=projected)
     batch = batch_for(shape, [9, 0, 4, 9, 1, 7], 9, garbage=float("nan"))
     core = shape.core()
 

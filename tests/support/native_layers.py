@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,18 @@ class Shape:
     layers: int = 1
     directions: int = 1
     bias: bool = True
+    projected: int = 0
+    """Units of an LSTM's projection; 0: none."""
+
+    def with_projections(self) -> list[Shape]:
+        """This shape and, for an LSTM, those with projections of sizes around those of registers."""
+        sizes = [size for size in (1, 4, 7, 16, 33, 65) if self.cell == "lstm" and size < self.hidden]
+        return [self, *(replace(self, projected=size) for size in sizes)]
 
     def core(self) -> nn.RNNBase:
         """Torch's layers, with weights that are always the same."""
         options: dict[str, Any] = {"nonlinearity": self.cell[4:]} if self.cell.startswith("rnn") else {}
+        options |= {"proj_size": self.projected} if self.projected else {}
         kind: Callable[..., nn.RNNBase] = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.cell, nn.RNN)
         torch.manual_seed(self.hidden * 31 + self.inputs)
         both = self.directions == 2
@@ -104,12 +113,13 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
     """A batch of random values, with `garbage` on the padding."""
     generator = torch.Generator().manual_seed(sum(lengths) + steps)
     x = torch.randn(len(lengths), steps, shape.inputs, generator=generator) * scale
-    sizes = (shape.layers * shape.directions, len(lengths), shape.hidden)
-    states = torch.randn(2, *sizes, generator=generator)
+    sizes = (shape.layers * shape.directions, len(lengths))
+    h_0 = torch.randn(*sizes, shape.projected or shape.hidden, generator=generator)
+    c_0 = torch.randn(*sizes, shape.hidden, generator=generator)
     real = torch.tensor(lengths, dtype=torch.int64)
     padding = torch.arange(steps)[None, :] >= real[:, None]
     x = torch.where(padding[:, :, None], garbage, x)
-    return Batch(x, real, states[0], states[1] if shape.cell == "lstm" else None)
+    return Batch(x, real, h_0, c_0 if shape.cell == "lstm" else None)
 
 
 def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
@@ -138,8 +148,10 @@ def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tenso
     states = [state.to(dtype) for state in (row.h_0, row.c_0) if state is not None]
     if row.x.shape[1] == 0:  # torch refuses no timesteps; the library returns the given states
         directions = 2 if core.bidirectional else 1
-        return [torch.zeros(1, 0, directions * core.hidden_size, dtype=dtype), *states]
-    y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])
+        return [torch.zeros(1, 0, directions * states[0].shape[2], dtype=dtype), *states]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+        y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])
     return [y, *(last if len(states) == 2 else [last])]
 
 

@@ -39,6 +39,9 @@ struct Floats {
 struct Shape {
   int cell;  // 0: LSTM, 1: GRU, 2 and 3: RNN
   int64_t inputs, hidden, layers, directions;
+  int64_t projected = 0;  // units of an LSTM's projection; 0: none
+
+  int64_t outputs() const { return projected == 0 ? hidden : projected; }
 };
 
 int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
@@ -48,11 +51,13 @@ std::vector<Floats> weights_of(const Shape& shape, std::mt19937& random) {
   const int64_t units = round_up(shape.hidden, recurrence_lanes());
   std::vector<Floats> weights;
   for (int64_t layer = 0; layer < shape.layers; layer++) {
-    const int64_t inputs = layer == 0 ? shape.inputs : shape.directions * shape.hidden;
+    const int64_t inputs = layer == 0 ? shape.inputs : shape.directions * shape.outputs();
     for (int64_t direction = 0; direction < shape.directions; direction++) {
       weights.emplace_back(units * gates * inputs, &random);
-      weights.emplace_back(units * gates * shape.hidden, &random);
+      weights.emplace_back(units * gates * shape.outputs(), &random);
       weights.emplace_back(units * sums, &random);
+      if (shape.projected != 0)
+        weights.emplace_back(round_up(shape.projected, recurrence_lanes()) * shape.hidden, &random);
     }
   }
   return weights;
@@ -74,9 +79,10 @@ struct Batch {
 Outputs run(void* pool, void* stack, const Shape& shape, const Batch& batch, unsigned seed) {
   std::mt19937 random(seed);
   const auto rows = static_cast<int64_t>(batch.lengths.size());
-  const int64_t states = shape.layers * shape.directions * rows * shape.hidden, width = shape.directions * shape.hidden;
-  const Floats x(rows * batch.steps * shape.inputs, &random), h_0(states, &random), c_0(states, &random);
-  const Floats y(rows * batch.steps * width), h_n(states), c_n(states);
+  const int64_t states = shape.layers * shape.directions * rows, width = shape.directions * shape.outputs();
+  const Floats x(rows * batch.steps * shape.inputs, &random), y(rows * batch.steps * width);
+  const Floats h_0(states * shape.outputs(), &random), h_n(states * shape.outputs());
+  const Floats c_0(states * shape.hidden, &random), c_n(states * shape.hidden);
   const int64_t y_row = batch.time_major ? width : batch.steps * width;
   const int64_t y_step = batch.time_major ? rows * width : width;
   const bool lstm = shape.cell == 0;
@@ -96,8 +102,11 @@ std::vector<Outputs> outputs_of(const Shape& shape, const std::vector<Batch>& ba
   std::vector<const float*> addresses;
   for (const Floats& one : weights) addresses.push_back(one.data.get());
   void* pool = recurrence_open_pool(threads);
-  void* stack = recurrence_open_stack(pool, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden,
-                                      addresses.data());
+  void* stack = shape.projected == 0
+                    ? recurrence_open_stack(pool, shape.cell, shape.layers, shape.directions, shape.inputs,
+                                            shape.hidden, addresses.data())
+                    : recurrence_open_projected_stack(pool, shape.layers, shape.directions, shape.inputs,
+                                                      shape.hidden, shape.projected, addresses.data());
   if (pool == nullptr || stack == nullptr) std::abort();
   std::vector<Outputs> found(batches.size()), again(batches.size());
   const auto all = [&](std::vector<Outputs>& outputs) {
@@ -163,11 +172,12 @@ int main(int count, char** arguments) {
     batches.push_back({std::vector<int64_t>(130, 2), 2, true});
     batches.push_back({{70, 1, 33}, 70, false});
   }
-  std::vector<Shape> shapes = {{0, 5, 17, 2, 2}, {1, 3, 9, 1, 2}, {2, 5, 8, 2, 1}, {3, 1, 1, 1, 1}};
+  std::vector<Shape> shapes = {{0, 5, 17, 2, 2}, {1, 3, 9, 1, 2}, {2, 5, 8, 2, 1}, {3, 1, 1, 1, 1}, {0, 5, 19, 2, 2, 7}};
   if (all) {
     for (int cell = 0; cell < 4; cell++) {
       for (const int64_t hidden : {1, 16, 33, 70}) shapes.push_back({cell, hidden % 7 + 1, hidden, 2, 1 + cell % 2});
     }
+    for (const int64_t projected : {1, 16, 33, 69}) shapes.push_back({0, 3, 70, 2, 2, projected});
   }
   int trials = 0;
   for (const Shape& shape : shapes) {

@@ -37,7 +37,7 @@ shapes = st.builds(
     layers=st.integers(1, 3),
     directions=st.integers(1, 2),
     bias=st.booleans(),
-)
+).flatmap(lambda shape: st.sampled_from(shape.with_projections()))
 pytestmark = pytest.mark.skipif(not HALVES, reason="not run: this kind of machine has no half precision")
 
 

@@ -83,6 +83,20 @@ def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> No
     assert not pack_linear(weight, None, block)[1].any()
 
 
+@given(outputs=st.integers(1, 40), hidden=st.integers(1, 5), lanes=st.sampled_from((1, 4, 8)), group=st.integers(1, 4))
+def test_a_projection_is_a_cell_with_a_gate_for_each_register(
+    outputs: int, hidden: int, lanes: int, group: int
+) -> None:
+    """Its outputs are in groups of registers, and those that fill the last register are zero."""
+    w_ih, w_hh, w_hr = torch.zeros(4 * hidden, 1), torch.zeros(4 * hidden, outputs), torch.randn(outputs, hidden)
+    *_, packed = pack_recurrence("lstm", [w_ih, w_hh, w_hr], lanes, group)
+    vectors = -(-outputs // lanes)
+    found = unpacked(packed, vectors, lanes, hidden, lanes, group)
+
+    assert torch.equal(found[:outputs], w_hr)
+    assert not found[outputs:].any()
+
+
 def test_the_given_weights_stay_as_they_are() -> None:
     """They are the only copy, which other programs share."""
     weights = [torch.randn(8, 4), torch.randn(8, 2), torch.randn(8), torch.randn(8)]

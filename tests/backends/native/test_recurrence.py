@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -23,11 +24,11 @@ shapes = st.builds(
     Shape,
     cell=st.sampled_from(CELLS),
     inputs=st.sampled_from((1, 2, 7, 16)),
-    hidden=st.sampled_from(AWKWARD),
+    hidden=st.sampled_from((*AWKWARD, 70)),
     layers=st.integers(1, 4),
     directions=st.integers(1, 2),
     bias=st.booleans(),
-)
+).flatmap(lambda shape: st.sampled_from(shape.with_projections()))
 
 
 @st.composite
@@ -114,9 +115,9 @@ def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int) -> None
 def test_states_that_are_not_given_are_zero(isa: str, shape: Shape, batch: tuple[list[int], int], threads: int) -> None:
     """Outputs are those of zeros."""
     values = batch_for(shape, *batch)
-    zeros = torch.zeros_like(values.h_0)
+    h_0, c_0 = torch.zeros_like(values.h_0), None if values.c_0 is None else torch.zeros_like(values.c_0)
     stack = stack_of(shape, shape.core(), pool(isa, threads))
-    expected = answers_of(stack, Batch(values.x, values.lengths, zeros, None if values.c_0 is None else zeros))
+    expected = answers_of(stack, Batch(values.x, values.lengths, h_0, c_0))
 
     for one, other in zip(stack.run(values.x, values.lengths, None, None), expected, strict=False):
         assert one is not None
@@ -139,11 +140,41 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, 
 
 
 @per_instructions
+@settings(max_examples=30)
+@given(
+    shape=shapes.filter(lambda shape: shape.layers == 1 and not shape.projected),
+    batch=ragged(),
+    threads=st.integers(1, 3),
+)
+def test_hidden_units_that_fill_the_registers_change_no_bit(
+    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int
+) -> None:
+    """A layer of any size has the outputs of one that is filled up with units whose weights are zero."""
+    filled = replace(shape, hidden=-(-shape.hidden // 16) * 16)
+    core, wide, values = shape.core(), filled.core(), batch_for(shape, *batch)
+    missing = (0, filled.hidden - shape.hidden)
+    for name, weight in core.named_parameters():
+        gates = weight.detach().unflatten(0, (-1, shape.hidden))
+        own = nn.functional.pad(gates.movedim(1, -1), missing).movedim(-1, 1).flatten(0, 1)
+        wide.get_parameter(name).data = nn.functional.pad(own, missing) if "weight_hh" in name else own
+    states = [None if one is None else nn.functional.pad(one, missing) for one in (values.h_0, values.c_0)]
+    assert states[0] is not None
+    given = Batch(values.x, values.lengths, states[0], states[1])
+
+    found = answers_of(stack_of(shape, core, pool(isa, threads)), values)
+    expected = answers_of(stack_of(filled, wide, pool(isa, threads)), given)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(
+            one.unflatten(2, (-1, shape.hidden)), other.unflatten(2, (-1, filled.hidden))[..., : shape.hidden]
+        )
+
+
+@per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e30, 3e38, 1e-42])
 def test_values_of_a_row_do_not_affect_other_rows(isa: str, cell: str, poison: float) -> None:
     """Rows share registers and threads, but no values."""
-    shape = Shape(cell, hidden=17, layers=2, directions=2)
+    shape = Shape(cell, hidden=17, layers=2, directions=2, projected=5 if cell == "lstm" else 0)
     stack, batch = stack_of(shape, shape.core(), pool(isa, 3)), batch_for(shape, [6, 5, 6, 1, 6], 6)
     before = answers_of(stack, batch)
     batch.x[2] = poison
@@ -248,7 +279,7 @@ def test_a_linear_layer_equals_torchs(
 def test_several_threads_may_call_at_once(isa: str) -> None:
     """Each gets its own answers, from shared layers and threads."""
     threads = pool(isa, 3)
-    shapes = (Shape(hidden=17, layers=2, directions=2), Shape("gru", hidden=33))
+    shapes = (Shape(hidden=17, layers=2, directions=2, projected=6), Shape("gru", hidden=33))
     stacks = [stack_of(shape, shape.core(), threads) for shape in shapes]
     batches = [batch_for(shape, [5, 9, 1, 9, 3, 7, 2, 9] * 3, 9) for shape in shapes]
     wanted = [answers_of(stack, batch) for stack, batch in zip(stacks, batches, strict=True)]

@@ -74,12 +74,12 @@ class Over(nn.Module):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
-def test_the_kernel_takes_all_but_projections(case: Case) -> None:
-    """Every cell is supported, with or without lengths and states."""
+def test_the_kernel_takes_every_recurrent_layer(case: Case) -> None:
+    """Every cell is supported, with or without a projection, lengths and states."""
     module = Recurrent(case).eval()
     over = rewritten(module, *ragged_batch(0.0))
 
-    assert taken(over) == ([] if case.projected else ["recurrence"])
+    assert taken(over) == ["recurrence"]
     for garbage in (0.0, float("nan")) if case.ragged else (0.0,):
         inputs = ragged_batch(garbage)
         assert largest_error(over(*inputs), module.alone(*inputs)) <= 1e-5
