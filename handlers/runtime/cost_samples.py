@@ -8,6 +8,7 @@ as long each time, so that only the waiting tells.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import NamedTuple, Optional
 
 from ...bucketing.cost_contradictions import NOISE, Contradiction, contradictions
@@ -17,7 +18,7 @@ _WAITING = 0.1
 """Largest share of its time for which an undisturbed slice waits for cores, over all threads."""
 _AGREEING = 2
 """Undisturbed slices that must show about the same cost."""
-_SHOWN = 3
+_SHOWN = 2
 """Contradictions that are told."""
 
 
@@ -112,7 +113,7 @@ def contradiction_doubts(costs: Mapping[CostKey, float]) -> tuple[str, ...]:
 
 def _waiting(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:
     waiting = {
-        key: min(one.waiting for one in own)
+        key: median(one.waiting for one in own)
         for key, own in slices.items()
         if sum(one.is_undisturbed for one in own) < _AGREEING
     }
@@ -120,8 +121,8 @@ def _waiting(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:
         return None
     worst = max(waiting, key=waiting.__getitem__)
     return (
-        f"{len(waiting)} of {len(slices)} costs were measured while threads waited for cores (for {worst} at least "
-        f"{waiting[worst]:.0%} of the time): other processes used the cores, or there are fewer cores than threads"
+        f"{len(waiting)} of {len(slices)} costs were measured while threads waited for cores ({waiting[worst]:.0%} of "
+        f"the time of {worst}): other processes used the cores, or there are fewer cores than threads"
     )
 
 

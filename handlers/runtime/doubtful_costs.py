@@ -39,7 +39,7 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
         _log.warning(
             "the costs of this archive are doubtful (%s), and its programs take too long to measure them while it "
             "loads: run `neuron-lstm calibrate` on this host",
-            "; ".join(reasons),
+            reasons[0],
         )
         return archive
     left = doubts(taken)
@@ -49,11 +49,11 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
         logging.WARNING if left else logging.INFO,
         "the costs of this archive are doubtful (%s): %d of %d were measured here, a call takes %.2f times as long in "
         "the median%s",
-        "; ".join(reasons),
+        reasons[0],
         len(taken),
         len(known),
         median(milliseconds / known[key] for key, milliseconds in costs.items()),
-        f"; they are still doubtful: {'; '.join(left)}; run `neuron-lstm calibrate` while nothing else runs here"
+        f"; they are still doubtful ({left[0]}): run `neuron-lstm calibrate` while nothing else runs here"
         if left
         else "",
     )
