@@ -114,7 +114,7 @@ class CostMeasurement:
     threads: Annotated[int, _positive]
     """Threads that each call could use."""
     doubts: tuple[str, ...] = ()
-    """Reasons, for people, why the costs cannot be believed: other work ran on the machine. Empty: they can."""
+    """Reasons, for people, why the costs cannot be believed. Empty: they can."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Manifest:
     and every other row has one. They tell what padding costs. Empty: padding costs as much as data.
     """
     measurement: Annotated[Optional[CostMeasurement], LeftOut(None)] = None
-    """How the costs were measured; None: they are a compiler's estimates, or packaging did not say."""
+    """Conditions of the measured costs; None: they are a compiler's estimates, or packaging did not say."""
     weights: Optional[RelativePath] = None
     """The user's serialized file: the only copy of the weights."""
     constants: Optional[RelativePath] = None

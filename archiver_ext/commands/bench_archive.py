@@ -87,7 +87,7 @@ class BenchmarkResult:
         return 0.0 if self.stops_rows else self.bucket_padding_ratio(strategy)
 
     def bucket_padding_ratio(self, strategy: str) -> float:
-        """Return the share of the timesteps of all buckets that is padding: other layers compute it in any case."""
+        """Return the share of the timesteps of all buckets that is padding, which other layers compute."""
         return 1 - self.timesteps / self.strategies[strategy].bucket_timesteps
 
 

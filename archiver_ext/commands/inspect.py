@@ -111,7 +111,10 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
 def print_manifest(
     manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = (), on_cpu: Sequence[str] = ()
 ) -> None:
-    """Print the manifest of an archive for people, the cost of a session's next timestep, and operators on the CPU."""
+    """Print the manifest of an archive for people.
+
+    Then the cost of a session's next timestep, and the operators that run on the CPU.
+    """
     from rich.markup import escape
 
     from ..tables import make_table

@@ -94,7 +94,7 @@ def time_undisturbed(
     meters: Meters = METERS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[KeyT, tuple[float, ...]], list[KeyT]]:
-    """Time each call as `time_interleaved` does, and once more in as many rounds where it did not have its cores.
+    """Time each call as `time_interleaved` does, and again where it did not have its cores.
 
     Returns the seconds of the undisturbed slices of each call, and the calls that had too few: all their slices count.
     """

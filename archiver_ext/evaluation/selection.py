@@ -69,7 +69,7 @@ class CandidateResult:
     own end.
     """
     measurement: CostMeasurement | None = None
-    """How the costs were measured; None: they are estimates."""
+    """Conditions of the measured costs; None: they are estimates."""
     simulation: str | None = None
     """Description of the emulated device, where `milliseconds` are the compiler's estimates.
 

@@ -62,7 +62,10 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
 
 
 def doubts_of(manifest: Manifest) -> tuple[str, ...]:
-    """Say why an archive's costs cannot be believed: by its manifest, else because they contradict each other."""
+    """Say why an archive's costs cannot be believed.
+
+    By its manifest, else because they contradict each other.
+    """
     marked = () if manifest.measurement is None else manifest.measurement.doubts
     return marked or contradiction_doubts(costs_of(manifest))
 
@@ -100,9 +103,9 @@ def corners_first(keys: Sequence[CostKey]) -> list[CostKey]:
 def believable(
     known: Mapping[CostKey, float], taken: Mapping[CostKey, Sequence[Slice]], left: Sequence[str]
 ) -> dict[CostKey, float]:
-    """Choose the costs to plan by: those measured here; the smaller ones while these are doubtful (`left`) too.
+    """Choose the costs to plan by: those measured here.
 
-    Other work only makes calls longer.
+    The smaller ones of both where these are doubtful (`left`) too: other work only makes calls longer.
     """
     measured = {key: cost_ms(own) for key, own in taken.items()}
     return {key: min(own, known[key]) for key, own in measured.items()} if left else measured

@@ -25,7 +25,10 @@ class Effort:
     fewest: int = 3
     """Slices of each key."""
     slice_ms: float = 1.5
-    """Milliseconds of timed calls in a slice, at least one call: time enough to read how long threads have waited."""
+    """Milliseconds of timed calls in a slice, at least one call.
+
+    Time enough to read how long threads have waited.
+    """
     repeated: float = 2.0
     """Most time of repetitions, relative to that of the measurement before them."""
     repeated_ms: float = 3000.0
@@ -89,7 +92,10 @@ def measure(
 
 
 def keys_to_repeat(slices: Mapping[CostKey, Sequence[Slice]]) -> list[CostKey]:
-    """Choose the keys to measure again: those that are not settled; if all are, those that contradict each other."""
+    """Choose the keys to measure again.
+
+    Those that are not settled; if all are, those that contradict each other.
+    """
     unsettled = [key for key, own in slices.items() if not is_settled(own)]
     if unsettled:
         return unsettled
