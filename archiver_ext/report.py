@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..backends.compile_job import CompileResult
+from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
+from .cost_report import cost_lines, doubt_lines
 from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.selection import CandidateResult
 from .host_needs import PYTHON, machine, software
@@ -28,17 +30,24 @@ def print_result(outcome: PackagingResult, console: Console) -> None:
 def _table(outcome: PackagingResult) -> Table:
     trials = (outcome.selected, *outcome.others)
     estimated = any(trial.estimates for trial in trials)
-    numbers = ("compile s", "size", "max error", "measured ms", *["estimate us"] * estimated)
+    padded = any(trial.padding for trial in trials)
+    numbers = (
+        *("compile s", "size", "max error", "measured ms"),
+        *["padded ms"] * padded,
+        *["estimate us"] * estimated,
+    )
     table = make_table("bucket", "backend", numbers=numbers)
     for trial in trials:
-        for row in _rows(trial, outcome.config.grid.buckets):
-            table.add_row(*row[: len(table.columns)], style=None if trial is outcome.selected else "dim")
+        for *row, padding_cost, estimate in _rows(trial, outcome.config.grid.buckets):
+            cells = (*row, *[padding_cost] * padded, *[estimate] * estimated)
+            table.add_row(*cells, style=None if trial is outcome.selected else "dim")
         table.add_section()
     return table
 
 
 def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
     """One row per bucket; a program for every bucket shows its compilation in the first row only."""
+    padding = CostModel(trial.padding) if trial.padding else None
     own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
     for index, bucket in enumerate(buckets):
         compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
@@ -48,6 +57,7 @@ def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple
             *_cost(compiled),
             f"{trial.verified[bucket].max_error:.1e}",
             f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "emulated",
+            "" if padding is None else f"{padding.of(bucket):.3f}",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
 
@@ -81,8 +91,10 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     for omitted in outcome.omitted:
         yield f"{omitted.backend} was left out: {omitted.reason}"
     yield _selected(outcome)
-    if outcome.cpu_operators:
-        yield f"operators on the CPU beside {outcome.selected.backend}: {', '.join(outcome.cpu_operators)}"
+    selected = outcome.selected
+    yield from cost_lines(selected.backend, selected.measurement, bool(selected.padding), outcome.cpu_operators)
+    yield from doubt_lines(selected.measurement)
+    yield from _doubtful_others(outcome)
     yield _precision(outcome)
     if outcome.selected.simulation is not None:
         by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
@@ -92,6 +104,17 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
         )
     yield f"runs on {software(_requires(outcome), outcome.manifest.host)}; {machine(outcome.manifest.host)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
+
+
+def _doubtful_others(outcome: PackagingResult) -> Iterator[str]:
+    """The doubt of the choice, where the costs of engines are doubtful."""
+    trials = (outcome.selected, *outcome.others)
+    doubtful = [trial.backend for trial in trials if trial.measurement is not None and trial.measurement.doubts]
+    if doubtful and outcome.others:
+        yield (
+            f"another engine may be faster than {outcome.selected.backend}, because the measurements of "
+            f"{' and '.join(doubtful)} are doubtful: package again while nothing else runs here"
+        )
 
 
 def _requires(outcome: PackagingResult) -> list[dict[str, str]]:
@@ -133,7 +156,8 @@ def _precision(outcome: PackagingResult) -> str:
 def to_json(outcome: PackagingResult) -> dict[str, Any]:
     """Return the report for machines.
 
-    Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket. `notes`
+    Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket;
+    `padding_milliseconds` those of one with as much padding as possible, where that was measured apart. `notes`
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
     `engines` were compiled for every bucket, `left_out` for a few of them, and `dropped` failed.
     """
@@ -171,11 +195,14 @@ def _omitted(omitted: OmittedEngine) -> dict[str, Any]:
 
 
 def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
+    padding = CostModel(trial.padding) if trial.padding else None
     return {
         "backend": trial.backend,
         "precision": trial.precision,
         "kept": trial is outcome.selected,
         "total_ms": trial.total_ms,
+        "threads": None if trial.measurement is None else trial.measurement.threads,
+        "doubts": [] if trial.measurement is None else trial.measurement.doubts,
         "programs": [
             {
                 "part": compiled.job.part,
@@ -192,6 +219,7 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
                 "max_error": trial.verified[bucket].max_error,
                 "worst_ratio": trial.verified[bucket].worst_ratio,
                 "milliseconds": trial.milliseconds[bucket],
+                "padding_milliseconds": None if padding is None else padding.of(bucket),
                 "estimate_us": trial.estimates.get(bucket),
             }
             for bucket in outcome.config.grid.buckets

@@ -108,6 +108,16 @@ class MeasuredCost:
 
 
 @dataclass(frozen=True)
+class CostMeasurement:
+    """The conditions under which the costs were measured."""
+
+    threads: Annotated[int, _positive]
+    """Threads that each call could use."""
+    doubts: tuple[str, ...] = ()
+    """Reasons, for people, why the costs cannot be believed. Empty: they can."""
+
+
+@dataclass(frozen=True)
 class MeasuredError:
     """Largest |output - eager| of the whole model, with all calls made in one bucket."""
 
@@ -161,6 +171,8 @@ class Manifest:
     """For a backend that stops each row at its own end: calls in which one row has all the timesteps
     and every other row has one. They tell what padding costs. Empty: padding costs as much as data.
     """
+    measurement: Annotated[Optional[CostMeasurement], LeftOut(None)] = None
+    """Conditions of the measured costs; None: they are a compiler's estimates, or packaging did not say."""
     weights: Optional[RelativePath] = None
     """The user's serialized file: the only copy of the weights."""
     constants: Optional[RelativePath] = None

@@ -12,6 +12,7 @@ from .formats import load_codec
 from .host import Host
 from .metrics import BatchMetrics
 from .runtime.cores import available_cores, threads_per_worker
+from .runtime.doubtful_costs import with_believable_costs
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
 from .service import Service
@@ -37,7 +38,7 @@ def open_service(host: Host) -> Service:
 def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
     torch.set_num_threads(_threads(manifest, host))
-    archive = load_archive(host.directory, torch.get_num_threads())
+    archive = with_believable_costs(load_archive(host.directory, torch.get_num_threads()))
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))

@@ -9,7 +9,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -99,6 +99,18 @@ class ArchiveReader:
         except (KeyError, FileNotFoundError):
             return None
 
+    def files_of(self, names: Collection[str]) -> dict[str, bytes]:
+        """Read those of the named files that the archive has, in one pass."""
+        if self.path.is_dir():
+            return {name: (self.path / name).read_bytes() for name in names if (self.path / name).is_file()}
+        with self._damage_reported():
+            if is_zip(self.path):
+                with zipfile.ZipFile(self.path) as file:
+                    return {name: file.read(name) for name in file.namelist() if name in names}
+            if tarfile.is_tarfile(self.path):
+                return _files_of_tar(self.path, names)
+        raise self._not_an_archive()
+
     @contextmanager
     def unpacked(self) -> Iterator[Path]:
         """Unpack the files into a private folder, deleted afterwards. A folder is used where it is."""
@@ -128,7 +140,7 @@ class ArchiveReader:
                 with zipfile.ZipFile(self.path) as file:
                     return file.read(name)
             if tarfile.is_tarfile(self.path):
-                return _read_from_tar(self.path, name)
+                return _files_of_tar(self.path, [name])[name]
         raise self._not_an_archive()
 
     def _extract(self, directory: Path) -> None:
@@ -177,16 +189,16 @@ def _root(directory: Path) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else directory
 
 
-def _read_from_tar(archive: Path, name: str) -> bytes:
-    content = None
+def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
+    """Read the named files, each where it comes first."""
+    contents: dict[str, bytes] = {}
     with tarfile.open(archive) as file:
         for member in file:
-            if content is None and member.name.partition("/")[2] == name and (found := file.extractfile(member)):
-                content = found.read()
+            name = member.name.partition("/")[2]
+            if name in names and name not in contents and (found := file.extractfile(member)):
+                contents[name] = found.read()
         read_to_end(file)
-    if content is None:
-        raise KeyError(name)
-    return content
+    return contents
 
 
 def read_to_end(file: tarfile.TarFile) -> None:

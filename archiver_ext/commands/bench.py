@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ def add_to(commands: Any) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
+    from ...handlers.runtime.doubtful_costs import with_believable_costs
     from ...inference.open_archive import open_archive
     from ..evaluation.value_ranges import with_ranges_of_tree
     from .bench_archive import measure_archive, sample_batches
@@ -43,8 +45,10 @@ def _bench(options: argparse.Namespace) -> None:
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads) as model:
-        loaded = with_ranges_of_tree(model.loaded, model.directory)
+        loaded = with_believable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
         result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
+    for doubt in result.doubts:
+        sys.stderr.write(f"these figures are doubtful: {doubt}\n")
     show(options, lambda: to_json(result), lambda console: print_result(result, console))
 
 
@@ -68,10 +72,21 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def _padding(result: BenchmarkResult) -> list[str]:
+    from .bench_archive import SERVED
+
+    if not result.stops_rows:
+        return []
+    buckets = f"{result.bucket_padding_ratio(SERVED):.0%} of the timesteps as served"
+    stops = f"{result.backend} stops each row at its own end: recurrent layers compute no padding"
+    return [f"{stops}. Other layers compute the padding of their buckets, {buckets}"]
+
+
 def _facts(result: BenchmarkResult) -> list[str]:
     longest, mean = max(map(max, result.batches)), result.timesteps / result.requests
     lengths = f"{mean:.1f} timesteps on average, {longest} at most"
     return [
+        *_padding(result),
         f"{len(result.batches)} batches of {len(result.batches[0])} requests, {lengths}; timesteps are real ones",
         f"{result.backend}, {result.threads} threads; planning a batch takes {result.plan_us:.0f} us",
         f"the machine multiplies matrices at {result.gemm_gflops:.0f} GFLOP/s",
@@ -79,7 +94,11 @@ def _facts(result: BenchmarkResult) -> list[str]:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the figures for machines; `seconds` are of all batches, one value per round."""
+    """Return the figures for machines; `seconds` are of all batches, one value per round.
+
+    `waste` is the padding that recurrent layers compute, `bucket_waste` that of the buckets, which other layers compute
+    in any case.
+    """
     return {
         "backend": result.backend,
         "threads": result.threads,
@@ -88,12 +107,14 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
         "timesteps": result.timesteps,
         "plan_us": result.plan_us,
         "gemm_gflops": result.gemm_gflops,
+        "doubts": result.doubts,
         "ways": {
             name: {
                 "seconds": timing.seconds,
                 "requests_per_s": result.requests / timing.median_seconds,
                 "timesteps_per_s": result.timesteps / timing.median_seconds,
                 "waste": result.padding_ratio(name),
+                "bucket_waste": result.bucket_padding_ratio(name),
             }
             for name, timing in result.strategies.items()
         },

@@ -10,14 +10,17 @@ from statistics import median
 
 import torch
 
+from ...backends.interface import Ragged
+from ...backends.registry import get_backend
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
+from ...handlers.runtime.doubtful_costs import doubts_of
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
 from ..errors import PackagingError
 from ..evaluation.verify import draw_inputs
-from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
+from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_undisturbed
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
@@ -42,7 +45,7 @@ class StrategyTiming:
 
     seconds: tuple[float, ...]
     """Seconds of all batches together, one value per round."""
-    computed_timesteps: int
+    bucket_timesteps: int
     """Sum of B x T over all calls, padding included."""
 
     @property
@@ -64,6 +67,10 @@ class BenchmarkResult:
     """Best matrix multiplication rate of the machine's threads."""
     threads: int
     backend: str
+    stops_rows: bool
+    """Whether recurrent layers stop each row at its own end, so that they compute no padding."""
+    doubts: tuple[str, ...]
+    """Reasons why the figures, or the costs of the plans, cannot be believed."""
 
     @property
     def requests(self) -> int:
@@ -76,8 +83,12 @@ class BenchmarkResult:
         return sum(map(sum, self.batches))
 
     def padding_ratio(self, strategy: str) -> float:
-        """Return the share of the computed timesteps that is padding."""
-        return 1 - self.timesteps / self.strategies[strategy].computed_timesteps
+        """Return the share of the timesteps that recurrent layers compute which is padding."""
+        return 0.0 if self.stops_rows else self.bucket_padding_ratio(strategy)
+
+    def bucket_padding_ratio(self, strategy: str) -> float:
+        """Return the share of the timesteps of all buckets that is padding, which other layers compute."""
+        return 1 - self.timesteps / self.strategies[strategy].bucket_timesteps
 
 
 def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MAX_BATCHES) -> tuple[tuple[int, ...], ...]:
@@ -109,15 +120,31 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
     calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
     calls[_GEMM] = on_threads(archive.threads, gemm())
-    seconds = time_interleaved(calls, TimingConfig(rounds))
+    seconds, disturbed = time_undisturbed(calls, TimingConfig(rounds))
     return BenchmarkResult(
         batches=accepted,
-        strategies={name: StrategyTiming(seconds[name], _computed(steps)) for name, steps in strategies.items()},
+        strategies={
+            name: StrategyTiming(seconds[name], _bucket_timesteps(steps)) for name, steps in strategies.items()
+        },
         plan_us=median(seconds[_PLANNING]) / len(accepted) * 1e6,
         gemm_gflops=gemm_gflops(seconds[_GEMM]),
         threads=archive.threads,
         backend=archive.manifest.backend,
+        stops_rows=_stops_rows(archive.manifest),
+        doubts=(*_disturbed(disturbed), *(f"the archive's costs: {doubt}" for doubt in doubts_of(archive.manifest))),
     )
+
+
+def _disturbed(names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    reason = "other processes used the cores, or there are fewer cores than threads"
+    return [f"threads waited for cores during most of the rounds of {', '.join(names)}: {reason}"]
+
+
+def _stops_rows(manifest: Manifest) -> bool:
+    engine = get_backend(manifest.backend)
+    return isinstance(engine, Ragged) and engine.ragged and manifest.takes_lengths
 
 
 def _accepted(length: int, archive: LoadedArchive) -> int:
@@ -178,5 +205,5 @@ def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     return call
 
 
-def _computed(steps: Sequence[PlannedBatch]) -> int:
+def _bucket_timesteps(steps: Sequence[PlannedBatch]) -> int:
     return sum(step.plan(step.lengths).computed_timesteps for step in steps)

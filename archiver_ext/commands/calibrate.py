@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..cost_report import cost_lines, doubt_lines, padding_ms
 from ..errors import PackagingError
 from . import add_archive, add_archive_output, positive, show, tell_unsigned
 
@@ -40,27 +42,33 @@ def _run(options: argparse.Namespace) -> None:
     from ...config.manifest import manifest_text
     from ...inference.open_archive import open_archive
     from ..archive.writer import rewrite_manifest
+    from ..evaluation.partitioning import cpu_operators_in
 
+    progress = Console(stderr=True)
     with open_archive(options.archive, options.threads) as model:
-        before, after = _measured(model.loaded, Console(stderr=True))
+        before, after = _measured(model.loaded, progress)
+        on_cpu = cpu_operators_in(model.directory, after.backend)
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output):
         tell_unsigned(output)
-    show(options, lambda: _to_json(before, after), lambda console: _print(before, after, output, console))
+    for line in doubt_lines(after.measurement):
+        progress.print(line, markup=False, highlight=False, soft_wrap=True)
+    show(
+        options, lambda: _to_json(before, after, on_cpu), lambda console: _print(before, after, on_cpu, output, console)
+    )
 
 
 def _measured(loaded: LoadedArchive, console: Any) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
-    from ..evaluation.calibrate import measure_costs, measure_padding
+    from ..evaluation.calibrate import measure_costs
     from ..evaluation.manifest_builder import with_costs
     from ..progress import show_progress
 
     _refuse_simulation(loaded.manifest.backend)
-    with show_progress("measure", console, every_s=2.0) as report:
-        measured = measure_costs(loaded, report)
     before = loaded.manifest
-    padding = measure_padding(loaded) if before.padding_costs else {}
-    return before, with_costs(before, measured, padding)
+    with show_progress("measure", console, every_s=2.0) as report:
+        found = measure_costs(loaded, report, padding=bool(before.padding_costs))
+    return before, with_costs(before, found.costs, found.padding, found.measurement)
 
 
 def _refuse_simulation(backend: str) -> None:
@@ -91,9 +99,13 @@ def _ratio(before: Manifest, after: Manifest) -> float | None:
     return median(ratios) if ratios else None
 
 
-def _to_json(before: Manifest, after: Manifest) -> dict[str, Any]:
+def _to_json(before: Manifest, after: Manifest, on_cpu: Sequence[str]) -> dict[str, Any]:
+    padding, measurement = padding_ms(after), after.measurement
     return {
         "ratio": _ratio(before, after),
+        "threads": None if measurement is None else measurement.threads,
+        "doubts": [] if measurement is None else measurement.doubts,
+        "on_cpu": on_cpu,
         "costs": [
             {
                 "part": cost.part,
@@ -101,20 +113,26 @@ def _to_json(before: Manifest, after: Manifest) -> dict[str, Any]:
                 "length": cost.bucket.length,
                 "milliseconds": cost.milliseconds,
                 "before": was,
+                "padding_milliseconds": padding.get((cost.part, cost.bucket)),
             }
             for cost, was in _pairs(before, after)
         ],
     }
 
 
-def _print(before: Manifest, after: Manifest, archive: Path, console: Console) -> None:
+def _print(before: Manifest, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
     from ..tables import make_table
 
-    table = make_table("program", "bucket", numbers=("before ms", "now ms"))
+    padding = padding_ms(after)
+    table = make_table("program", "bucket", numbers=("before ms", "now ms", *["padded ms"] * bool(padding)))
     for cost, was in _pairs(before, after):
         shape = f"{cost.bucket.batch} x {cost.bucket.length}"
-        table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}")
+        own = padding.get((cost.part, cost.bucket))
+        padded = [] if own is None else [f"{own:.3f}"]
+        table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}", *padded)
     console.print(table)
+    for line in cost_lines(after.backend, after.measurement, bool(padding), on_cpu):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     ratio = _ratio(before, after)
     if ratio is not None:
         console.print(f"a call takes {ratio:.2f} times as long as before, in the median", highlight=False)

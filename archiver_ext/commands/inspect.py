@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..cost_report import cost_lines, doubt_lines
 from ..host_needs import machine, software
 from . import add_archive, show
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
     from ...bucketing.cost import CostModel
     from ...bucketing.planner import Planner
+    from ...config.manifest import CostMeasurement
+    from ...inference.reader import ArchiveReader
+
+
+_SEGMENTS = "segments.json"
+"""File of a program that is divided between an engine and the CPU."""
 
 
 def add_to(commands: Any) -> None:
@@ -25,7 +32,9 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser("inspect", help="show the contents of an archive")
     add_archive(command)
     command.add_argument(
-        "--json", action="store_true", help="print the manifest unchanged; with sessions, step_times are added"
+        "--json",
+        action="store_true",
+        help="print the manifest unchanged; step_times are added with sessions, and on_cpu with operators on the CPU",
     )
     command.set_defaults(run=_inspect)
 
@@ -33,17 +42,26 @@ def add_to(commands: Any) -> None:
 def _inspect(options: argparse.Namespace) -> None:
     from ...inference.reader import ArchiveReader
 
-    text = ArchiveReader(options.archive).manifest_json()
+    reader = ArchiveReader(options.archive)
+    text = reader.manifest_json()
     manifest = json.loads(text)
-    times = step_times(manifest)
-    if options.json and not times:
+    times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
+    added = {
+        **({"step_times": [asdict(time) for time in times]} if times else {}),
+        **({"on_cpu": on_cpu} if on_cpu else {}),
+    }
+    if options.json and not added:
         sys.stdout.write(text)
     else:
-        show(
-            options,
-            lambda: {**manifest, "step_times": [asdict(time) for time in times]},
-            lambda console: print_manifest(manifest, console, times),
-        )
+        show(options, lambda: {**manifest, **added}, lambda console: print_manifest(manifest, console, times, on_cpu))
+
+
+def cpu_operators(manifest: Mapping[str, Any], reader: ArchiveReader) -> list[str]:
+    """List the operators, each once, that the programs of an archive leave to the CPU."""
+    files = reader.files_of({f"{variant['directory']}/{_SEGMENTS}" for variant in manifest["variants"]})
+    segments = (segment for name in sorted(files) for segment in json.loads(files[name])["segments"])
+    on_cpu = (operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"])
+    return list(dict.fromkeys(on_cpu))
 
 
 @dataclass(frozen=True)
@@ -90,8 +108,13 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
     return plan.milliseconds(planner.cost) + finishing
 
 
-def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = ()) -> None:
-    """Print the manifest of an archive for people, and the cost of a session's next timestep."""
+def print_manifest(
+    manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = (), on_cpu: Sequence[str] = ()
+) -> None:
+    """Print the manifest of an archive for people.
+
+    Then the cost of a session's next timestep, and the operators that run on the CPU.
+    """
     from rich.markup import escape
 
     from ..tables import make_table
@@ -99,7 +122,13 @@ def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequenc
     errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
     main = manifest["kind"]
     estimates = _estimates(manifest)
-    numbers = ("measured ms", "us / timestep", "max error", *(["estimate us"] if estimates else []))
+    padding = _padding(manifest)
+    numbers = (
+        *("measured ms", "us / timestep"),
+        *(["padded ms"] if padding else []),
+        "max error",
+        *(["estimate us"] if estimates else []),
+    )
     table = make_table("program", "bucket", numbers=numbers)
     for cost in manifest["costs"]:
         shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
@@ -109,14 +138,32 @@ def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequenc
         # Where the device was simulated, the costs are the estimates themselves.
         measured = "" if estimate is not None and estimate / 1000 == milliseconds else f"{milliseconds:.3f}"
         estimated = [] if estimate is None else [f"{estimate:.2f}"]
-        table.add_row(cost["part"], shape, measured, per_step, error, *estimated)
+        padded = [padding.get((cost["part"], shape), "")] if padding else []
+        table.add_row(cost["part"], shape, measured, per_step, *padded, error, *estimated)
     for shape, error in errors.items():
-        table.add_row(main, shape, "", "", error)
-    for line in _facts(manifest):
+        table.add_row(main, shape, "", "", *([""] if padding else []), error)
+    measurement = _measurement(manifest)
+    remarks = cost_lines(manifest["backend"], measurement, bool(padding), on_cpu)
+    for line in (*_facts(manifest), *remarks, *doubt_lines(measurement)):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(table)
     if times:
         console.print(_table_of(times))
+
+
+def _padding(manifest: Mapping[str, Any]) -> dict[tuple[str, str], str]:
+    """Milliseconds of calls with as much padding as possible, where they were measured apart."""
+    return {
+        (cost["part"], _shape(cost["bucket"])): f"{cost['milliseconds']:.3f}"
+        for cost in manifest.get("padding_costs", ())
+    }
+
+
+def _measurement(manifest: Mapping[str, Any]) -> CostMeasurement | None:
+    from ...config.manifest import CostMeasurement
+
+    found = manifest.get("measurement")
+    return None if found is None else CostMeasurement(found["threads"], tuple(found["doubts"]))
 
 
 def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:

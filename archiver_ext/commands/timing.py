@@ -7,16 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from statistics import median
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import torch
+
+from ...handlers.runtime.cost_samples import Slice
+from ...handlers.runtime.measurement import METERS, Meters
 
 ArgumentsP = ParamSpec("ArgumentsP")
 ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 Call = Callable[[], object]
 
 _GEMM_SIZE = 2048
+
+_ENOUGH = 3
+"""Undisturbed slices whose median can be believed."""
 
 GEMM_FLOP = 2 * _GEMM_SIZE**3
 """Floating-point operations of one call of `gemm()`."""
@@ -35,6 +42,15 @@ class TimingConfig:
     """
 
 
+class TimedSlice(NamedTuple):
+    """Calls of one key in a row."""
+
+    seconds: float
+    """Median of the calls."""
+    is_undisturbed: bool
+    """Whether the threads had the cores that they were ready to run on."""
+
+
 def time_interleaved(
     calls: Mapping[KeyT, Call],
     config: TimingConfig,
@@ -45,21 +61,61 @@ def time_interleaved(
 
     A slice begins with an untimed call, which wakes the threads.
     """
+    slices = time_slices(calls, config, Meters(clock, lambda: 0.0), sleep)
+    return {key: tuple(one.seconds for one in own) for key, own in slices.items()}
 
-    def time_slice(call: Call) -> float:
+
+def time_slices(
+    calls: Mapping[KeyT, Call],
+    config: TimingConfig,
+    meters: Meters = METERS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[KeyT, tuple[TimedSlice, ...]]:
+    """Time each call in one slice per round, as `time_interleaved` does, and see whether it had its cores."""
+
+    def time_slice(call: Call) -> TimedSlice:
         sleep(config.pause_s)
         call()
+        waited = meters.waited_ms()
         seconds: list[float] = []
         while sum(seconds) < config.slice_s:
-            start = clock()
+            start = meters.clock()
             call()
-            seconds.append(clock() - start)
-        return median(seconds)
+            seconds.append(meters.clock() - start)
+        taken = Slice(1000 * min(seconds), 1000 * sum(seconds), max(0.0, meters.waited_ms() - waited))
+        return TimedSlice(median(seconds), taken.is_undisturbed)
 
     return interleave({key: partial(time_slice, call) for key, call in calls.items()}, config.rounds)
 
 
-def interleave(measurements: Mapping[KeyT, Callable[[], float]], rounds: int) -> dict[KeyT, tuple[float, ...]]:
+def time_undisturbed(
+    calls: Mapping[KeyT, Call],
+    config: TimingConfig,
+    meters: Meters = METERS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[dict[KeyT, tuple[float, ...]], list[KeyT]]:
+    """Time each call as `time_interleaved` does, and again where it did not have its cores.
+
+    Returns the seconds of the undisturbed slices of each call, and the calls that had too few: all their slices count.
+    """
+    slices = time_slices(calls, config, meters, sleep)
+    again = {key: calls[key] for key, own in slices.items() if not has_enough(own)}
+    if again:
+        slices |= {key: slices[key] + own for key, own in time_slices(again, config, meters, sleep).items()}
+    disturbed = [key for key, own in slices.items() if not has_enough(own)]
+    seconds = {
+        key: tuple(one.seconds for one in own if one.is_undisturbed or key in disturbed) for key, own in slices.items()
+    }
+    return seconds, disturbed
+
+
+def has_enough(slices: Sequence[TimedSlice]) -> bool:
+    """Whether the median of the undisturbed slices can be believed: there are three, or all were."""
+    undisturbed = sum(one.is_undisturbed for one in slices)
+    return undisturbed >= min(_ENOUGH, len(slices))
+
+
+def interleave(measurements: Mapping[KeyT, Callable[[], ValueT]], rounds: int) -> dict[KeyT, tuple[ValueT, ...]]:
     """Take every measurement once per round.
 
     Each round begins with another one, so that none always follows the same.
@@ -70,7 +126,7 @@ def interleave(measurements: Mapping[KeyT, Callable[[], float]], rounds: int) ->
     ('abcbca', (1.0, 1.0))
     """
     order = list(measurements)
-    found: dict[KeyT, list[float]] = {key: [] for key in order}
+    found: dict[KeyT, list[ValueT]] = {key: [] for key in order}
     for number in range(rounds):
         first = number % len(order)
         for key in order[first:] + order[:first]:

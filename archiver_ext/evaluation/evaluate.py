@@ -22,12 +22,13 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
+from ...handlers.runtime.program_calls import full_call
 from ...handlers.runtime.user_code import selected_lengths
 from ..archive import layout
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .alternating import measure_alternating, with_torch_threads
-from .calibrate import Call, Costs, full_call, measure_costs, measure_padding
+from .calibrate import Call, Costs, MeasuredCosts, measure_costs
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
 from .selection import Candidate, CandidateResult
 from .value_ranges import with_value_ranges
@@ -165,8 +166,9 @@ def evaluate_engine(
     torch_threads = torch.get_num_threads()
     verified = verify_archive(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
-    costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)
-    padding = measure_padding(loaded) if _measures_padding(candidate.engine, manifest) else {}
+    found = _measured(loaded, candidate.engine) if simulation is None else None
+    costs = _costs_from_estimates(estimated) if found is None else found.costs
+    padding = {} if found is None else found.padding
     measured = with_costs(manifest, costs, padding)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
     main: ProgramRole = manifest.kind
@@ -181,6 +183,7 @@ def evaluate_engine(
         total_ms=_planned_total_ms(planned),
         estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
         padding=padding,
+        measurement=None if found is None else found.measurement,
         simulation=simulation,
     )
     return EvaluatedEngine(result, LoadedEngine(planned, torch_threads))
@@ -242,6 +245,10 @@ def expected_total_ms(build: BuildInput, candidate: Candidate, costs: Mapping[Bu
     planned = with_costs(manifest, {manifest.kind: dict(costs)}, {})
     planner = planner_from_manifest(planned, selected_lengths(planned, build.tree))
     return sum(planner.plan(lengths).milliseconds(planner.cost) for lengths in _batches(manifest))
+
+
+def _measured(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
+    return measure_costs(loaded, padding=_measures_padding(engine, loaded.manifest))
 
 
 def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
@@ -338,5 +345,5 @@ def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
 
 def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
     """Write variants.json with the measurements of the selected candidate."""
-    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding)
+    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding, result.measurement)
     write_manifest(with_errors(manifest, result.verified), build.tree)

@@ -24,10 +24,12 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
+from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
+from ...handlers.runtime.measurement import measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
-from .calibrate import Call, measure
+from .calibrate import Call
 
 _POINTS = 8
 _CALLS = 5
@@ -55,14 +57,19 @@ def choose_lengths(
     if not config.needs_measurement:
         return config
     with show_progress("choose lengths", console, every_s=2.0) as report:
-        cost = measured_costs(program, config, threads, scratch, report)
+        cost, doubtful = measured_costs(program, config, threads, scratch, report)
+    for doubt in doubtful:
+        console.print(f"bucket lengths are chosen by doubtful costs: {doubt}", markup=False, highlight=False)
     return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
 
 
 def measured_costs(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
-) -> CostModel:
-    """Measure the largest batch size at some lengths, with the first engine that runs the program."""
+) -> tuple[CostModel, tuple[str, ...]]:
+    """Measure the largest batch size at some lengths, with the first engine that runs the program.
+
+    Returns the costs, and why they cannot be believed.
+    """
     scratch.mkdir()
     file = scratch / "program.pt2"
     save_program(program.exported, file)
@@ -70,7 +77,7 @@ def measured_costs(
     for engine in _engines(config):
         run = _compiled(engine, program, file, threads, scratch / engine.name)
         if not isinstance(run, str):
-            return CostModel(_measure(run, engine, program, buckets_to_time(config.grid), report))
+            return _measure(run, engine, program, buckets_to_time(config.grid), report)
         reasons.append(run)
     raise PackagingError(
         "no engine here runs the model at every length, so the lengths cannot be chosen by cost; write objective: "
@@ -118,7 +125,7 @@ def _compiled(engine: Backend, program: LoweredModel, file: Path, threads: int, 
 
 def _measure(
     run: LoadedProgram, engine: Backend, program: LoweredModel, buckets: tuple[Bucket, ...], report: ProgressCallback
-) -> dict[Bucket, float]:
+) -> tuple[CostModel, tuple[str, ...]]:
     total = _CALLS * len(buckets)
     done = 0
 
@@ -131,7 +138,8 @@ def _measure(
 
         return and_told
 
-    return measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
+    slices = measure({CostKey("sequence", bucket): counted(_call(run, program, bucket), bucket) for bucket in buckets})
+    return CostModel({key.bucket: cost_ms(own) for key, own in slices.items()}), doubts(slices)
 
 
 def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:

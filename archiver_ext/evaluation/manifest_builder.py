@@ -14,6 +14,7 @@ from ...backends.versions import torch_version
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.manifest import (
     AcceptedRange,
+    CostMeasurement,
     ErrorTolerance,
     Manifest,
     MeasuredCost,
@@ -104,12 +105,15 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     )
 
 
-def with_costs(manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float]) -> Manifest:
-    """Replace the measured milliseconds, of the programs and of padding."""
+def with_costs(
+    manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float], measurement: CostMeasurement | None = None
+) -> Manifest:
+    """Replace the measured milliseconds, of the programs and of padding, and how they were measured."""
     return replace(
         manifest,
         costs=tuple(MeasuredCost(role, bucket, ms) for role, own in costs.items() for bucket, ms in own.items()),
         padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
+        measurement=measurement,
     )
 
 

@@ -20,6 +20,7 @@ from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.registry import ENGINES, auto_engines, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.engine_choice import AUTO
+from ...config.manifest import CostMeasurement
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
@@ -67,6 +68,8 @@ class CandidateResult:
     """Milliseconds of calls with as much padding as possible, of an engine that stops each row at its
     own end.
     """
+    measurement: CostMeasurement | None = None
+    """Conditions of the measured costs; None: they are estimates."""
     simulation: str | None = None
     """Description of the emulated device, where `milliseconds` are the compiler's estimates.
 

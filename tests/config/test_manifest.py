@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
+    CostMeasurement,
     ErrorTolerance,
     Manifest,
     ManifestError,
@@ -255,6 +256,26 @@ def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None
     assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
 
 
+def test_a_manifest_without_a_measurement_is_one_of_an_earlier_release(tmp_path: Path) -> None:
+    """Nothing is known of its costs but that they were measured."""
+    (tmp_path / "variants.json").write_text(GOLDEN)
+
+    assert read_manifest(tmp_path).measurement is None
+
+
+def test_doubts_of_the_costs_are_written_after_the_costs(tmp_path: Path) -> None:
+    """With the reasons, and the number of threads."""
+    marked = replace(EXAMPLE, measurement=CostMeasurement(2, ("the machine was busy",)))
+    write_manifest(marked, tmp_path)
+    written = json.loads((tmp_path / "variants.json").read_text())
+
+    assert written["measurement"] == {"threads": 2, "doubts": ["the machine was busy"]}
+    assert list(written)[list(written).index("padding_costs") + 1] == "measurement"
+    assert read_manifest(tmp_path) == marked
+    wrong = GOLDEN.replace('"padding_costs": []', '"padding_costs": [], "measurement": {"threads": 0, "doubts": []}')
+    assert "measurement.threads: expected a positive number, got 0" in refusal(tmp_path, wrong)
+
+
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8)
 amounts = st.floats(min_value=0, max_value=1e9)
 endless = float("inf")
@@ -324,6 +345,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         )
         if (kind, shapes) == ("sequence", "any") and draw(st.booleans())
         else (),
+        measurement=draw(st.none() | st.builds(CostMeasurement, st.integers(1, 64), st.lists(names).map(tuple))),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | names),

@@ -164,11 +164,12 @@ def test_what_a_command_cannot_do_for_an_archive_is_refused(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_inspect_prints_the_manifest_as_it_is(name: str, renewed: dict[str, Renewed]) -> None:
-    """The manifest of a streaming archive is printed with the times of its steps."""
+    """With the times of its steps if it streams, and with operators on the CPU if there are any."""
     told = dict(renewed[name].told["inspect"])
 
     assert ("step_times" in told) == (told["streaming"] is not None)
     told.pop("step_times", None)
+    assert bool(told.pop("on_cpu", [])) == (name == "divided_onnxruntime")
     assert told == manifest_of(ARCHIVES / f"{name}.mar")
 
 
@@ -176,9 +177,15 @@ def test_inspect_prints_the_manifest_as_it_is(name: str, renewed: dict[str, Rene
 def test_its_old_code_serves_what_the_commands_wrote(
     name: str, renewed: dict[str, Renewed], served_anew: dict[str, dict[str, Any]]
 ) -> None:
-    """The answers are those of the new weights, and the milliseconds are the new ones."""
-    before, after = manifest_of(ARCHIVES / f"{name}.mar"), manifest_of(renewed[name].archive)
+    """The answers are those of the new weights, and the milliseconds are the new ones.
 
+    How they were measured is a key that the old code does not know, and ignores.
+    """
+    before, after = manifest_of(ARCHIVES / f"{name}.mar"), manifest_of(renewed[name].archive)
+    measurement = after.pop("measurement")
+
+    assert measurement.keys() == {"threads", "doubts"}
+    assert measurement["threads"] == 1
     assert set(key_paths({**after, "files": None})) == set(key_paths({**before, "files": None}))
     assert [{**cost, "milliseconds": 0} for cost in after["costs"]] == [
         {**cost, "milliseconds": 0} for cost in before["costs"]

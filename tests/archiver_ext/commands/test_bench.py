@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.contracts.projects import ARCHIVES
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
 from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest, write_manifest
 
 Capture = pytest.CaptureFixture[str]
 
@@ -87,6 +91,44 @@ def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) 
         cli.main(flags(archive, *wrong))
     assert ended.value.code == 2
     assert "expected a whole number from 1 on" in capsys.readouterr().err
+
+
+def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(tmp_path: Path, capsys: Capture) -> None:
+    """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
+    (tmp_path / "lengths.txt").write_text("1 4")
+    archive = ARCHIVES / "speech_native.mar"
+    arguments = ["bench", str(archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "2", "--rounds", "1"]
+
+    assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
+    padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]
+    assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
+    assert cli.main([*arguments, "--threads", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "native stops each row at its own end: recurrent layers compute no padding" in shown
+
+
+def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture) -> None:
+    """Every layer computes whole buckets."""
+    assert cli.main(flags(archive, "--json")) == 0
+    ways = json.loads(capsys.readouterr().out)["ways"]
+    assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
+    assert ways["one bucket for all"]["waste"] > 0
+
+
+def test_figures_without_cores_are_doubtful(archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Standard error and the JSON say so, also of costs that packaging has marked."""
+    monkeypatch.setattr(
+        bench_archive, "time_undisturbed", lambda calls, config: (dict.fromkeys(calls, (1.0,)), ["GEMM"])
+    )
+    write_manifest(replace(read_manifest(archive), measurement=CostMeasurement(1, ("a busy machine",))), archive)
+    write_list(archive)
+
+    assert cli.main(flags(archive, "--json")) == 0
+
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)["doubts"]
+    assert told[0].startswith("threads waited for cores during most of the rounds of GEMM")
+    assert f"these figures are doubtful: {told[0]}" in shown.err
 
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1, max_size=12)

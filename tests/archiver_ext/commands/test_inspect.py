@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 from fake_model import GRID, SUMS, TOTAL
 from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
+from tests.contracts.projects import ARCHIVES
+from tests.contracts.serving import unpack
 
 from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands import inspect as inspect_command
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import StepTime, step_times
+from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, Variant, manifest_text
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, Manifest, MeasuredCost, Variant, manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
 SETTINGS = StreamingConfig().settings("0" * 32)
@@ -87,3 +91,48 @@ def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == manifest_text(manifest)
     assert cli.main(["inspect", archive]) == 0
     assert "1 timestep, ms" not in capsys.readouterr().out
+
+
+def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Threads, doubts, and calls with as much padding as possible; machines find them in the manifest."""
+    manifest = streaming_manifest(
+        None,
+        kind="sequence",
+        carried=(),
+        shapes="any",
+        variants=(Variant("sequence", None, "programs/fake"),),
+        costs=tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
+        padding_costs=tuple(MeasuredCost("sequence", bucket, 0.125) for bucket in GRID.buckets),
+        measurement=CostMeasurement(2, ("the machine was busy",)),
+    )
+    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+
+    assert cli.main(["inspect", archive]) == 0
+    shown = capsys.readouterr().out
+    assert "costs were measured with 2 threads" in shown
+    assert "the measured costs are doubtful: the machine was busy" in shown
+    assert "padded ms" in shown
+    assert shown.count("0.125") == len(GRID.buckets)
+    assert cli.main(["inspect", archive, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["measurement"] == {"threads": 2, "doubts": ["the machine was busy"]}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_operators_on_the_cpu_are_read_from_the_programs(
+    packed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are in the archive's lists of segments, whatever form the archive has."""
+    archive = ARCHIVES / "divided_onnxruntime.mar"
+    if not packed:
+        archive = unpack(archive, tmp_path / "folder")
+
+    assert cli.main(["inspect", str(archive)]) == 0
+    assert "operators on the CPU beside onnxruntime: aten::linear\n" in capsys.readouterr().out
+    assert cli.main(["inspect", str(archive), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["on_cpu"] == ["aten::linear"]
+
+
+def test_the_file_of_segments_is_the_one_that_is_written() -> None:
+    """The command names it again, so that it need not load torch."""
+    assert inspect_command._SEGMENTS == SEGMENTS

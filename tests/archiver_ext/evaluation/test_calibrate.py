@@ -1,61 +1,14 @@
-"""Measurement of costs: the median, interleaved, within a time budget."""
+"""Choice of the shapes in which programs are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from fake_model import GRID, make_manifest
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.calibrate import buckets_to_measure, measure
+from torchserve_neuron_lstm.archiver_ext.evaluation.calibrate import buckets_to_measure
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.config.manifest import Variant
-
-
-class Clock:
-    """Simulated seconds, which pass only during calls."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.ran: list[str] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def costing(self, name: str, *milliseconds: float) -> Callable[[], None]:
-        """A call that takes each of the times in turn, and then the last one."""
-        left = list(milliseconds)
-
-        def call() -> None:
-            self.ran.append(name)
-            self.now += (left.pop(0) if len(left) > 1 else left[0]) / 1000
-
-        return call
-
-
-def test_the_quickest_run_counts_after_warming_up() -> None:
-    """Warm-up calls, and calls slowed down by other load, do not count."""
-    clock = Clock()
-    measured = measure({"a": clock.costing("a", 1, 90, 2, 3, 40)}, budget_ms=100, clock=clock)
-
-    assert round(measured["a"], 6) == 2
-
-
-def test_the_calls_take_turns() -> None:
-    """A slow moment of the machine affects all calls."""
-    clock = Clock()
-    measure({"a": clock.costing("a", 1), "b": clock.costing("b", 1)}, budget_ms=4, clock=clock)
-
-    assert "".join(clock.ran[2:]) == "abababab"
-
-
-def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() -> None:
-    """The total time is limited for both."""
-    clock = Clock()
-    measure({"slow": clock.costing("slow", 1000), "fast": clock.costing("fast", 0.5)}, budget_ms=60, clock=clock)
-
-    assert clock.ran.count("slow") == 1 + 3
-    assert 1 + 119 <= clock.ran.count("fast") <= 1 + 122
 
 
 def test_programs_of_fixed_shapes_are_measured_in_each() -> None:

@@ -1,0 +1,45 @@
+"""Calls of an archive's programs, to measure them: arbitrary inputs in full buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from ...bucketing.execute_chunks import ChunkedExecution
+from ...bucketing.padding import lengths_tensor, zeros
+from ...bucketing.plan import single_bucket_plan
+from ...bucketing.shapes import Bucket, ProgramRole
+from .loader import LoadedArchive
+
+
+def full_call(archive: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Callable[[], object]:
+    """Return one call with every row at the bucket's full length; a chunk hands on its carry."""
+    return _advance(archive, bucket) if part == "chunk" else _run(archive, part, bucket)
+
+
+def padded_call(archive: LoadedArchive, bucket: Bucket) -> Callable[[], object]:
+    """Return one call with as much padding as possible: one row has all timesteps, the others have one.
+
+    For an engine that stops each row at its own end: it shows what padding costs.
+    """
+    return _run(archive, "sequence", bucket, padded=True)
+
+
+def _advance(archive: LoadedArchive, bucket: Bucket) -> Callable[[], object]:
+    lengths = [2 * bucket.length] * bucket.batch
+    plan = single_bucket_plan(bucket, lengths, "chunk")
+    item = [zeros(spec, lengths[0]) for spec in archive.manifest.inputs]
+    signature, chain = archive.chunk_signature, archive.chain
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, archive.run, chain=chain)
+    return partial(batch.run_chunks, plan.runs[:1])
+
+
+def _run(archive: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Callable[[], object]:
+    manifest = archive.manifest
+    specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in specs]
+    if manifest.takes_lengths:
+        tensors.append(lengths_tensor([bucket.length, *[1 if padded else bucket.length] * (bucket.batch - 1)], bucket))
+    if part == "head":
+        tensors += [zeros(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
+    return partial(archive.run, part, bucket, tensors)
