@@ -13,8 +13,9 @@ from ..sample_batch import SampleBatch
 from ..text import counted
 from . import svg
 
-_LEFT, _RIGHT, _TOP, _ROW, _GAP, _CALL_GAP, _AXIS = 48, 130, 14, 15, 4, 14, 56
+_LEFT, _RIGHT, _TOP, _ROW, _GAP, _CALL_GAP, _AXIS = 48, 130, 20, 15, 4, 20, 56
 _COLOURS = 6
+_NARROW = 20  # units: the number of a call does not fit above it
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class _Layout:
     """Top of each sequence."""
     dummies: tuple[tuple[int, float], ...]
     """The call, by its index, and the top of each row that no sequence needs."""
+    blocks: frozenset[float]
+    """Tops of the first sequences of the calls that begin at the first timestep."""
     height: float
 
 
@@ -49,11 +52,13 @@ def draw_batch(name: str, batch: SampleBatch, *, stops_rows: bool) -> str:
 def _layout(plan: Plan) -> _Layout:
     tops: dict[int, float] = {}
     dummies: list[tuple[int, float]] = []
+    blocks: set[float] = set()
     top: float = _TOP
     for index, run in enumerate(plan.runs):
         new = [row for row in run.rows if row not in tops]
         if run.start or not new:
             continue
+        blocks.add(top)
         for row in new:
             tops[row] = top
             top += _ROW + _GAP
@@ -66,7 +71,7 @@ def _layout(plan: Plan) -> _Layout:
         lowest = max(tops[row] for row in run.rows)
         below = sorted(place for place in tops.values() if place > lowest)
         dummies += [(index, place) for place in below[: run.bucket.batch - len(run.rows)]]
-    return _Layout(tops, tuple(dummies), top)
+    return _Layout(tops, tuple(dummies), frozenset(blocks), top)
 
 
 def _parts(batch: SampleBatch, layout: _Layout, *, stops_rows: bool) -> Iterator[str]:
@@ -81,6 +86,7 @@ def _parts(batch: SampleBatch, layout: _Layout, *, stops_rows: bool) -> Iterator
         yield svg.rectangle(_LEFT + run.start * scale, top, run.bucket.length * scale, _ROW, kind, label)
     for row, top in layout.tops.items():
         yield svg.text(_LEFT - 8, top + 12, str(batch.lengths[row]), "end")
+    yield from _labels(runs, layout, scale)
     yield from _axis(layout.height, scale)
 
 
@@ -97,9 +103,19 @@ def _call(
             kind = "idle" if stops_rows else "padded"
             after = "not computed" if stops_rows else f"{end - real} of padding"
             yield svg.rectangle(middle, top, right - middle, _ROW, kind, f"{label}, {after}")
-    if not run.start:
-        label = f"call {index + 1}: {run.bucket.batch} x {run.bucket.length}"
-        yield svg.text(_LEFT + end * scale + 8, layout.tops[run.rows[0]] + 12, label, "start", "faint")
+
+
+def _labels(runs: Sequence[ProgramCall], layout: _Layout, scale: float) -> Iterator[str]:
+    """The shape of each call beside it; of chunks, which lie side by side, the number of the call above it."""
+    chunks = any(run.start for run in runs)
+    for number, run in enumerate(runs, 1):
+        left, top = _LEFT + run.start * scale, layout.tops[run.rows[0]]
+        width = run.bucket.length * scale
+        if not chunks:
+            label = f"call {number}: {run.bucket.batch} x {run.bucket.length}"
+            yield svg.text(left + width + 8, top + 12, label, "start", "faint")
+        elif top in layout.blocks and width > _NARROW:
+            yield svg.text(left + 2, top - 5, str(number), "start", "faint")
 
 
 def _axis(bottom: float, scale: float) -> Iterator[str]:

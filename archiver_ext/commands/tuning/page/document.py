@@ -61,7 +61,8 @@ def _lead(proposal: Proposal, target: Target) -> Iterator[str]:
     for grid in proposal.distinct_grids:
         yield _card(padding_percent(grid.ratio), f"padding, {grid.name} lengths")
     if proposal.proposed.milliseconds is not None:
-        yield _card(f"{milliseconds(proposal.proposed.milliseconds)} ms", "of a full call for a sequence, as proposed")
+        batch = "planned batches" if proposal.padding == "call" else "a full call"
+        yield _card(f"{milliseconds(proposal.proposed.milliseconds)} ms", f"for a sequence in {batch}, as proposed")
     yield _card(target.engine.engine or "not known", "engine")
     if target.batches:
         yield _card(", ".join(map(str, target.batches)), "rows of the buckets")
@@ -83,12 +84,10 @@ def _lengths(proposal: Proposal, target: Target) -> Iterator[str]:
     yield f"<figure>\n{draw_lengths(make_chart(proposal))}\n</figure>"
     yield grids_table(proposal)
     measured = {bucket.length for bucket in target.costs if bucket.batch == target.batches[-1]}
-    yield '<div class="beside">'
     for grid in proposal.distinct_grids:
         rows = target.batches[-1] if target.batches else 1
         uses = bucket_uses(proposal.histogram, grid.counted_up_to, proposal.padding, target.costs, rows)
         yield buckets_table(f"Buckets, {grid.name} lengths", uses, measured)
-    yield "</div>"
     if target.costs:
         full = counted(target.batches[-1], "row")
         yield f'<p class="faint">A full call has {full}. * interpolated between measured calls.</p>'
@@ -124,7 +123,8 @@ def _batch(grid: GridEvaluation, batch: SampleBatch, proposal: Proposal) -> Iter
         yield f"<h3>{escape(grid.name.capitalize())} lengths</h3>"
     sequences, calls = counted(len(batch.lengths), "sequence"), counted(len(batch.plan.runs), "call")
     by = "measured costs" if batch.measured else "estimated costs, since none are measured"
-    yield f"<p>{sequences} of typical lengths, a bar each, in {calls}. Planned by {by}.</p>"
+    numbers = " Numbers above the bars are those of the calls." if any(run.start for run in batch.plan.runs) else ""
+    yield f"<p>{sequences} of typical lengths, a bar each, in {calls}. Planned by {by}.{numbers}</p>"
     after = {"idle": "not computed"} if stops_rows else {"padded": "padding"}
     yield _key(call0="a sequence, coloured by its call", **after)
     yield f"<figure>\n{draw_batch(f'{grid.name} lengths', batch, stops_rows=stops_rows)}\n</figure>"

@@ -12,11 +12,11 @@ PATTERN = (
 
 STYLE = """\
 :root { color-scheme: light dark; --ink: #1f2933; --faint: #5d6b7a; --rule: #d9dee4; --paper: #ffffff; --card: #f5f7f9;
-  --useful: #3b6fb6; --ground: #fbe3c8; --stripe: #d9822b; --inside: #ffffff;
+  --useful: #3b6fb6; --ground: #fbe3c8; --stripe: #d9822b;
   --call0: #3b6fb6; --call1: #b4532a; --call2: #2f7d5b; --call3: #8257a6; --call4: #0f7c8c; --call5: #a3446f }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --faint: #9fabb8; --rule: #39424d; --paper: #14181d; --card: #1d232a;
-    --useful: #6f9fdc; --ground: #4a3621; --stripe: #e09a4a; --inside: #10141a;
+    --useful: #6f9fdc; --ground: #4a3621; --stripe: #e09a4a;
     --call0: #6f9fdc; --call1: #e08a5c; --call2: #5fb48d; --call3: #b48fd6; --call4: #4fb6c4; --call5: #d97fa6 }
 }
 * { box-sizing: border-box }
@@ -38,13 +38,12 @@ p { margin: .35rem 0; max-width: 48rem }
   list-style: none; font-size: .9rem }
 .key svg { width: 1.6em; height: .8em; margin: 0 .45em 0 0; display: inline-block; vertical-align: baseline }
 .definitions { position: absolute }
-figure { margin: .6rem 0 1rem }
-figure svg { width: 100%; height: auto; display: block; font: 13px system-ui, -apple-system, "Segoe UI",
-  "Liberation Sans", sans-serif }
+figure { margin: .6rem 0 1rem; overflow-x: auto }
+figure svg { width: 100%; min-width: 44rem; height: auto; display: block;
+  font: 13px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif }
 svg text { fill: var(--ink) }
 svg text.strong { font-size: 15px; font-weight: 600 }
 svg text.faint { fill: var(--faint) }
-svg text.inside { fill: var(--inside); font-size: 12px }
 .axis { stroke: var(--faint) }
 .edge { stroke: var(--ink); opacity: .65 }
 .grid { stroke: var(--rule) }
@@ -61,12 +60,12 @@ rect[class^="call"] { stroke: none }
 .line { fill: none; stroke-width: 2 }
 figure rect { shape-rendering: crispEdges }
 .wide { overflow-x: auto }
-.beside { display: flex; flex-wrap: wrap; gap: 0 3.5rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; margin: .3rem 0 1rem }
 caption { text-align: left; font-weight: 600; padding: .3rem 0 }
 th, td { text-align: right; padding: .3rem 0 .3rem 1.4rem; border-bottom: 1px solid var(--rule); vertical-align: top }
 th:first-child, td:first-child { text-align: left; padding-left: 0 }
-td:last-child, th:last-child { overflow-wrap: anywhere }
+th, td { white-space: nowrap }
+td.list { white-space: normal; min-width: 14rem }
 th { color: var(--faint); font-weight: 500 }
 summary { cursor: pointer; color: var(--faint); padding: .2rem 0 }
 @media print { details > * { display: block } }"""

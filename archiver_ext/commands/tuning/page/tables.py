@@ -12,6 +12,8 @@ from ..sample_batch import SampleBatch
 from ..text import padding_percent, timesteps
 from .costs_drawing import milliseconds
 
+_LIST = ' class="list"'
+
 
 def grids_table(proposal: Proposal) -> str:
     """Return a row for each grid, with the figures of `--json`."""
@@ -91,10 +93,14 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
             f"<caption>{escape(caption)}</caption>",
             f"<thead><tr>{''.join(_heads(heads))}</tr></thead>",
             "<tbody>",
-            *(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows),
+            *(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows),
             "</tbody></table></div>",
         ]
     )
+
+
+def _cell(words: str) -> str:
+    return f"<td{_LIST if ', ' in words else ''}>{escape(words)}</td>"
 
 
 def _heads(heads: Sequence[str]) -> Iterator[str]:

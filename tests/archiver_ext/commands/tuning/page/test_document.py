@@ -63,7 +63,7 @@ def drawings(page: TunedPage) -> list[ET.Element]:
 def cells(page: TunedPage, caption: str) -> list[list[str]]:
     """The cells of a table, row by row."""
     (table,) = re.findall(rf"<caption>{caption}</caption>(.*?)</table>", page.html, re.DOTALL)
-    return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
 
 
 @every_page
