@@ -11,6 +11,7 @@ from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
 from ....bucketing.cost import CostModel
 from ....bucketing.planner import Planner, make_planner
 from ....bucketing.shapes import Bucket, BucketGrid, DynamicShape
+from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
 from ...errors import PackagingError
@@ -77,11 +78,19 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
     packaged = _of_archive(manifest)
     return replace(
         configured,
-        engine=packaged.engine,
+        engine=_with_other_engine(packaged.engine, config.engine),
         costs=packaged.costs,
         batches=packaged.batches,
         make_planner=packaged.make_planner,
     )
+
+
+def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePadding:
+    """Say so if the configuration names another engine than the one whose costs are known."""
+    if configured in (AUTO, packaged.engine):
+        return packaged
+    other = f"the figures are those of {packaged.engine}, as in the archive; the configuration names {configured}"
+    return replace(packaged, detail=f"{packaged.detail}; {other}" if packaged.detail else other)
 
 
 def _require_tunable(path: Path, manifest: Manifest) -> None:

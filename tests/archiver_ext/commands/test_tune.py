@@ -226,6 +226,20 @@ def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_pa
     assert "by batch" in capsys.readouterr().out
 
 
+def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: Path, folder: Path) -> None:
+    """The costs are those of the archive, so its engine counts."""
+    archive = str(make_archive(tmp_path / "archive"))
+    both = ("lengths.txt", "--config", "model-config.yaml", "--archive", archive)
+
+    assert figures(capsys, *both)["notes"] == []
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  backend: native\n")
+    found = figures(capsys, *both)
+
+    assert (found["engine"], found["pads_to"]) == ("eager", "bucket")
+    assert found["notes"] == ["the figures are those of eager, as in the archive; the configuration names native"]
+
+
 def test_sequences_beyond_lengths_that_are_limits_are_counted(capsys: Capture, folder: Path) -> None:
     """`buckets.longest` is the limit of an engine that takes every length."""
     text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 30") + "  backend: native\n"
