@@ -13,7 +13,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tiny_archive import make_archive
 
+from torchserve_neuron_lstm.backends.interface import Ragged
+from torchserve_neuron_lstm.backends.registry import ENGINES, get_backend
 from torchserve_neuron_lstm.bucketing.bucket_lengths import clip_histogram, optimal_lengths, padding_stats
 from torchserve_neuron_lstm.config.buckets import AutoLengths
 from torchserve_neuron_lstm.config.histogram import read_lengths
@@ -58,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
     """The sample as lengths.txt, a configuration with powers of two, and a server's logs."""
     shutil.copy(SAMPLE, tmp_path / "lengths.txt")
     (tmp_path / "model-config.yaml").write_text(CONFIG)
+    make_archive(tmp_path / "tagger.mar", shapes="any")
     logs = tmp_path / "logs"
     logs.mkdir()
     line = "2026-03-04T05:06:07,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - neuron_lstm lengths 3:20 12:1\n"
@@ -69,8 +73,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
-    """The first prints the table, the second changes the configuration and draws, the others read logs."""
-    look, write, keep, older = blocks("bash")
+    """They print the table, change the configuration, draw, write a report, and read logs."""
+    look, write, report, keep, older = blocks("bash")
     (shown,) = blocks("text")
 
     assert shell(look, folder) == shown
@@ -78,6 +82,8 @@ def test_the_commands_do_what_is_shown(folder: Path) -> None:
     shell(write, folder)
     assert str(list(load_config(folder / "model-config.yaml").grid.lengths)) in shown
     assert (folder / "grid.png").stat().st_size > 10_000
+    shell(report, folder)
+    assert "Planned calls" in (folder / "report.html").read_text()
     shell(keep, folder)
     assert read_lengths(folder / "lengths.txt") == {3: 20, 12: 1}
     assert '"sequences": 42' in shell(older, folder)
@@ -94,7 +100,9 @@ def test_the_configurations_are_good(folder: Path) -> None:
         assert promised in ("", str(list(config.grid.lengths))[1:-1])
 
     assert len(blocks("yaml")) == 2
-    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == list(AutoLengths.model_fields)
+    assert re.findall(r"^\| `(\w+)` \|", TEXT.partition("## Let packaging")[2], re.MULTILINE) == list(
+        AutoLengths.model_fields
+    )
 
 
 def test_the_shares_are_right() -> None:
@@ -108,6 +116,20 @@ def test_the_shares_are_right() -> None:
 
     assert [f"{100 * share:.0f} %" for share in shares] == re.findall(r"\d+ %", TEXT)[:4]
     assert 0.004 < padding_stats(fresh, grids[2]).ratio - shares[2] < 0.006
+
+
+def test_every_engine_is_in_the_table() -> None:
+    """Each stands in the row of how it pads."""
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", TEXT.partition("## Measure")[0], re.MULTILINE)
+    documented = {name: pads for names, pads in rows for name in re.findall(r"`(\w+)`", names)}
+
+    assert documented.keys() == ENGINES.keys()
+    for name, pads in documented.items():
+        engine = get_backend(name)
+        expected = "its bucket length"
+        if engine.polymorphic and engine.any_shape:
+            expected = "nothing" if isinstance(engine, Ragged) else "the longest sequence of its call"
+        assert pads.startswith(expected), name
 
 
 def test_the_picture_is_there() -> None:

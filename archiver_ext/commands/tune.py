@@ -14,9 +14,8 @@ from ..errors import PackagingError
 from . import positive, print_json
 
 if TYPE_CHECKING:
-    from ...config.manifest import Manifest
-    from ...config.schema import ServingConfig
     from .tuning.proposal import Proposal
+    from .tuning.target import Target
 
 _MAX_COUNT = 256
 _STDIN = "-"
@@ -52,7 +51,9 @@ def add_to(commands: Any) -> None:
     )
     command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
     command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
-    command.add_argument("--picture", type=_picture, metavar="FILE", help="draw it: .html, or .png with matplotlib")
+    command.add_argument(
+        "--picture", type=_picture, metavar="FILE", help="write a report, .html, or a drawing, .png (needs matplotlib)"
+    )
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_tune)
@@ -67,19 +68,25 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .tuning.proposal import print_proposal
+    from .tuning.text import print_proposal
 
     _check_options(options)
-    proposal, notes = _propose(options, _read(options.lengths, options.model))
+    histogram = _read(options.lengths, options.model)
+    target = _find_target(options)
+    proposal = _propose(options, histogram, target)
     changed = None if options.output is None else _changed_text(options.config, proposal)
     if options.json:
-        print_json(proposal.to_json())
+        print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
-        print_proposal(proposal, Console())
-    if not options.json and changed is None:
+        print_proposal(proposal, target, Console())
+    if not options.json and changed is None and _has_new_lengths(proposal, target):
         sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
-    for line in (*notes, *_write(options, proposal, changed)):
+    for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target, changed)):
         sys.stderr.write(f"{line}\n")
+
+
+def _has_new_lengths(proposal: Proposal, target: Target) -> bool:
+    return target.engine.lengths_matter or proposal.proposed.lengths != target.lengths
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -115,62 +122,39 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
         raise PackagingError(f"{error}: give --model") from error
 
 
-def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Proposal, list[str]]:
-    """Return the proposal and notes for the user."""
-    from ...bucketing.bucket_lengths import cost_per_row
-    from ...bucketing.cost import CostModel
+def _find_target(options: argparse.Namespace) -> Target:
     from ...config.load import load_config
     from ...inference.reader import ArchiveReader
-    from .tuning.proposal import propose
+    from .tuning.target import find_target
 
     config = None if options.config is None else load_config(options.config)
-    manifest = None if options.archive is None else ArchiveReader(options.archive).manifest()
-    _require_tunable_lengths(config, manifest, options)
-    source = config or manifest
-    costs = {} if manifest is None else {c.bucket: c.milliseconds for c in manifest.costs if c.part == manifest.kind}
+    archive = None if options.archive is None else (options.archive, ArchiveReader(options.archive).manifest())
+    return find_target(config, archive, options.config)
+
+
+def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
+    from .tuning.planned_work import plan_sample
+    from .tuning.proposal import propose
+
+    planned = None
+    if target.engine.padding == "call" and target.costs and target.make_planner is not None:
+        planner = target.make_planner(target.lengths)
+        planned = plan_sample(histogram, planner, target.batches[-1], target.longest)
     try:
-        proposal = propose(
+        return propose(
             histogram,
-            current=() if source is None else source.grid.lengths,
+            current=target.lengths,
             count=options.count,
-            longest=options.longest or (source.grid.lengths[-1] if source is not None and _beyond(source) else None),
-            cost=cost_per_row(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
+            longest=options.longest or (target.lengths[-1] if target.serves_longer else None),
+            cost=target.cost_of_length,
             objective=options.objective,
-            truncate=source is not None and source.overflow == "truncate",
+            truncate=target.truncate,
+            padding=target.engine.padding,
+            served=target.longest if target.serves_longer else 0,
+            planned=planned,
         )
     except ValueError as error:
         raise PackagingError(str(error)) from error
-    return proposal, list(_notes(source, manifest))
-
-
-def _require_tunable_lengths(
-    config: ServingConfig | None, manifest: Manifest | None, options: argparse.Namespace
-) -> None:
-    without = [
-        *([options.config] if config is not None and config.buckets.length is None else []),
-        *([options.archive] if manifest is not None and all(spec.time_dim is None for spec in manifest.inputs) else []),
-    ]
-    if without:
-        raise PackagingError(f"{without[0]}: no input has a time dimension, so there are no lengths to tune")
-    if manifest is not None and manifest.padding == "exact_lengths":
-        raise PackagingError(
-            f"{options.archive}: padding would change the outputs of this model ({manifest.padding_reason}), so it is "
-            f"served only at the lengths of its buckets: choose these yourself"
-        )
-
-
-def _beyond(source: ServingConfig | Manifest) -> bool:
-    """Whether sequences beyond the largest length are served, in chunks or in dynamic shapes."""
-    return source.longest > source.grid.lengths[-1]
-
-
-def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -> Iterator[str]:
-    if source is not None and _beyond(source):
-        yield f"note: sequences of up to {source.longest} timesteps are served too; they are not counted here"
-    if manifest is not None and manifest.shapes == "any":
-        yield f"note: {manifest.backend} takes every length: it pads no sequence to these"
-    elif manifest is not None and manifest.kind == "chunk":
-        yield "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown"
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:
@@ -179,7 +163,7 @@ def _changed_text(config: Path, proposal: Proposal) -> str:
     return replace_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
 
 
-def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None) -> Iterator[str]:
+def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
     if changed is not None:
         options.output.write_bytes(changed.encode())
@@ -189,18 +173,23 @@ def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None)
         options.save_lengths.write_text(f"# timesteps:sequences\n{lines}", encoding="utf-8")
         yield f"wrote {options.save_lengths}"
     if options.picture is not None:
-        _draw(proposal, options.picture)
+        _draw(proposal, target, _subject(options), options.picture)
         yield f"wrote {options.picture}"
 
 
-def _draw(proposal: Proposal, file: Path) -> None:
-    from .tuning.chart import make_chart
+def _subject(options: argparse.Namespace) -> str:
+    """The files that were read, for a title."""
+    tuned = [str(path) for path in (options.config, options.archive) if path is not None]
+    return " and ".join([*tuned, *([options.model] if options.model else [])])
 
+
+def _draw(proposal: Proposal, target: Target, subject: str, file: Path) -> None:
     if file.suffix == ".png":
+        from .tuning.chart import make_chart
         from .tuning.png import write_png
 
         write_png(make_chart(proposal), file)
     else:
-        from .tuning.html import html_page
+        from .tuning.page import html_page
 
-        file.write_text(html_page(make_chart(proposal), proposal), encoding="utf-8")
+        file.write_text(html_page(proposal, target, subject), encoding="utf-8")

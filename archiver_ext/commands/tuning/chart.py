@@ -14,7 +14,9 @@ from math import ceil, exp, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from .proposal import GridEvaluation, Proposal, padding_percent, summary
+from .proposal import GridEvaluation, Proposal
+from .text import counted, padding_percent, result, summary, timesteps
+from .time_padding import TimePadding
 
 _NARROWEST = 1 / 70
 _CLOSEST_TICKS = 0.02
@@ -89,46 +91,31 @@ def make_chart(proposal: Proposal) -> Chart:
     """Make the chart of a proposal."""
     lengths = [*proposal.histogram, *(length for grid in proposal.grids for length in grid.lengths)]
     axis = _Axis(min(lengths) - 0.5, max(lengths) + 0.5)
-    sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, ())), ())
-    grids = [_grid_panel(proposal.histogram, axis, grid) for grid in proposal.grids]
+    sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, (), proposal.padding)), ())
+    grids = [_grid_panel(proposal, axis, grid) for grid in proposal.distinct_grids]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
     marked = _round_lengths(min(lengths), max(lengths))
     ticks = _spread([(axis.at(length), length) for length in marked], _CLOSEST_TICKS)
     return Chart(
         title=summary(proposal),
-        result=_saving(proposal),
+        result=result(proposal),
         sequences=_scaled(sequences, max(bar.useful for bar in sequences.bars)),
         grids=tuple(_scaled(panel, highest) for panel in grids),
         ticks=tuple(tick for tick in ticks if tick.label),
     )
 
 
-def _saving(proposal: Proposal) -> str:
-    if proposal.current is None:
-        return ""
-    current, proposed = proposal.current.padding, proposal.proposed.padding
-    if current.refused or proposed.refused:
-        return f"Too long: {_counted(current.refused, 'sequence')} now, {proposed.refused:,} as proposed"
-    change = 100 * (proposed.computed / current.computed - 1)
-    return f"{abs(change):.1f} % {'fewer' if change <= 0 else 'more'} timesteps to compute"
-
-
-def _grid_panel(histogram: Histogram, axis: _Axis, grid: GridEvaluation) -> Panel:
+def _grid_panel(proposal: Proposal, axis: _Axis, grid: GridEvaluation) -> Panel:
     return Panel(
         title=grid.name.capitalize(),
-        detail=f"{_counted(len(grid.lengths), 'length')}, {_counted(grid.padding.computed, 'timestep')} computed",
-        figure=f"{padding_percent(grid)} padding",
-        bars=tuple(_bars(histogram, axis, grid.lengths)),
+        detail=f"{counted(len(grid.lengths), 'length')}, {timesteps(grid.computed)} timesteps computed",
+        figure=f"{padding_percent(grid.ratio)} padding" if grid.ratio is not None else "padding by batch",
+        bars=tuple(_bars(proposal.histogram, axis, grid.counted_up_to, proposal.padding)),
         edges=_spread([(axis.at(length + 0.5), length) for length in grid.lengths], _CLOSEST_EDGES),
     )
 
 
-def _counted(number: int, what: str) -> str:
-    """`1 length`, `1,024 lengths`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int]) -> Iterator[Bar]:
+def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: TimePadding) -> Iterator[Bar]:
     """Bars over lengths that share a bucket, not too narrow to see; without bucket lengths, of sequences."""
     lengths = sorted(histogram)
     for first, last, edge in _segments(lengths, axis, edges or lengths[-1:]):
@@ -136,7 +123,8 @@ def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int]) -> Iterator[B
         sequences = sum(histogram[length] for length in within)
         useful = sum(length * histogram[length] for length in within)
         left, right = axis.at(first - 0.5), axis.at(last + 0.5)
-        heights = (useful, edge * sequences - useful) if edges else (sequences, 0)
+        padded = edge * sequences - useful if padding == "bucket" else 0
+        heights = (useful, padded) if edges else (sequences, 0)
         if sequences:
             yield Bar(left, right, heights[0] / (right - left), heights[1] / (right - left), first, last, sequences)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ....bucketing.bucket_lengths import (
     CostOfLength,
@@ -16,9 +16,8 @@ from ....bucketing.bucket_lengths import (
     optimal_lengths,
     padding_stats,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from .planned_work import PlannedWork
+from .time_padding import TimePadding
 
 Objective = Literal["cost", "timesteps"]
 _DEFAULT_COUNT = 8
@@ -26,22 +25,47 @@ _DEFAULT_COUNT = 8
 
 @dataclass(frozen=True)
 class GridEvaluation:
-    """A grid's lengths, with the padding and cost of a histogram."""
+    """A grid's lengths, with what an engine computes of a histogram."""
 
     name: str
     lengths: tuple[int, ...]
-    padding: PaddingStats
+    longest: int
+    """Timesteps of the longest sequence that is counted.
+
+    The last length, or more if the engine takes every length.
+    """
+    useful: int
+    """Real timesteps of the sequences that are served."""
+    computed: int | None
+    """Timesteps, padding included.
+
+    None if they depend on the batches, and no costs are known to plan these.
+    """
+    refused: int
+    """Number of sequences that are too long; the other figures exclude them."""
     milliseconds: float | None
     """Mean milliseconds of a sequence in a full call; None where no cost is known."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Padding ratio; None where the computed timesteps are not known."""
+        if self.computed is None:
+            return None
+        return PaddingStats(self.useful, self.computed, self.refused).ratio
+
+    @property
+    def counted_up_to(self) -> tuple[int, ...]:
+        """The lengths, and the longest sequence that is counted."""
+        return self.lengths if self.longest == self.lengths[-1] else (*self.lengths, self.longest)
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures for machines."""
         return {
             "lengths": list(self.lengths),
-            "padded_share": self.padding.ratio,
-            "useful_timesteps": self.padding.useful,
-            "computed_timesteps": self.padding.computed,
-            "refused_sequences": self.padding.refused,
+            "padded_share": self.ratio,
+            "useful_timesteps": self.useful,
+            "computed_timesteps": self.computed,
+            "refused_sequences": self.refused,
             "milliseconds_per_sequence": self.milliseconds,
         }
 
@@ -54,6 +78,8 @@ class Proposal:
     objective: Objective
     current: GridEvaluation | None
     proposed: GridEvaluation
+    padding: TimePadding = "bucket"
+    """The length to which the engine pads a sequence."""
 
     @property
     def sequences(self) -> int:
@@ -70,6 +96,13 @@ class Proposal:
         """Both grids, or only the proposed one."""
         return tuple(grid for grid in (self.current, self.proposed) if grid is not None)
 
+    @property
+    def distinct_grids(self) -> tuple[GridEvaluation, ...]:
+        """The grids to draw: one, if the lengths do not matter and stay as they are."""
+        if self.padding != "bucket" and self.current is not None and self.current.lengths == self.proposed.lengths:
+            return (self.current,)
+        return self.grids
+
     def to_json(self) -> dict[str, Any]:
         """Return the figures for machines."""
         return {
@@ -78,6 +111,7 @@ class Proposal:
             "longest": max(self.histogram),
             "mean": self.mean,
             "objective": self.objective,
+            "pads_to": self.padding,
             "today": None if self.current is None else self.current.to_json(),
             "proposed": self.proposed.to_json(),
         }
@@ -92,15 +126,20 @@ def propose(
     cost: CostOfLength | None = None,
     objective: Objective | None = None,
     truncate: bool = False,
+    padding: TimePadding = "bucket",
+    served: int = 0,
+    planned: PlannedWork | None = None,
 ) -> Proposal:
     """Find the optimal lengths for a histogram, and evaluate them beside the current ones.
 
     By default `count` is the current number of lengths, `longest` the longest sequence that is observed or accepted
     now, and the objective the milliseconds if their `cost` is known, else timesteps. `truncate`: sequences beyond the
-    longest are cut to it, not refused.
+    longest are cut to it, not refused. If the engine pads no sequence to a bucket length, the current lengths stay,
+    unless `count` or `longest` asks for others, and sequences of up to `served` timesteps are counted, where that is
+    more than the last length. `planned` is what the engine computes if it pads to the longest of a call.
 
     >>> proposal = propose({3: 50, 5: 20, 30: 1}, current=(16, 32))
-    >>> proposal.proposed.lengths, proposal.proposed.padding.refused
+    >>> proposal.proposed.lengths, proposal.proposed.refused
     ((5, 32), 0)
 
     Raises:
@@ -111,44 +150,37 @@ def propose(
     if objective == "cost" and cost is None:
         raise ValueError("the cost of a length is not known")
     longest = longest or max([*histogram, *current])
-    served = clip_histogram(histogram, longest, truncate=truncate)
+    accepted = clip_histogram(histogram, longest, truncate=truncate)
     price = cost if objective == "cost" and cost is not None else cost_in_timesteps
-    lengths = optimal_lengths(served, count or len(current) or _DEFAULT_COUNT, price)
+    lengths = optimal_lengths(accepted, count or len(current) or _DEFAULT_COUNT, price)
+    if padding != "bucket" and current and count is None:
+        lengths = (*(length for length in current if length < longest), longest)
 
     def evaluate(name: str, lengths: Sequence[int]) -> GridEvaluation:
-        seen = clip_histogram(histogram, lengths[-1], truncate=True) if truncate else histogram
-        milliseconds = None if cost is None else mean_cost(seen, lengths, cost)
-        return GridEvaluation(name, tuple(lengths), padding_stats(seen, lengths), milliseconds)
+        last = lengths[-1] if padding == "bucket" else max(lengths[-1], served)
+        seen = clip_histogram(histogram, last, truncate=True) if truncate else histogram
+        return _evaluate(name, tuple(lengths), last, seen, cost, padding, planned)
 
     today = evaluate("current", current) if current else None
-    return Proposal(histogram, objective, today, evaluate("proposed", lengths))
+    return Proposal(histogram, objective, today, evaluate("proposed", lengths), padding)
 
 
-def print_proposal(proposal: Proposal, console: Console) -> None:
-    """Print a summary of the histogram, and the figures and lengths of each grid."""
-    from ...tables import make_table
-
-    console.print(summary(proposal), highlight=False)
-    costs = [] if proposal.proposed.milliseconds is None else ["ms per sequence"]
-    table = make_table("grid", numbers=("lengths", "padding", "computed timesteps", "refused", *costs))
-    for grid in proposal.grids:
-        table.add_row(*_cells(grid))
-    console.print(table)
-    for grid in proposal.grids:
-        console.print(f"{grid.name:<8}  {', '.join(map(str, grid.lengths))}", highlight=False, soft_wrap=True)
-
-
-def summary(proposal: Proposal) -> str:
-    """Describe the histogram in a sentence."""
-    shortest, longest = min(proposal.histogram), max(proposal.histogram)
-    return f"{proposal.sequences:,} sequences of {shortest} to {longest} timesteps, {proposal.mean:.1f} on average"
-
-
-def padding_percent(grid: GridEvaluation) -> str:
-    """Format the padding ratio in percent."""
-    return f"{100 * grid.padding.ratio:.1f} %"
-
-
-def _cells(grid: GridEvaluation) -> list[str]:
-    counts = [str(len(grid.lengths)), padding_percent(grid), f"{grid.padding.computed:,}", f"{grid.padding.refused:,}"]
-    return [grid.name, *counts, *([] if grid.milliseconds is None else [f"{grid.milliseconds:.4f}"])]
+def _evaluate(
+    name: str,
+    lengths: tuple[int, ...],
+    last: int,
+    seen: Histogram,
+    cost: CostOfLength | None,
+    padding: TimePadding,
+    planned: PlannedWork | None,
+) -> GridEvaluation:
+    held = lengths
+    if padding != "bucket":  # it is as if every length had a bucket of its own
+        held = tuple(sorted({last, *(length for length in seen if length <= last)}))
+    stats = padding_stats(seen, held)
+    computed: int | None = stats.computed
+    milliseconds = None if cost is None else mean_cost(seen, held, cost)
+    if padding == "call":
+        computed = None if planned is None else round(stats.useful * planned.computed_per_useful)
+        milliseconds = None if planned is None else planned.milliseconds
+    return GridEvaluation(name, lengths, last, stats.useful, computed, stats.refused, milliseconds)

@@ -73,7 +73,10 @@ def test_lengths_are_tuned_in_place(folder: Path) -> None:
         str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "-o", "model-config.yaml", "--picture", "a.html"
     )
 
-    assert (done.returncode, done.stderr) == (0, "wrote model-config.yaml\nwrote a.html\n")
+    assert done.returncode == 0
+    note, *written = done.stderr.splitlines()
+    assert written == ["wrote model-config.yaml", "wrote a.html"]
+    assert note.startswith("note: packaging chooses the engine, and of the candidates native and onnxruntime pad no ")
     assert "10,000 sequences of 1 to 324 timesteps, 25.3 on average" in done.stdout
     assert "31.2 %" in done.stdout
     assert "19.1 %" in done.stdout
@@ -88,7 +91,8 @@ def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
     """Standard input is read too."""
     done = run("-", "--count", "2", given="3 3 3 9\n")
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr.startswith("note: the figures are those of an engine with a program for each bucket; ")
     assert done.stdout.endswith("neuron_lstm:\n  buckets:\n    length: [3, 9]\n")
     assert "today" not in done.stdout
 
@@ -157,29 +161,105 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
     assert "ms per sequence" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("facts", "note"),
-    [
-        ({"shapes": "any"}, "note: eager takes every length: it pads no sequence to these\n"),
-        (
-            {
-                "kind": "chunk",
-                "variants": (Variant("chunk", None, "programs/eager/any"),),
-                "costs": (MeasuredCost("chunk", Bucket(4, 8), 1.0),),
-            },
-            "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown\n",
-        ),
-        ({}, ""),
-    ],
-)
-def test_an_archive_that_pads_less_is_told(
-    capsys: Capture, tmp_path: Path, facts: dict[str, object], note: str
-) -> None:
-    """The message prevents packaging without a gain."""
-    archive = str(make_archive(tmp_path / "archive", **facts))
+CHUNKED = {
+    "kind": "chunk",
+    "variants": (Variant("chunk", None, "programs/eager/any"),),
+    "costs": (MeasuredCost("chunk", Bucket(4, 8), 1.0),),
+}
+RAGGED = {"shapes": "any", "padding_costs": tuple(MeasuredCost("sequence", Bucket(4, size), 0.1) for size in (4, 8))}
+
+
+def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, tmp_path: Path) -> None:
+    """The figures are those of whole sequences."""
+    archive = str(make_archive(tmp_path / "archive", **CHUNKED))
 
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
+    note = "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown\n"
     assert capsys.readouterr().err == note
+
+
+def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, folder: Path) -> None:
+    """By a configuration alone: no padding today, none as proposed, and nothing to copy."""
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  backend: native\n")
+    found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml")
+    assert cli.main(["tune", str(SAMPLE), "--config", "model-config.yaml"]) == 0
+    printed = capsys.readouterr().out
+
+    assert (found["engine"], found["pads_to"]) == ("native", "none")
+    for grid in (found["today"], found["proposed"]):
+        assert grid["lengths"] == [16, 32, 64, 128, 256, 330]
+        assert (grid["padded_share"], grid["computed_timesteps"]) == (0, grid["useful_timesteps"])
+    assert "native stops each row of a call at its own end: its recurrent layers compute no padding" in printed
+    assert "Other bucket lengths save no time" in printed
+    assert "limits only: up to 8 rows in a call, and up to 330 timesteps in a sequence" in printed
+    assert "neuron_lstm:" not in printed
+
+
+def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, tmp_path: Path) -> None:
+    """Its milliseconds are those of each sequence at its own length."""
+    archive = str(make_archive(tmp_path / "archive", **RAGGED))
+
+    found = figures(capsys, "lengths.txt", "--archive", archive)
+    assert found["pads_to"] == "none"
+    assert found["today"]["padded_share"] == 0
+    assert found["today"]["milliseconds_per_sequence"] == pytest.approx(0.5 / 4)
+    assert found["notes"] == []
+    assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
+    assert "compute no padding" in capsys.readouterr().out
+
+
+def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_path: Path, folder: Path) -> None:
+    """A configuration cannot tell how much; an archive has the costs to plan batches by."""
+    archive = str(make_archive(tmp_path / "archive", shapes="any"))
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  backend: onnxruntime\n")
+
+    configured = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
+    packaged = figures(capsys, "lengths.txt", "--archive", archive, "--longest", "8")
+
+    assert (configured["pads_to"], packaged["pads_to"]) == ("call", "call")
+    assert configured["today"]["padded_share"] is None
+    assert 0 < packaged["today"]["padded_share"] < 0.6
+    assert packaged["today"] == packaged["proposed"]
+    assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml"]) == 0
+    assert "by batch" in capsys.readouterr().out
+
+
+def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: Path, folder: Path) -> None:
+    """The costs are those of the archive, so its engine counts."""
+    archive = str(make_archive(tmp_path / "archive"))
+    both = ("lengths.txt", "--config", "model-config.yaml", "--archive", archive)
+
+    assert figures(capsys, *both)["notes"] == []
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  backend: native\n")
+    found = figures(capsys, *both)
+
+    assert (found["engine"], found["pads_to"]) == ("eager", "bucket")
+    assert found["notes"] == ["the figures are those of eager, as in the archive; the configuration names native"]
+
+
+def test_sequences_beyond_lengths_that_are_limits_are_counted(capsys: Capture, folder: Path) -> None:
+    """`buckets.longest` is the limit of an engine that takes every length."""
+    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 30") + "  backend: native\n"
+    (folder / "model-config.yaml").write_text(text)
+
+    found = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
+
+    assert found["today"]["refused_sequences"] == 1  # the one of 31
+    assert found["today"]["computed_timesteps"] == 3 * 50 + 5 * 20 + 9 * 10 + 30 * 2
+    assert found["proposed"]["lengths"] == [4, 8]
+
+
+def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder: Path) -> None:
+    """`--longest` sets another limit, and `--count` another number."""
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  backend: native\n")
+    config = ("lengths.txt", "--config", "model-config.yaml")
+
+    assert figures(capsys, *config, "--longest", "100")["proposed"]["lengths"] == [16, 32, 64, 100]
+    assert figures(capsys, *config, "--count", "2")["proposed"]["lengths"] == [9, 330]
 
 
 def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:

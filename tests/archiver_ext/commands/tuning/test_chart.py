@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
-import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,9 +12,9 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Chart, Panel, make_chart
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.html import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import require_matplotlib, write_png
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import TimePadding
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 
 AWKWARD: tuple[dict[int, int], ...] = (
@@ -45,12 +42,12 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[in
     proposal = propose(histogram, current=current)
     chart = make_chart(proposal)
 
-    scale = area(chart.grids[-1], "useful") / proposal.proposed.padding.useful
+    scale = area(chart.grids[-1], "useful") / proposal.proposed.useful
     for grid, panel in zip(proposal.grids, chart.grids, strict=True):
-        padded = grid.padding.computed - grid.padding.useful
-        assert area(panel, "useful") == pytest.approx(scale * grid.padding.useful)
-        assert area(panel, "padded") == pytest.approx(scale * padded, abs=1e-12)
-        assert sum(bar.sequences for bar in panel.bars) == proposal.sequences - grid.padding.refused
+        assert grid.computed is not None
+        assert area(panel, "useful") == pytest.approx(scale * grid.useful)
+        assert area(panel, "padded") == pytest.approx(scale * (grid.computed - grid.useful), abs=1e-12)
+        assert sum(bar.sequences for bar in panel.bars) == proposal.sequences - grid.refused
     assert sum(bar.sequences for bar in chart.sequences.bars) == proposal.sequences
 
 
@@ -82,58 +79,24 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: t
             assert not any(bar.first <= edge < bar.last for edge in grid.lengths)
 
 
-def tuned() -> tuple[Proposal, Chart]:
-    """A proposal beside the current lengths."""
-    proposal = propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, current=(16, 32), count=3)
-    return proposal, make_chart(proposal)
+def tuned() -> Chart:
+    """The chart of a proposal beside the current lengths."""
+    return make_chart(propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, current=(16, 32), count=3))
 
 
-class Balanced(HTMLParser):
-    """A parser that checks that all tags are closed, and that no resource is remote."""
+@given(histograms, grids.filter(bool), st.sampled_from(["none", "call"]))
+def test_lengths_that_are_limits_only_have_no_padding(
+    histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
+) -> None:
+    """Bars are real timesteps, and lengths that stay are drawn once."""
+    proposal = propose(histogram, current=current, padding=padding)
+    chart = make_chart(proposal)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert not {"src", "href"} & {name for name, _ in attrs}
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+    assert all(area(panel, "padded") == 0 for panel in chart.grids)
+    assert len(chart.grids) == (1 if proposal.proposed.lengths == current else 2)
 
 
-def test_a_page_is_whole_and_needs_nothing_else() -> None:
-    """The page has the text of the terminal's table, and loads no resource."""
-    proposal, chart = tuned()
-    text = html_page(chart, proposal)
-
-    parser = Balanced()
-    parser.feed(text)
-    assert parser.open == []
-    assert chart.title in text
-    assert "5, 9, 32" in text
-    for panel in chart.grids:
-        assert panel.figure in text
-    assert "http" not in text
-
-
-def test_the_drawing_of_a_page_is_what_was_counted() -> None:
-    """Its rectangles have the areas of the bars."""
-    proposal, chart = tuned()
-    svg = re.search(r"<svg.*</svg>", html_page(chart, proposal), re.DOTALL)
-    assert svg is not None
-    root = ET.fromstring(svg[0])
-
-    heights = [float(box.get("height", 0)) for box in root.iter("rect") if box.get("class") == "padded"]
-    expected = [bar.padded for panel in (chart.sequences, *chart.grids) for bar in panel.bars]
-    assert heights == pytest.approx([height / max(expected) * max(heights) for height in expected], abs=0.02)
-    labels = {text.text for text in root.iter("text")}
-    assert {"5", "9", "16", "32", "timesteps of a sequence (logarithmic)"} <= labels
-
-
-def test_the_page_states_the_saving() -> None:
+def test_the_saving_is_told() -> None:
     """One line above the panels has it; sequences that are too long come first."""
     assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
@@ -146,14 +109,13 @@ def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tm
     """Examples are a single length, a huge one, and a narrow range."""
     proposal = propose(histogram, current=(16, 32))
 
-    assert "<svg" in html_page(make_chart(proposal), proposal)
     write_png(make_chart(proposal), tmp_path / "grid.png")
     assert imread(tmp_path / "grid.png").shape[1] == 1440
 
 
 def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
     """Its colour covers more of the current panel than of the proposal's."""
-    write_png(tuned()[1], tmp_path / "grid.png")
+    write_png(tuned(), tmp_path / "grid.png")
 
     pixels = imread(tmp_path / "grid.png")
     rows = (abs(pixels[:, :, :3] - (0xF0 / 255, 0xA3 / 255, 0x5E / 255)).max(2) < 0.02).sum(1)

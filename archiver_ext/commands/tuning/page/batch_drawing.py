@@ -1,0 +1,135 @@
+"""Drawing of the planned calls of one batch.
+
+Each sequence has a bar in the colour of its call, and padding is hatched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .....bucketing.plan import Plan, ProgramCall
+from ..sample_batch import SampleBatch
+from ..text import counted
+from . import svg
+
+_LEFT, _RIGHT, _TOP, _ROW, _GAP, _CALL_GAP, _AXIS = 48, 130, 20, 15, 4, 20, 56
+_COLOURS = 6
+_NARROW = 20  # units: the number of a call does not fit above it
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Vertical places of the rows, in units of the drawing."""
+
+    tops: dict[int, float]
+    """Top of each sequence."""
+    dummies: tuple[tuple[int, float], ...]
+    """The call, by its index, and the top of each row that no sequence needs."""
+    blocks: frozenset[float]
+    """Tops of the first sequences of the calls that begin at the first timestep."""
+    height: float
+
+
+def draw_batch(name: str, batch: SampleBatch, *, stops_rows: bool) -> str:
+    """Draw the plan of a batch.
+
+    `stops_rows`: the engine computes nothing after the end of a sequence.
+    """
+    layout = _layout(batch.plan)
+    real = sum(batch.lengths)
+    computed = real if stops_rows else batch.plan.computed_timesteps
+    return svg.drawing(
+        name.replace(" ", "-"),
+        f"Planned calls of one batch: {name}",
+        f"{counted(len(batch.lengths), 'sequence')} of {batch.lengths[0]} to {batch.lengths[-1]} timesteps in "
+        f"{counted(len(batch.plan.runs), 'call')}: {real:,} real timesteps, {computed - real:,} of padding.",
+        layout.height + _AXIS,
+        _parts(batch, layout, stops_rows=stops_rows),
+    )
+
+
+def _layout(plan: Plan) -> _Layout:
+    tops: dict[int, float] = {}
+    dummies: list[tuple[int, float]] = []
+    blocks: set[float] = set()
+    top: float = _TOP
+    for index, run in enumerate(plan.runs):
+        new = [row for row in run.rows if row not in tops]
+        if run.start or not new:
+            continue
+        blocks.add(top)
+        for row in new:
+            tops[row] = top
+            top += _ROW + _GAP
+        for _ in range(run.bucket.batch - len(run.rows)):
+            dummies.append((index, top))
+            top += _ROW + _GAP
+        top += _CALL_GAP
+    later = [(index, run) for index, run in enumerate(plan.runs) if run.start]
+    for index, run in later:  # the rows that have ended are below those that are active
+        lowest = max(tops[row] for row in run.rows)
+        below = sorted(place for place in tops.values() if place > lowest)
+        dummies += [(index, place) for place in below[: run.bucket.batch - len(run.rows)]]
+    return _Layout(tops, tuple(dummies), frozenset(blocks), top)
+
+
+def _parts(batch: SampleBatch, layout: _Layout, *, stops_rows: bool) -> Iterator[str]:
+    runs = batch.plan.runs
+    scale = (svg.WIDTH - _LEFT - _RIGHT) / max(run.start + run.bucket.length for run in runs)
+    for index, run in enumerate(runs):
+        yield from _call(index, run, batch.lengths, layout, scale, stops_rows=stops_rows)
+    for index, top in layout.dummies:
+        run = runs[index]
+        kind = "idle" if stops_rows else "padded"
+        label = f"call {index + 1}: a row without a sequence"
+        yield svg.rectangle(_LEFT + run.start * scale, top, run.bucket.length * scale, _ROW, kind, label)
+    for row, top in layout.tops.items():
+        yield svg.text(_LEFT - 8, top + 12, str(batch.lengths[row]), "end")
+    yield from _labels(runs, layout, scale)
+    yield from _axis(layout.height, scale)
+
+
+def _call(
+    index: int, run: ProgramCall, lengths: Sequence[int], layout: _Layout, scale: float, *, stops_rows: bool
+) -> Iterator[str]:
+    end = run.start + run.bucket.length
+    for row in run.rows:
+        top, real = layout.tops[row], min(lengths[row], end)
+        left, middle, right = (_LEFT + steps * scale for steps in (run.start, real, end))
+        label = f"call {index + 1}: a sequence of {counted(lengths[row], 'timestep')}"
+        yield svg.rectangle(left, top, middle - left, _ROW, f"call{index % _COLOURS}", label)
+        if right > middle:
+            kind = "idle" if stops_rows else "padded"
+            after = "not computed" if stops_rows else f"{end - real} of padding"
+            yield svg.rectangle(middle, top, right - middle, _ROW, kind, f"{label}, {after}")
+
+
+def _labels(runs: Sequence[ProgramCall], layout: _Layout, scale: float) -> Iterator[str]:
+    """The shape of each call beside it; of chunks, which lie side by side, the number of the call above it."""
+    chunks = any(run.start for run in runs)
+    for number, run in enumerate(runs, 1):
+        left, top = _LEFT + run.start * scale, layout.tops[run.rows[0]]
+        width = run.bucket.length * scale
+        if not chunks:
+            label = f"call {number}: {run.bucket.batch} x {run.bucket.length}"
+            yield svg.text(left + width + 8, top + 12, label, "start", "faint")
+        elif top in layout.blocks and width > _NARROW:
+            yield svg.text(left + 2, top - 5, str(number), "start", "faint")
+
+
+def _axis(bottom: float, scale: float) -> Iterator[str]:
+    longest = round((svg.WIDTH - _LEFT - _RIGHT) / scale)
+    step = next(digit * 10**power for power in range(10) for digit in (1, 2, 5) if digit * 10**power * 8 >= longest)
+    yield svg.line(_LEFT, bottom, _LEFT + longest * scale, bottom, "axis")
+    for steps in range(0, longest + 1, step):
+        x = _LEFT + steps * scale
+        yield svg.line(x, bottom, x, bottom + 5, "axis")
+        yield svg.text(x, bottom + 20, str(steps), "middle")
+    yield svg.text(
+        _LEFT + longest * scale / 2,
+        bottom + 44,
+        "timesteps, with the length of each sequence on the left",
+        "middle",
+        "faint",
+    )

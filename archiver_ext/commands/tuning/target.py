@@ -1,0 +1,144 @@
+"""Target of a tuning: the engine, the batches and the costs that a configuration and an archive tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
+from ....bucketing.cost import CostModel
+from ....bucketing.planner import Planner, make_planner
+from ....bucketing.shapes import Bucket, BucketGrid, DynamicShape
+from ....config.engine_choice import AUTO
+from ....config.manifest import Manifest
+from ....config.schema import ServingConfig
+from ...errors import PackagingError
+from .time_padding import UNKNOWN, EnginePadding, padding_of_archive, padding_of_config
+
+MakePlanner = Callable[[Sequence[int]], Planner]
+"""Make the planner for bucket lengths."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Everything about the served model that lengths are tuned by."""
+
+    engine: EnginePadding = UNKNOWN
+    lengths: tuple[int, ...] = ()
+    """Current bucket lengths; empty if they are not known, as are `batches`."""
+    batches: tuple[int, ...] = ()
+    """Rows of the buckets, ascending."""
+    longest: int = 0
+    """Timesteps of the longest sequence that is served; 0 if it is not known."""
+    truncate: bool = False
+    """Whether longer sequences are cut, not refused."""
+    costs: Mapping[Bucket, float] = field(default_factory=dict)
+    """Measured milliseconds of a call with full rows; empty without an archive."""
+    make_planner: MakePlanner | None = None
+    """The planner of batches; None if the batches are not known, or the user's code chooses the lengths."""
+
+    @property
+    def serves_longer(self) -> bool:
+        """Whether sequences beyond the largest length are served, in chunks or in dynamic shapes."""
+        return bool(self.lengths) and self.longest > self.lengths[-1]
+
+    @property
+    def cost_of_length(self) -> CostOfLength | None:
+        """Milliseconds of a sequence in a full call of the largest batch size; None if nothing was measured."""
+        return cost_per_row(CostModel(self.costs), self.batches[-1]) if self.costs else None
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the figures leave out or assume."""
+        if self.serves_longer and self.engine.lengths_matter:
+            yield f"sequences of up to {self.longest} timesteps are served too; they are not counted here"
+        if self.engine.detail:
+            yield self.engine.detail
+
+
+def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | None, file: Path | None) -> Target:
+    """Find what is tuned: the lengths of the configuration, or else of the archive.
+
+    The archive, if there is one, has the engine and the costs. `file` is that of the configuration, for messages.
+
+    Raises:
+        PackagingError: there are no lengths to tune, or they are the user's to choose.
+    """
+    if config is not None and config.buckets.length is None:
+        raise PackagingError(f"{file}: no input has a time dimension, so there are no lengths to tune")
+    if archive is not None:
+        _require_tunable(*archive)
+    manifest = None if archive is None else archive[1]
+    if config is None:
+        return Target() if manifest is None else _of_archive(manifest)
+    configured = _of_config(config)
+    if manifest is None:
+        return configured
+    packaged = _of_archive(manifest)
+    return replace(
+        configured,
+        engine=_with_other_engine(packaged.engine, config.engine),
+        costs=packaged.costs,
+        batches=packaged.batches,
+        make_planner=packaged.make_planner,
+    )
+
+
+def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePadding:
+    """Say so if the configuration names another engine than the one whose costs are known."""
+    if configured in (AUTO, packaged.engine):
+        return packaged
+    other = f"the figures are those of {packaged.engine}, as in the archive; the configuration names {configured}"
+    return replace(packaged, detail=f"{packaged.detail}; {other}" if packaged.detail else other)
+
+
+def _require_tunable(path: Path, manifest: Manifest) -> None:
+    if all(spec.time_dim is None for spec in manifest.inputs):
+        raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
+    if manifest.padding == "exact_lengths":
+        raise PackagingError(
+            f"{path}: padding would change the outputs of this model ({manifest.padding_reason}), so it is "
+            f"served only at the lengths of its buckets: choose these yourself"
+        )
+
+
+def _of_config(config: ServingConfig) -> Target:
+    engine = padding_of_config(config)
+    return Target(
+        engine,
+        config.grid.lengths,
+        config.grid.batches,
+        config.longest,
+        config.overflow == "truncate",
+        make_planner=None if config.buckets.kernel else partial(_estimated_planner, engine, config.grid.batches),
+    )
+
+
+def _of_archive(manifest: Manifest) -> Target:
+    return Target(
+        padding_of_archive(manifest),
+        manifest.grid.lengths,
+        manifest.grid.batches,
+        manifest.longest,
+        manifest.overflow == "truncate",
+        {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
+        None if manifest.kernel else partial(_archive_planner, manifest),
+    )
+
+
+def _archive_planner(manifest: Manifest, lengths: Sequence[int]) -> Planner:
+    from ....handlers.runtime.loader import planner_from_manifest
+
+    grid = BucketGrid(manifest.grid.batches, tuple(lengths))
+    return planner_from_manifest(replace(manifest, grid=grid, longest=max(manifest.longest, lengths[-1])))
+
+
+def _estimated_planner(engine: EnginePadding, batches: Sequence[int], lengths: Sequence[int]) -> Planner:
+    """The planner for whole sequences, by the costs that serving assumes if nothing was measured."""
+    shape = DynamicShape(batches[-1], lengths[-1])
+    if engine.padding == "none":  # padding costs nothing, so a batch is split only where it has too many rows
+        corners = [Bucket(rows, steps) for rows in (1, shape.batch + 1) for steps in (1, shape.length + 1)]
+        return make_planner("sequence", shape, CostModel(dict.fromkeys(corners, 1.0)))
+    shapes = BucketGrid(tuple(batches), tuple(lengths)) if engine.lengths_matter else shape
+    return make_planner("sequence", shapes, CostModel.proportional(shapes))

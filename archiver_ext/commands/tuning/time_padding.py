@@ -1,0 +1,104 @@
+"""Length to which an engine pads a sequence, as far as a configuration or an archive tells.
+
+Bucket lengths matter for an engine that pads to them. An engine with dynamic shapes pads a call to its longest
+sequence, and an engine that stops each row at its own end pads no row: for both, the bucket lengths are limits only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from ....backends.interface import Backend, LoadError, Ragged
+from ....backends.registry import Purpose, auto_engines, get_backend
+from ....config.engine_choice import AUTO
+from ....config.manifest import Manifest
+from ....config.schema import ServingConfig
+
+TimePadding = Literal["bucket", "call", "none"]
+"""Length to which a sequence is padded.
+
+`bucket`: the bucket length that holds it; `call`: the longest sequence of its call; `none`: its own.
+"""
+
+
+@dataclass(frozen=True)
+class EnginePadding:
+    """An engine, and the length to which it pads a sequence."""
+
+    engine: str | None
+    """Name of the engine; None if packaging has yet to choose it, or nothing names one."""
+    padding: TimePadding
+    detail: str = ""
+    """Assumption of the figures, in one sentence; empty where nothing is assumed."""
+
+    @property
+    def lengths_matter(self) -> bool:
+        """Whether other bucket lengths change what is computed."""
+        return self.padding == "bucket"
+
+
+UNKNOWN = EnginePadding(
+    None,
+    "bucket",
+    "the figures are those of an engine with a program for each bucket; native, onnxruntime and eager pad no sequence "
+    "to a bucket length. --config or --archive says which engine serves",
+)
+"""The assumption without a configuration and without an archive."""
+
+
+def padding_of_archive(manifest: Manifest) -> EnginePadding:
+    """Read from an archive how its engine pads."""
+    if manifest.shapes == "grid":
+        chunks = "this model runs in chunks of time: a sequence takes several calls, with less padding than shown"
+        return EnginePadding(manifest.backend, "bucket", chunks if manifest.kind == "chunk" else "")
+    # Packaging measures the cost of padding for engines that stop each row at its own end, and for no other.
+    return EnginePadding(manifest.backend, "none" if manifest.padding_costs else "call")
+
+
+def padding_of_config(config: ServingConfig) -> EnginePadding:
+    """Derive from a configuration how the engine that it names will pad."""
+    if config.engine == AUTO:
+        return _padding_of_auto(config)
+    try:
+        padding = _padding_of_engine(get_backend(config.engine), config)
+    except LoadError:
+        return EnginePadding(
+            config.engine,
+            "bucket",
+            f"{config.engine} is not installed here: the figures are those of an engine with a program for each bucket",
+        )
+    model = "a model that cannot take every length is padded to its buckets all the same: --archive says whether it is"
+    return EnginePadding(config.engine, padding, "" if padding == "bucket" else model)
+
+
+def _padding_of_engine(engine: Backend, config: ServingConfig) -> TimePadding:
+    if config.buckets.kernel is not None or not (engine.polymorphic and engine.any_shape):
+        return "bucket"
+    stops_rows = isinstance(engine, Ragged) and engine.ragged
+    return "none" if stops_rows and config.streaming is None else "call"
+
+
+def _padding_of_auto(config: ServingConfig) -> EnginePadding:
+    without = [] if config.buckets.kernel is not None else list(_engines_without_buckets(config))
+    if not without:
+        return EnginePadding(None, "bucket")
+    return EnginePadding(
+        None,
+        "bucket",
+        f"packaging chooses the engine, and of the candidates {' and '.join(without)} "
+        f"pad{'s' if len(without) == 1 else ''} no sequence to a bucket length: these figures are those of an engine "
+        f"with a program for each bucket. --archive says which engine was chosen",
+    )
+
+
+def _engines_without_buckets(config: ServingConfig) -> Iterator[str]:
+    purpose: Purpose = "serve_bfloat16" if config.precision == "bfloat16" else "serve_float32"
+    for name in config.auto.engines or auto_engines(purpose):
+        try:
+            engine = get_backend(name)
+        except LoadError:
+            continue  # `auto` does not try an engine that is not installed
+        if _padding_of_engine(engine, config) != "bucket":
+            yield name

@@ -1,0 +1,227 @@
+"""The page of a proposal: whole, escaped, self-contained, with the figures of `--json`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+from tuned_pages import HISTOGRAM, PAGES, SUBJECT, TunedPage, bare_page, bucketed_page, dynamic_page, ragged_page
+
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
+
+SVG = "{http://www.w3.org/2000/svg}"
+NAMESPACE = SVG.strip("{}")
+every_page = pytest.mark.parametrize("name", PAGES)
+
+
+class Strict(HTMLParser):
+    """A parser that checks that all tags are closed, and that no resource is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not {"src", "href", "xlink:href", "srcset", "action"} & {name for name, _ in attrs}
+        assert not any(name.startswith("on") for name, _ in attrs)
+        self.seen.append(tag)
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def parsed(page: TunedPage) -> Strict:
+    """The page, parsed to its end."""
+    parser = Strict()
+    parser.feed(page.html)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def drawings(page: TunedPage) -> list[ET.Element]:
+    """The drawings of a page, each well-formed XML."""
+    return [ET.fromstring(svg) for svg in re.findall(r"<svg xmlns.*?</svg>", page.html, re.DOTALL)]
+
+
+def cells(page: TunedPage, caption: str) -> list[list[str]]:
+    """The cells of a table, row by row."""
+    (table,) = re.findall(rf"<caption>{caption}</caption>(.*?)</table>", page.html, re.DOTALL)
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
+
+
+@every_page
+def test_a_page_is_whole_and_needs_nothing_else(name: str) -> None:
+    """All tags are closed, and nothing is loaded or run."""
+    page = PAGES[name]()
+
+    assert not {"script", "link", "img", "iframe", "object", "base"} & set(parsed(page).seen)
+    assert "@import" not in page.html
+    assert set(re.findall(r"url\((.*?)\)", page.html)) == {"#padding"}
+    assert set(re.findall(r"\w+://[^\s\"']*", page.html)) == {NAMESPACE}
+    assert "default-src 'none'" in page.html
+
+
+@every_page
+def test_what_users_name_is_text(name: str) -> None:
+    """A file name with a script in it is shown, not run."""
+    page = PAGES[name]()
+
+    assert "<script" not in page.html
+    assert f"Bucket lengths for {SUBJECT}" in parsed(page).text
+
+
+def test_an_engine_and_a_note_are_text() -> None:
+    """Third parties name engines."""
+    text = parsed(bucketed_page()).text
+
+    assert "inductor<b>" in text
+    assert "A <note> of the engine." in text
+
+
+@every_page
+def test_every_drawing_has_a_title_and_a_description(name: str) -> None:
+    """A screen reader reads both; names of elements are unique."""
+    page = PAGES[name]()
+    ids = re.findall(r' id="(.*?)"', page.html)
+
+    assert len(ids) == len(set(ids))
+    for drawing in drawings(page):
+        title, description = drawing.find(f"{SVG}title"), drawing.find(f"{SVG}desc")
+        assert title is not None
+        assert title.text
+        assert description is not None
+        assert description.text
+        assert drawing.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+
+
+@every_page
+def test_the_numbers_are_those_of_json(name: str) -> None:
+    """The table of the grids has every figure."""
+    page = PAGES[name]()
+    told = page.proposal.to_json()
+    rows = cells(page, "Both grids" if told["today"] else "The grid")
+
+    for row, grid in zip(rows, [one for one in (told["today"], told["proposed"]) if one], strict=True):
+        share, computed = grid["padded_share"], grid["computed_timesteps"]
+        assert row[1] == ("by batch" if share is None else f"{100 * share:.1f} %")
+        assert row[2] == ("by batch" if computed is None else f"{computed:,}")
+        assert row[3:5] == [f"{grid['useful_timesteps']:,}", f"{grid['refused_sequences']:,}"]
+        assert row[-1] == ", ".join(map(str, grid["lengths"]))
+        known = grid["milliseconds_per_sequence"]
+        assert row[5] == "not known" if known is None else float(row[5]) == pytest.approx(known, rel=5e-3)
+
+
+@every_page
+def test_the_buckets_add_up_to_the_grid(name: str) -> None:
+    """Their tables have the sequences and the timesteps of the whole."""
+    page = PAGES[name]()
+
+    for grid in page.proposal.distinct_grids:
+        rows = [[cell.replace(",", "") for cell in row] for row in cells(page, f"Buckets, {grid.name} lengths")]
+        assert sum(int(row[1]) for row in rows) == sum(HISTOGRAM.values()) - grid.refused
+        assert sum(int(row[2]) for row in rows) == grid.useful
+        if page.proposal.padding != "call":
+            assert grid.computed == grid.useful + sum(int(row[3]) for row in rows)
+
+
+def test_the_costs_are_those_of_the_archive() -> None:
+    """The table has every measured call, and the drawing a point for each."""
+    page = bucketed_page()
+    rows = {(int(batch), int(length)): float(ms) for batch, length, ms in cells(page, "Measured calls")}
+
+    assert rows == pytest.approx(page.target.costs, rel=5e-3)
+    assert len(list(drawings(page)[1].iter(f"{SVG}circle"))) == len(page.target.costs)
+
+
+def test_unknown_costs_and_batches_are_told() -> None:
+    """The page says where they are to be found."""
+    text = " ".join(parsed(bare_page()).text)
+
+    assert "Not known: an archive has them. Give it with --archive." in text
+    assert "Not planned: the sizes of the buckets are not known. Give --config or --archive." in text
+
+
+def bars(drawing: ET.Element, kind: str) -> Iterator[float]:
+    """The widths of the bars of a class."""
+    return (float(bar.get("width", "")) for bar in drawing.iter(f"{SVG}rect") if bar.get("class", "").startswith(kind))
+
+
+@pytest.mark.parametrize("name", ["bucketed", "chunked", "dynamic"])
+def test_a_batch_is_drawn_to_scale(name: str) -> None:
+    """Coloured bars are its real timesteps; hatched ones its padding, of rows without a sequence too."""
+    page = PAGES[name]()
+    drawing = drawings(page)[-1]
+    sizes = re.findall(r"<td>(\d+) x (\d+)</td>", page.html.rpartition("<caption>Planned calls")[2])
+    real = sum(map(int, re.findall(r">(\d+)</text>", _lengths_on_the_left(drawing))))
+    computed = sum(int(rows) * int(steps) for rows, steps in sizes)
+
+    assert computed >= real
+    assert sum(bars(drawing, "padded")) == pytest.approx(
+        sum(bars(drawing, "call")) * (computed - real) / real, rel=1e-2
+    )
+
+
+def _lengths_on_the_left(drawing: ET.Element) -> str:
+    return "".join(f">{text.text}</text>" for text in drawing.iter(f"{SVG}text") if text.get("text-anchor") == "end")
+
+
+def test_rows_that_stop_have_no_padding() -> None:
+    """The batch is one call, and what follows the end of a row is drawn as not computed."""
+    page = ragged_page()
+    drawing = drawings(page)[-1]
+
+    assert list(bars(drawing, "padded")) == []
+    assert len(list(bars(drawing, "call"))) == 16
+    assert list(bars(drawing, "idle"))
+    assert "Other bucket lengths save no time" in page.html
+    assert not any(one.get("class") == "padded" for one in drawings(page)[0].iter(f"{SVG}rect"))
+
+
+def test_padding_by_batch_is_an_estimate() -> None:
+    """It has the figures of planned batches, and says so."""
+    text = " ".join(parsed(dynamic_page()).text)
+
+    assert "The padding is that of planned batches of 16 sequences." in text
+    assert "20.0 % padding" in text
+
+
+@pytest.mark.parametrize("histogram", [{1: 1}, {7: 10**12}, {1: 1, 999_999_999: 1}, {1000: 1, 1001: 5}])
+def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int]) -> None:
+    """Examples are a single length, a huge one, and a narrow range."""
+    proposal = propose(histogram, current=(16, 32))
+
+    parsed(TunedPage(proposal, Target(), html_page(proposal, Target(), "")))
+
+
+def test_the_drawing_of_lengths_is_what_was_counted() -> None:
+    """Its hatched areas are the padding of each grid, on one scale."""
+    page = bucketed_page()
+    boxes = list(drawings(page)[0].iter(f"{SVG}rect"))
+    middle = max(float(one.get("y", "")) + float(one.get("height", "")) for one in boxes) - 200
+
+    def area(kind: str, *, last: bool) -> float:
+        own = [one for one in boxes if one.get("class") == kind and (float(one.get("y", "")) > middle) == last]
+        # bars overlap their neighbour a little
+        return sum((float(one.get("width", "")) - 0.4) * float(one.get("height", "")) for one in own)
+
+    scale = area("useful", last=True) / page.proposal.proposed.useful
+    for grid, last in zip(page.proposal.grids, (False, True), strict=True):
+        assert grid.computed is not None
+        assert area("padded", last=last) == pytest.approx(scale * (grid.computed - grid.useful), rel=0.02)

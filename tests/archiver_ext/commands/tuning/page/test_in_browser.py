@@ -1,0 +1,135 @@
+"""The page of a proposal in a real browser: laid out, readable, and without a request or an error."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, browser_or_skip
+from matplotlib.image import imread
+from tuned_pages import PAGES, SUBJECT
+
+pytestmark = pytest.mark.browser
+every_page = pytest.mark.parametrize("name", PAGES)
+TOUCHING = 1.0  # pixels by which boxes of texts may overlap, since they have room above and below
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    """The browser of this machine."""
+    return browser_or_skip(tmp_path)
+
+
+def overlapping(drawing: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of texts of a drawing of which one hides a part of the other."""
+    return [
+        (one["words"], other["words"])
+        for one, other in combinations(drawing["texts"], 2)
+        if all(
+            min(one["box"][end], other["box"][end]) - max(one["box"][start], other["box"][start]) > TOUCHING
+            for start, end in (("left", "right"), ("top", "bottom"))
+        )
+    ]
+
+
+def outside(drawing: dict[str, Any]) -> list[str]:
+    """Texts of a drawing that are cut off at its edge."""
+    frame = drawing["box"]
+    return [
+        text["words"]
+        for text in drawing["texts"]
+        if text["box"]["left"] < frame["left"] - TOUCHING
+        or text["box"]["right"] > frame["right"] + TOUCHING
+        or text["box"]["top"] < frame["top"] - TOUCHING
+        or text["box"]["bottom"] > frame["bottom"] + TOUCHING
+    ]
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast ratio of two colours, as WCAG 2 defines it."""
+    lighter, darker = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@every_page
+def test_a_page_loads_nothing_and_has_no_error(browser: Browser, name: str) -> None:
+    """The console stays empty, and what users name is text."""
+    page = PAGES[name]()
+    found = browser.inspect(page.html)
+    _, console = browser.screenshot(page.html)
+
+    assert (found["errors"], found["loaded"], found["scripts"], console) == ([], [], 0, [])
+    assert found["heading"] == f"Bucket lengths for {SUBJECT}"
+
+
+@every_page
+def test_texts_are_within_their_drawing_and_apart(browser: Browser, name: str) -> None:
+    """Neither labels nor headings hide each other."""
+    drawings = browser.inspect(PAGES[name]().html)["drawings"]
+
+    assert drawings
+    for drawing in drawings:
+        assert overlapping(drawing) == []
+        assert outside(drawing) == []
+
+
+@every_page
+def test_a_page_fits_a_narrow_window(browser: Browser, name: str) -> None:
+    """Wide tables scroll within themselves."""
+    found = browser.inspect(PAGES[name]().html, width=500)
+
+    assert found["widest"] <= found["width"]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_can_be_read_in_light_and_in_dark(browser: Browser, dark: bool) -> None:
+    """Their contrast is that which WCAG asks for, and the paper follows the reader's settings."""
+    found = browser.inspect(PAGES["bucketed"]().html, dark=dark)
+
+    assert (_luminance(found["paper"]) < 0.2) == dark
+    assert contrast(found["ink"], found["paper"]) >= 7
+    assert contrast(found["faint"], found["paper"]) >= 4.5
+
+
+def test_the_tables_are_those_of_the_proposal(browser: Browser) -> None:
+    """The browser shows every row of the grids, the buckets, the costs and the calls."""
+    page = PAGES["bucketed"]()
+    tables = {table["caption"]: table["rows"] for table in browser.inspect(page.html)["tables"]}
+
+    assert [row[0] for row in tables["Both grids"]] == ["current", "proposed"]
+    assert [row[0] for row in tables["Buckets, current lengths"]] == list(map(str, page.target.lengths))
+    assert len(tables["Measured calls"]) == len(page.target.costs)
+    assert tables["Planned calls"]
+
+
+def test_padding_is_hatched(browser: Browser) -> None:
+    """Its pattern is found, and leaves stripes on the screen."""
+    page = PAGES["bucketed"]()
+    bars = [bar for drawing in browser.inspect(page.html)["drawings"] for bar in drawing["bars"]]
+    picture, _ = browser.screenshot(page.html)
+    widest = max(
+        (bar for bar in bars if bar["kind"] == "padded"), key=lambda bar: bar["box"]["right"] - bar["box"]["left"]
+    )
+    row = round((widest["box"]["top"] + widest["box"]["bottom"]) / 2)
+    pixels = imread(picture)[row, round(widest["box"]["left"]) + 2 : round(widest["box"]["right"]) - 2, :3]
+
+    assert {bar["fill"] for bar in bars if bar["kind"] == "padded"} == {'url("#padding")'}
+    orange = abs(pixels - (0xD9 / 255, 0x82 / 255, 0x2B / 255)).max(1) < 0.1
+    assert 0.1 < orange.mean() < 0.9
+
+
+def test_overlapping_texts_are_found(browser: Browser) -> None:
+    """A label that is moved onto another one is told."""
+    html = PAGES["bucketed"]().html
+    moved = re.sub(r'(<text[^>]* y=")[\d.]+(")', r"\g<1>100\2", html)
+
+    assert any(overlapping(drawing) for drawing in browser.inspect(moved)["drawings"])

@@ -1,0 +1,38 @@
+"""Totals of each bucket length add up to those of the grid."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.bucket_use import bucket_uses
+from torchserve_neuron_lstm.bucketing.bucket_lengths import padding_stats
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+histograms = st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12)
+grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)))
+
+
+@given(histograms, grids)
+def test_buckets_add_up_to_the_grid(histogram: dict[int, int], lengths: tuple[int, ...]) -> None:
+    """Sequences, real timesteps and padding."""
+    uses = bucket_uses(histogram, lengths, "bucket", {}, rows=8)
+    total = padding_stats(histogram, lengths)
+
+    assert [use.length for use in uses] == list(lengths)
+    assert sum(use.sequences for use in uses) == sum(histogram.values()) - total.refused
+    assert sum(use.useful for use in uses) == total.useful
+    assert sum(use.padded or 0 for use in uses) == total.computed - total.useful
+
+
+def test_padding_is_as_the_engine_pads() -> None:
+    """None is computed, or it depends on the batches."""
+    assert [use.padded for use in bucket_uses({3: 2}, (4, 8), "none", {}, rows=8)] == [0, 0]
+    assert [use.padded for use in bucket_uses({3: 2}, (4, 8), "call", {}, rows=8)] == [None, None]
+
+
+def test_milliseconds_are_those_of_a_full_call() -> None:
+    """They are interpolated between measured lengths."""
+    costs = {Bucket(8, 4): 1.0, Bucket(8, 12): 2.0}
+
+    assert [use.milliseconds for use in bucket_uses({3: 2}, (4, 8), "bucket", costs, rows=8)] == [1.0, 1.5]

@@ -1,0 +1,91 @@
+"""Padding of each engine, as a configuration and an archive tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import (
+    EnginePadding,
+    padding_of_archive,
+    padding_of_config,
+)
+from torchserve_neuron_lstm.backends.registry import auto_engines
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
+
+CONFIG = """\
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+  buckets: {batch: [1, 8], length: [16, 32]}
+"""
+
+
+def configured(folder: Path, *lines: str) -> EnginePadding:
+    """The padding of a configuration with these lines."""
+    (folder / "model-config.yaml").write_text(CONFIG + "".join(f"  {line}\n" for line in lines))
+    return padding_of_config(load_config(folder / "model-config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "padding"),
+    [("native", "none"), ("onnxruntime", "call"), ("eager", "call"), ("inductor", "bucket"), ("openvino", "bucket")],
+)
+def test_an_engine_pads_as_it_declares(tmp_path: Path, backend: str, padding: str) -> None:
+    """An engine declares its shapes, and whether it stops each row."""
+    found = configured(tmp_path, f"backend: {backend}")
+
+    assert (found.engine, found.padding) == (backend, padding)
+    assert found.lengths_matter == (padding == "bucket")
+    assert bool(found.detail) == (padding != "bucket")
+
+
+def test_sessions_run_in_chunks(tmp_path: Path) -> None:
+    """No engine stops each row of a chunk."""
+    assert configured(tmp_path, "backend: native", "streaming: {}").padding == "call"
+
+
+def test_a_bucket_selector_pads_to_its_buckets(tmp_path: Path) -> None:
+    """It chooses the bucket length, whatever the engine takes."""
+    (tmp_path / "model-config.yaml").write_text(
+        CONFIG.replace("length: [16, 32]}", "length: [16, 32], kernel: 'mine:choose'}") + "  backend: native\n"
+    )
+
+    assert padding_of_config(load_config(tmp_path / "model-config.yaml")).padding == "bucket"
+
+
+def test_an_engine_that_auto_may_choose_is_named(tmp_path: Path) -> None:
+    """The figures are then those of the others; without such a candidate nothing is assumed."""
+    every = configured(tmp_path)
+    several = configured(tmp_path, "backend: {auto: {try: [inductor, eager]}}")
+    padding = configured(tmp_path, "backend: {auto: {try: [inductor, openvino]}}")
+
+    assert (every.engine, every.padding) == (None, "bucket")
+    assert "native" in auto_engines("serve_float32")
+    assert "of the candidates native and onnxruntime pad no sequence to a bucket length" in every.detail
+    assert "of the candidates eager pads no sequence" in several.detail
+    assert padding == EnginePadding(None, "bucket")
+
+
+def test_an_engine_that_is_not_installed_is_told(tmp_path: Path) -> None:
+    """The figures are still shown."""
+    found = configured(tmp_path, "backend: elsewhere")
+
+    assert (found.engine, found.padding) == ("elsewhere", "bucket")
+    assert "elsewhere is not installed here" in found.detail
+
+
+def test_an_archive_knows(tmp_path: Path) -> None:
+    """The shapes of its programs say it, and whether padding was measured."""
+    measured = (MeasuredCost("sequence", Bucket(4, 8), 0.1),)
+    manifests = [
+        read_manifest(make_archive(tmp_path / "grid")),
+        read_manifest(make_archive(tmp_path / "any", shapes="any")),
+        read_manifest(make_archive(tmp_path / "ragged", shapes="any", padding_costs=measured)),
+    ]
+
+    assert [padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
+    assert all(padding_of_archive(manifest).detail == "" for manifest in manifests)
