@@ -21,6 +21,7 @@ from ..interface import LoadError
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+_SUMS = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
@@ -30,7 +31,7 @@ FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
 def pack_recurrence(
     cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int, kind: int = FLOAT32
 ) -> tuple[torch.Tensor, ...]:
-    """Pack W_ih, W_hh, the biases and, with a projection, W_hr of one layer's `w_ih, w_hh[, b_ih, b_hh][, w_hr]`.
+    """Pack one layer's `w_ih, w_hh[, b_ih, b_hh][, w_hr]`: W_ih, W_hh, the biases and W_hr.
 
     `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved, `kind`
     one of the constants above.
@@ -119,7 +120,7 @@ class RecurrentLibrary:
     """A loaded recurrent library.
 
     One of an earlier archive reads no ids and has no other new functions (`reads_ids` is false); nor does its program
-    ask for them.
+    ask for them. A later one multiplies no tables (`multiplies_tables` is false).
     """
 
     def __init__(self, file: Path) -> None:
@@ -142,6 +143,9 @@ class RecurrentLibrary:
             if self.reads_ids:
                 self.code.recurrence_wake_pool.argtypes = [_POINTER]
                 self.code.recurrence_wake_pool.restype = None
+            self.multiplies_tables = hasattr(self.code, "recurrence_multiply_table")
+            if self.multiplies_tables:
+                self.code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
             self.run = self.code.recurrence_run_batch if self.reads_ids else self.code.recurrence_run
             self.run.argtypes = [
                 *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
@@ -242,7 +246,9 @@ class LayerStack:
         self.kept = (pool, tuple(packed))  # the library reads them by address
         outputs = projected or hidden
         self.cell, self.width = cell, directions * outputs
+        self._library = pool.library
         self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
+        self._directions = directions
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
         sizes = (layers, directions, inputs, hidden)
         if projected is None:
@@ -255,6 +261,23 @@ class LayerStack:
             raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
         self._run, self._reads_ids = pool.library.run, pool.library.reads_ids
         weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
+
+    def multiply_table(self, table: torch.Tensor, most_bytes: int) -> bool:
+        """Multiply each row of `table[N, F]` by the first layer's W_ih, once for all calls with this table.
+
+        Returns whether it was done: the sums, S x H floats for a row and direction, take `most_bytes` at most.
+
+        Raises:
+            MemoryError: out of memory.
+        """
+        library = self._library
+        padded = -(-self._hidden // library.lanes) * library.lanes
+        size = 4 * len(table) * self._directions * _SUMS[self.cell] * padded
+        if not 0 < size <= most_bytes or not library.multiplies_tables:
+            return False
+        if library.code.recurrence_multiply_table(self.handle, table.data_ptr(), len(table)):
+            raise MemoryError(f"out of memory for the sums of a table of {len(table)} rows: {size / 2**20:.0f} MiB")
+        return True
 
     def run(
         self,
@@ -269,7 +292,8 @@ class LayerStack:
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """Compute `y[B, T, D*P]`, `h_n` and `c_n` from `x[B, T, F]`.
 
-        With `table[N, F]`, x are ids [B, T] of its rows. For cells without a cell state `c_n` is `h_n`.
+        With `table[N, F]`, x are ids [B, T] of its rows. It is the one of `multiply_table`, if that was called. For
+        cells without a cell state `c_n` is `h_n`.
 
         All are float32, but for ids int64; `lengths` are int64[B] of 0 to T; states are contiguous, h [L*D, B, P] and
         c [L*D, B, H], or None for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is

@@ -354,8 +354,8 @@ struct Weights {
 // Vectors of the outputs of a projection that are multiplied together; the last group has the rest.
 constexpr int PROJECTED = interleaved_gates(LSTM);
 
-// x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers. With ids, x is a table of vectors, and
-// x[b, t] is that of ids[b, t]. Without h_0, or c_0, these states are zero. y has every state, even if no caller reads
+// x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers. With ids, x is a table whose rows have
+// `table_width` numbers, and x[b, t] is that of ids[b, t]; if it is `multiplied`, its rows are sums already. Without h_0, or c_0, these states are zero. y has every state, even if no caller reads
 // it. h has `outputs` units: as many as `hidden`, or those of the projection of m[b], which has `hidden` units.
 struct Layer {
   int cell;
@@ -363,6 +363,8 @@ struct Layer {
   bool reverse;
   Weights weights;
   const int64_t* ids;
+  int64_t table_width;
+  bool multiplied;
   const float *x, *h_0, *c_0;
   int64_t x_row, x_step;
   float *y, *h_n, *c_n;
@@ -415,13 +417,33 @@ struct Team {
   }
 };
 
+// Memory of whole cache lines.
+using Floats = std::unique_ptr<float, decltype(&std::free)>;
+
+Floats allocate(size_t count) {
+  void* memory = std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+  if (memory == nullptr) throw std::bad_alloc();
+  return {static_cast<float*>(memory), &std::free};
+}
+
 // Memory of one thread, reused from call to call. Threads never allocate: an exception would end the process, and a
 // thread that is missing would leave the others waiting.
 struct Scratch {
   std::vector<const float*> rows, operands;
   std::vector<float> converted;
-  std::unique_ptr<float, decltype(&std::free)> sums{nullptr, &std::free};
+  Floats sums{nullptr, &std::free};
   size_t size = 0;
+
+  // The first rows as they are multiplied. Each thread converts all of them: they are few beside the weights.
+  const float* const* converted_rows(int64_t count, int64_t width) {
+    if (!Recurrent::CONVERTS) return rows.data();
+    const int64_t depth = Recurrent::depth(width);
+    for (int64_t row = 0; row < count; row++) {
+      Recurrent::convert(converted.data() + row * depth, rows[row], width);
+      operands[row] = converted.data() + row * depth;
+    }
+    return operands.data();
+  }
 
   // Called before the threads start: memory for so many rows, their operands of so many floats, and sums.
   void reserve(size_t row_count, size_t operand_size, size_t sum_count) {
@@ -430,8 +452,7 @@ struct Scratch {
     if (Recurrent::CONVERTS && row_count * operand_size > converted.size()) converted.resize(row_count * operand_size);
     if (sum_count <= size) return;
     size = 0;
-    sums.reset(static_cast<float*>(std::aligned_alloc(64, (sum_count * sizeof(float) + 63) / 64 * 64)));
-    if (sums == nullptr) throw std::bad_alloc();
+    sums = allocate(sum_count);
     size = sum_count;
   }
 };
@@ -510,7 +531,7 @@ class WorkerSlice {
   }
   const float* x(int64_t slot, int64_t step) const {
     const int64_t at = team_.rows[slot] * layer_.x_row + time(slot, step) * layer_.x_step;
-    return layer_.ids == nullptr ? layer_.x + at : layer_.x + layer_.ids[at] * layer_.inputs;
+    return layer_.ids == nullptr ? layer_.x + at : layer_.x + layer_.ids[at] * layer_.table_width;
   }
   float* y(int64_t slot, int64_t step) const {
     return layer_.y + team_.rows[slot] * layer_.y_row + time(slot, step) * layer_.y_step;
@@ -531,24 +552,20 @@ class WorkerSlice {
       if (count > 0 && count + active > sum_rows_) break;
       for (int64_t slot = 0; slot < active; slot++) scratch_.rows[count++] = x(slot, step);
     }
+    if (layer_.multiplied) return copy_sums(count), step;
     const int64_t depth = Recurrent::depth(layer_.inputs), size = block_size(CELL, depth);
-    const float* const* rows = operands(count, layer_.inputs);
+    const float* const* rows = scratch_.converted_rows(count, layer_.inputs);
     for (int64_t block = 0; block < blocks_; block++)
       multiply_block<CELL, false>(count, rows, layer_.weights.from_input + (first_ + block) * size, depth,
                                   layer_.weights.bias + (first_ + block) * STRIDE, 0, sums(block, 0));
     return step;
   }
 
-  // The first rows of the scratch memory as they are multiplied. Each thread converts all of them: they are few beside
-  // the weights.
-  const float* const* operands(int64_t count, int64_t width) const {
-    if (!Recurrent::CONVERTS) return scratch_.rows.data();
-    const int64_t size = Recurrent::depth(width);
-    for (int64_t row = 0; row < count; row++) {
-      Recurrent::convert(scratch_.converted.data() + row * size, scratch_.rows[row], width);
-      scratch_.operands[row] = scratch_.converted.data() + row * size;
-    }
-    return scratch_.operands.data();
+  // The same from rows of a table that were multiplied before.
+  void copy_sums(int64_t count) const {
+    for (int64_t row = 0; row < count; row++)
+      for (int64_t block = 0; block < blocks_; block++)
+        std::memcpy(sums(block, row), scratch_.rows[row] + (first_ + block) * STRIDE, STRIDE * sizeof(float));
   }
 
   // One timestep, whose sums start at row `first`; returns its number of active rows.
@@ -558,7 +575,7 @@ class WorkerSlice {
     for (int64_t slot = 0; slot < active; slot++) before[slot] = step == 0 ? initial(slot) : y(slot, step - 1);
     const bool has_state = step > 0 || layer_.h_0 != nullptr;
     const int64_t depth = Recurrent::depth(layer_.outputs), size = block_size(CELL, depth);
-    const float* const* rows = has_state ? operands(active, layer_.outputs) : before;
+    const float* const* rows = has_state ? scratch_.converted_rows(active, layer_.outputs) : before;
     const float* weights = layer_.weights.from_state + first_ * size;
     int64_t multiplied = has_state ? 0 : blocks_;
     if (CELL == LSTM && active == 1)
@@ -587,7 +604,7 @@ class WorkerSlice {
   // The states h of a timestep from m, which the whole team has computed.
   void project(int64_t step, int64_t active) const {
     for (int64_t slot = 0; slot < active; slot++) scratch_.rows[slot] = m(slot);
-    const float* const* rows = operands(active, layer_.hidden);
+    const float* const* rows = scratch_.converted_rows(active, layer_.hidden);
     for (int64_t first = first_output_; first < last_output_; first += PROJECTED * LANES) {
       switch (std::min<int64_t>(PROJECTED, (last_output_ - first + LANES - 1) / LANES)) {
         case 1: project_group<1>(step, active, rows, first); break;
@@ -648,6 +665,30 @@ void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int
     case GRU: return WorkerSlice<GRU>(layer, team, member, scratch).run(steps);
     case RNN_TANH: return WorkerSlice<RNN_TANH>(layer, team, member, scratch).run(steps);
     default: return WorkerSlice<RNN_RELU>(layer, team, member, scratch).run(steps);
+  }
+}
+
+// The sums over the inputs, biases among them, of the scratch memory's first rows: [count, blocks of units, sums].
+template <int CELL>
+void multiply_rows(int64_t count, int64_t inputs, int64_t blocks, const Weights& weights, Scratch& scratch, float* to) {
+  constexpr int64_t stride = sums_of(CELL) * LANES;
+  const int64_t depth = Recurrent::depth(inputs);
+  const float* const* rows = scratch.converted_rows(count, inputs);
+  float* sums = scratch.sums.get();
+  for (int64_t block = 0; block < blocks; block++) {
+    multiply_block<CELL, false>(count, rows, weights.from_input + block * block_size(CELL, depth), depth,
+                                weights.bias + block * stride, 0, sums);
+    for (int64_t row = 0; row < count; row++)
+      std::memcpy(to + (row * blocks + block) * stride, sums + row * stride, stride * sizeof(float));
+  }
+}
+
+void multiply_rows(int cell, int64_t count, int64_t inputs, int64_t blocks, const Weights& weights, Scratch& scratch,
+                   float* to) noexcept {
+  switch (cell) {
+    case LSTM: return multiply_rows<LSTM>(count, inputs, blocks, weights, scratch, to);
+    case GRU: return multiply_rows<GRU>(count, inputs, blocks, weights, scratch, to);
+    default: return multiply_rows<RNN_TANH>(count, inputs, blocks, weights, scratch, to);  // both have one sum
   }
 }
 
@@ -947,6 +988,34 @@ struct LayerStack {
   int cell;
   int64_t layers, directions, inputs, hidden, outputs;
   std::vector<Weights> weights;
+  // For each direction, the sums of the first layer over the inputs, for each row of a table. Empty: no table was given.
+  std::vector<Floats> table_sums = {};
+
+  // The sums of a unit and their padding, over all units.
+  int64_t sums_width() const { return blocks() * sums_of(cell) * LANES; }
+  int64_t blocks() const { return (hidden + LANES - 1) / LANES; }
+
+  // Multiplies each row of a table by W_ih of the first layer, so that no call multiplies it again.
+  void multiply_table(const float* table, int64_t rows) {
+    const std::lock_guard<std::mutex> lock(pool->in_use);
+    std::vector<Floats> found;
+    for (int64_t direction = 0; direction < directions; direction++) found.push_back(allocate(rows * sums_width()));
+    for (Scratch& scratch : pool->scratch)
+      scratch.reserve(INPUT_ROWS, Recurrent::depth(inputs), sums_of(cell) * LANES * INPUT_ROWS);
+    const int64_t parts = (rows + INPUT_ROWS - 1) / INPUT_ROWS;
+    std::atomic<int64_t> next{0};
+    pool->run([&](int index) {
+      Scratch& scratch = pool->scratch[index];
+      for (int64_t part; (part = next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+        const int64_t first = part * INPUT_ROWS, count = std::min(INPUT_ROWS, rows - first);
+        for (int64_t row = 0; row < count; row++) scratch.rows[row] = table + (first + row) * inputs;
+        for (int64_t direction = 0; direction < directions; direction++)
+          multiply_rows(cell, count, inputs, blocks(), weights[direction], scratch,
+                        found[direction].get() + first * sums_width());
+      }
+    });
+    table_sums = std::move(found);
+  }
 
   void run(const Batch& batch) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
@@ -961,7 +1030,7 @@ struct LayerStack {
     for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
     std::vector<Team> teams = assign_rows(pool->threads(), batch.rows, batch.lengths);
     const int each = teams.front().threads;
-    const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
+    const int64_t most_blocks = (blocks() + each - 1) / each;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
     const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, directions * outputs}));
     const int64_t row_vectors = most_blocks * sums_of(cell) + (projects ? PROJECTED : 0);
@@ -987,11 +1056,15 @@ struct LayerStack {
     one.weights = weights[slot];
     if (one.weights.projection != nullptr) one.m = pool->unprojected.data();
     if (index == 0) {
-      one.inputs = inputs, one.ids = batch.ids;
+      one.inputs = inputs, one.ids = batch.ids, one.table_width = inputs;
       one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
     } else {
       one.inputs = width, one.x = pool->interlayer[(index - 1) % 2].data();
       one.x_row = batch.steps * width, one.x_step = width;
+    }
+    if (one.ids != nullptr && !table_sums.empty()) {
+      one.x = table_sums[direction].get(), one.table_width = sums_width();
+      one.multiplied = true;
     }
     if (index == layers - 1 && batch.y != nullptr) {
       one.y = batch.y, one.y_row = batch.y_row, one.y_step = batch.y_step;
@@ -1059,6 +1132,15 @@ void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t direct
 void* recurrence_open_projected_stack(void* pool, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
                                       int64_t outputs, const float* const* weights) {
   return open_stack(pool, LSTM, layers, directions, inputs, hidden, outputs, weights, 4);
+}
+// Multiplies the rows of a table ahead of all calls, which then give the same table. 0: success, 1: out of memory.
+int recurrence_multiply_table(void* stack, const float* table, int64_t rows) {
+  try {
+    static_cast<LayerStack*>(stack)->multiply_table(table, rows);
+  } catch (const std::exception&) {
+    return 1;
+  }
+  return 0;
 }
 void recurrence_close_stack(void* stack) { delete static_cast<LayerStack*>(stack); }
 

@@ -85,13 +85,15 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
 
 
 @per_library
-def test_rows_of_a_table_are_the_vectors_that_ids_name(instructions: build.InstructionSet) -> None:
-    """Outputs are equal bit for bit."""
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rows_of_a_table_are_the_vectors_that_ids_name(instructions: build.InstructionSet, ahead: bool) -> None:
+    """Outputs are equal bit for bit, whether the table is multiplied ahead or not."""
     shape = Shape(inputs=7, hidden=33)
     values, table = batch_for(shape, [9, 4, 1], 9), torch.randn(11, shape.inputs)
     ids = torch.randint(0, len(table), (3, 9))
     stack = stack_of(shape, shape.core(), pool(instructions, 2))
     expected = answers_of(stack, Batch(table[ids], values.lengths, values.h_0, values.c_0))
+    assert stack.multiply_table(table, most_bytes=1 << 20 if ahead else 0) == ahead
     found = stack.run(ids, values.lengths, values.h_0, values.c_0, table=table)
 
     for one, other in zip(found, expected, strict=True):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_layers import CELLS, ISAS, Batch, Shape, alone, answers_of, batch_for, error, pool, stack_of
+from native_layers import CELLS, ISAS, Batch, Shape, alone, answers_of, batch_for, error, kernel, pool, stack_of
 from torch import nn
 
 from torchserve_neuron_lstm.backends.native.library import LinearLayer
@@ -74,19 +74,27 @@ def test_equals_every_row_alone(
 
 @per_instructions
 @settings(max_examples=30)
-@given(shape=shapes, batch=ragged(), threads=st.integers(1, 3), time_first=st.booleans())
+@given(
+    shape=shapes,
+    batch=ragged(),
+    threads=st.integers(1, 3),
+    time_first=st.booleans(),
+    ahead=st.booleans(),
+    names=st.sampled_from([1, 11, 200]),
+)
 def test_ids_of_a_table_are_the_vectors_that_they_name(
-    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, time_first: bool
+    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, time_first: bool, ahead: bool, names: int
 ) -> None:
-    """Outputs are equal bit for bit, whatever ids follow a row's end, and whether all outputs are read."""
+    """Outputs are equal bit for bit, whatever ids follow a row, and with a table multiplied ahead."""
     lengths, steps = batch
-    values, table = batch_for(shape, lengths, steps), torch.randn(11, shape.inputs)
+    values, table = batch_for(shape, lengths, steps), torch.randn(names, shape.inputs)
     ids = torch.randint(0, len(table), (len(lengths), steps))
     stack = stack_of(shape, shape.core(), pool(isa, threads))
     vectors = Batch(table[ids], values.lengths, values.h_0, values.c_0)
     expected = answers_of(stack, vectors)
 
     ids[torch.arange(steps)[None, :] >= values.lengths[:, None]] = -7
+    assert stack.multiply_table(table, most_bytes=1 << 20 if ahead else 0) == ahead
     given = ids.t().contiguous().t() if time_first else ids
     y, h_n, c_n = stack.run(given, values.lengths, values.h_0, values.c_0, table=table)
     unread = stack.run(given, values.lengths, values.h_0, values.c_0, table=table, outputs=False)
@@ -99,14 +107,29 @@ def test_ids_of_a_table_are_the_vectors_that_they_name(
 
 
 @per_instructions
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("wrong", [-1, 11, 1 << 40])
-def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int) -> None:
-    """Nothing is read outside the table."""
-    shape = Shape()
+def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int, ahead: bool) -> None:
+    """Nothing is read outside the table, nor outside its products."""
+    shape, table = Shape(), torch.zeros(11, Shape().inputs)
     stack = stack_of(shape, shape.core(), pool(isa, 1))
+    assert stack.multiply_table(table, most_bytes=1 << 20 if ahead else 0) == ahead
 
     with pytest.raises(IndexError, match="ids must be within 0 to 10"):
-        stack.run(torch.tensor([[3, wrong]]), torch.tensor([2]), None, None, table=torch.zeros(11, shape.inputs))
+        stack.run(torch.tensor([[3, wrong]]), torch.tensor([2]), None, None, table=table)
+
+
+@per_instructions
+def test_a_table_is_multiplied_within_its_bound_of_memory(isa: str) -> None:
+    """The bound counts the sums of whole registers, of each row and direction."""
+    shape, table = Shape(hidden=33, directions=2), torch.zeros(11, Shape().inputs)
+    stack = stack_of(shape, shape.core(), pool(isa, 1))
+    lanes = kernel(isa).lanes
+    size = 11 * 2 * 4 * 4 * -(-33 // lanes) * lanes
+
+    assert not stack.multiply_table(table, size - 1)
+    assert stack.multiply_table(table, size)
+    assert not stack.multiply_table(table[:0], size)
 
 
 @per_instructions
