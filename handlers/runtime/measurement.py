@@ -20,7 +20,7 @@ Report = Callable[[int, int, str], None]
 class Effort:
     """Durations of a measurement."""
 
-    budget_ms: float = 30.0
+    budget_ms: float = 20.0
     """Milliseconds of timed calls of each key."""
     fewest: int = 3
     """Slices of each key."""
