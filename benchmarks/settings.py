@@ -1,7 +1,8 @@
 """Effect of TorchServe's settings on one request and on many at once: the basis of `config/presets/`.
 
-Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]
-[--stream]`. With `--stream` a request is the next timestep of one of 1000 sessions, instead of a whole sequence.
+Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend native]
+[--clients 16 64] [--stream]`. With `--stream` a request is the next timestep of one of 1000 sessions, instead of a
+whole sequence.
 
 One TorchServe serves the same model under every setting. The settings take turns, round after round, so that other load
 of the machine affects all of them. Each figure is the median over the rounds, with the median of the ratios to the
@@ -59,7 +60,7 @@ TOKENS = 10_000
 LONGEST = 330
 LONE_LENGTH = 20
 SEQUENCES = 256
-CONNECTIONS = (16, 64)
+CLIENTS = (16, 64)
 PATIENCE = 1.0  # seconds
 CORES = len(os.sched_getaffinity(0))
 
@@ -126,7 +127,7 @@ def main() -> None:
         figures = {setting: Figures() for setting in settings}
         for _ in range(options.rounds):
             for setting, own in figures.items():
-                measure(servers[setting.passive].inference, asked[setting], own, options.seconds)
+                measure(servers[setting.passive].inference, asked[setting], own, options.seconds, options.clients)
     Console().print(table(figures))
 
 
@@ -134,7 +135,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8, help="turns of each setting (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of load in a turn (default: %(default)s)")
-    parser.add_argument("--backend", default="onnxruntime", help="the engine (default: %(default)s)")
+    parser.add_argument("--backend", default="native", help="the engine (default: %(default)s)")
+    parser.add_argument(
+        "--clients",
+        type=int,
+        nargs="+",
+        default=CLIENTS,
+        metavar="N",
+        help="numbers of clients at once (default: 16 64)",
+    )
     parser.add_argument("--stream", action="store_true", help="steps of sessions instead of whole sequences")
     return parser.parse_args()
 
@@ -220,12 +229,12 @@ def ask_for(port: int, setting: Setting, *, stream: bool) -> Asked:
     return Asked(steps[0], steps)
 
 
-def measure(port: int, asked: Asked, figures: Figures, seconds: float) -> None:
+def measure(port: int, asked: Asked, figures: Figures, seconds: float, clients: Sequence[int] = CLIENTS) -> None:
     """Measure one round of one setting."""
     settle()
     lone = load(port, [asked.lone], connections=1, seconds=seconds / 2)
     figures.lone.append(median(lone.milliseconds))
-    for connections in CONNECTIONS:
+    for connections in clients:
         done = load(port, asked.many, connections, seconds)
         figures.rates.setdefault(connections, []).append(len(done.milliseconds) / done.seconds)
         figures.suffix_costs.setdefault(connections, []).append(quantiles(done.milliseconds, n=100)[98])
@@ -259,14 +268,14 @@ def cpu_ticks() -> list[int]:
 def table(figures: Mapping[Setting, Figures]) -> Table:
     """A row for each setting; beside each figure its ratio to that of the first setting."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False)
-    many = [f"{connections} clients: {what}" for what in ("/s", "p99 ms") for connections in CONNECTIONS]
+    base = next(iter(figures.values()))
+    many = [f"{connections} clients: {what}" for what in ("/s", "p99 ms") for connections in base.rates]
     for heading in ["batch", "delay", "workers", "threads", "lone ms", *many]:
         shown.add_column(heading, justify="right")
-    base = next(iter(figures.values()))
     for setting, own in figures.items():
         pairs = [(own.lone, base.lone)]
-        pairs += [(own.rates[connections], base.rates[connections]) for connections in CONNECTIONS]
-        pairs += [(own.suffix_costs[connections], base.suffix_costs[connections]) for connections in CONNECTIONS]
+        pairs += [(own.rates[connections], base.rates[connections]) for connections in base.rates]
+        pairs += [(own.suffix_costs[connections], base.suffix_costs[connections]) for connections in base.rates]
         threads = f"{setting.threads}{' passive' if setting.passive else ''}"
         shown.add_row(
             *(str(setting.batch_size), str(setting.delay), str(setting.workers), threads),
