@@ -127,7 +127,7 @@ def test_costs_of_a_quiet_machine_remove_the_mark(archive: Path, monkeypatch: py
 def test_people_see_padding_threads_and_operators_on_the_cpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of an archive whose engine stops rows, and of one that is divided between an engine and the CPU."""
+    """Both are told: of an archive whose engine stops rows, and of one that is divided."""
     padded = shutil.copy(ARCHIVES / "speech_native.mar", tmp_path)
     divided = shutil.copy(ARCHIVES / "divided_onnxruntime.mar", tmp_path)
 
