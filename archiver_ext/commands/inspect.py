@@ -57,11 +57,24 @@ def _inspect(options: argparse.Namespace) -> None:
 
 
 def cpu_operators(manifest: Mapping[str, Any], reader: ArchiveReader) -> list[str]:
-    """List the operators, each once, that the programs of an archive leave to the CPU."""
-    files = reader.files_of({f"{variant['directory']}/{_SEGMENTS}" for variant in manifest["variants"]})
-    segments = (segment for name in sorted(files) for segment in json.loads(files[name])["segments"])
-    on_cpu = (operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"])
-    return list(dict.fromkeys(on_cpu))
+    """List the operators, each once, that the programs of an archive leave to the CPU.
+
+    Raises:
+        ArchiveError: the list of a program's segments is damaged.
+    """
+    directories = [variant.get("directory") for variant in manifest.get("variants", ())]
+    files = reader.files_of({f"{directory}/{_SEGMENTS}" for directory in directories})
+    return list(dict.fromkeys(name for file in sorted(files) for name in _on_cpu(file, files[file], reader)))
+
+
+def _on_cpu(name: str, content: bytes, reader: ArchiveReader) -> list[str]:
+    from ...inference.errors import ArchiveError
+
+    try:
+        segments = json.loads(content)["segments"]
+        return [operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArchiveError(f"{reader.path} is damaged: {name} is no list of segments ({error})") from error
 
 
 @dataclass(frozen=True)

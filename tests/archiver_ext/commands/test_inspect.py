@@ -136,3 +136,27 @@ def test_operators_on_the_cpu_are_read_from_the_programs(
 def test_the_file_of_segments_is_the_one_that_is_written() -> None:
     """The command names it again, so that it need not load torch."""
     assert inspect_command._SEGMENTS == SEGMENTS
+
+
+@pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])
+def test_a_damaged_list_of_segments_is_named(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is one message, with the file."""
+    archive = unpack(ARCHIVES / "divided_onnxruntime.mar", tmp_path / "folder")
+    damaged = next(archive.rglob(SEGMENTS))
+    damaged.write_text(content)
+
+    assert cli.main(["inspect", str(archive)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert f"is damaged: {damaged.relative_to(archive)} is no list of segments" in told
+
+
+def test_a_manifest_of_another_format_is_printed_for_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever keys it has."""
+    archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, **ANY_SHAPE))
+    (archive / "variants.json").write_text('{"format": 99}')
+
+    assert cli.main(["inspect", str(archive), "--json"]) == 0
+    assert capsys.readouterr().out == '{"format": 99}'
