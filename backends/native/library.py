@@ -33,8 +33,8 @@ def pack_recurrence(
 ) -> tuple[torch.Tensor, ...]:
     """Pack one layer's `w_ih, w_hh[, b_ih, b_hh][, w_hr]`: W_ih, W_hh, the biases and W_hr.
 
-    `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved, `kind`
-    one of the constants above.
+    Its flat weights are `w_ih, w_hh[, b_ih, b_hh][, w_hr]`. `lanes` is the number of units of a block, `interleave` the
+    number of gates whose weights are interleaved, `kind` one of the constants above.
 
     Raises:
         LoadError: a weight is larger than float16 holds.

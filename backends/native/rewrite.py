@@ -20,7 +20,10 @@ from .layers import convolution, linear, recurrence, sequence_linear
 from .simplify import simplify
 
 _LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
-_ZEROS = (torch.ops.aten.zeros.default, torch.ops.aten.new_zeros.default)
+_aten = torch.ops.aten
+_ZEROS = (_aten.zeros.default, _aten.new_zeros.default)
+_VIEWS = (_aten.unsqueeze.default, _aten.expand.default, _aten.reshape.default)
+"""Operators that give every row of a batch the states of a loop over cells."""
 _EMBEDDING = torch.ops.aten.embedding.default
 _LINEAR, _CONVOLUTION = torch.ops.aten.linear.default, torch.ops.aten.conv1d.default
 
@@ -95,7 +98,19 @@ def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
 
 def _are_zeros(state: Node) -> bool:
     """Whether a state is zeros that only layers read: anything else might write them in place."""
-    return state.target in _ZEROS and all(user.target in (_LSTM, _RNN, call_layer) for user in state.users)
+    source: Any = state
+    while source.target in _VIEWS:
+        source = source.args[0]
+    is_zero = source.target in _ZEROS or (source.target is _aten.full.default and source.args[1] == 0)
+    return is_zero and _is_read_by_layers(source)
+
+
+def _is_read_by_layers(tensor: Node) -> bool:
+    """Whether only layers read a tensor, or views of it."""
+    return all(
+        user.target in (_LSTM, _RNN, call_layer) or (user.target in _VIEWS and _is_read_by_layers(user))
+        for user in tensor.users
+    )
 
 
 def _is_embedding(x: Node, weights: Mapping[Node, str]) -> bool:

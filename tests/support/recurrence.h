@@ -6,6 +6,7 @@
 
 extern "C" {
 int recurrence_lanes();
+int recurrence_weights();
 int recurrence_gates_at_once(int cell);
 int recurrence_product_block();
 void* recurrence_open_pool(int threads);

@@ -46,6 +46,29 @@ struct Shape {
 
 int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
+// A number of -0.2 to 0.2 as float16 or bfloat16, with fewer digits. float16 has zero for numbers below 2^-14.
+uint16_t half_of(float value, bool bfloat16) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  if (bfloat16) return static_cast<uint16_t>(bits >> 16);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff, least = 113U << 23;
+  return static_cast<uint16_t>(magnitude < least ? sign : sign | ((magnitude - least + (1U << 23)) >> 13));
+}
+
+// The weights of so many units and inputs, as the library has them: 0: float32, 1: float16, 2: pairs of bfloat16.
+Floats packed_weights(int64_t units, int64_t inputs, std::mt19937& random) {
+  const int kind = recurrence_weights();
+  if (kind == 0) return Floats(units * inputs, &random);
+  Floats packed(units * (kind == 2 ? round_up(inputs, 2) : inputs) / 2);
+  auto* bytes = reinterpret_cast<char*>(packed.data.get());
+  std::uniform_real_distribution<float> values(-0.2F, 0.2F);
+  for (int64_t index = 0; index < 2 * packed.size; index++) {
+    const uint16_t half = half_of(values(random), kind == 2);
+    std::memcpy(bytes + index * sizeof half, &half, sizeof half);
+  }
+  return packed;
+}
+
 std::vector<Floats> weights_of(const Shape& shape, std::mt19937& random) {
   const int64_t gates = shape.cell == 0 ? 4 : shape.cell == 1 ? 3 : 1, sums = shape.cell < 2 ? 4 : 1;
   const int64_t units = round_up(shape.hidden, recurrence_lanes());
@@ -53,11 +76,11 @@ std::vector<Floats> weights_of(const Shape& shape, std::mt19937& random) {
   for (int64_t layer = 0; layer < shape.layers; layer++) {
     const int64_t inputs = layer == 0 ? shape.inputs : shape.directions * shape.outputs();
     for (int64_t direction = 0; direction < shape.directions; direction++) {
-      weights.emplace_back(units * gates * inputs, &random);
-      weights.emplace_back(units * gates * shape.outputs(), &random);
+      weights.push_back(packed_weights(units * gates, inputs, random));
+      weights.push_back(packed_weights(units * gates, shape.outputs(), random));
       weights.emplace_back(units * sums, &random);
       if (shape.projected != 0)
-        weights.emplace_back(round_up(shape.projected, recurrence_lanes()) * shape.hidden, &random);
+        weights.push_back(packed_weights(round_up(shape.projected, recurrence_lanes()), shape.hidden, random));
     }
   }
   return weights;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +15,8 @@ from torchserve_neuron_lstm.backends.native.layers import layer_functions
 from torchserve_neuron_lstm.backends.native.rewrite import native_source
 from torchserve_neuron_lstm.backends.program_source.read import load_source
 from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
@@ -137,6 +139,14 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
         lambda m, y: m.linear(y.unsqueeze(1)).squeeze(1),
         ["recurrence", "sequence_linear"],
     ),
+    "linear with exchanged dimensions": (
+        lambda m, y: m.linear(y.unsqueeze(1).permute(0, 2, 1, -1)).permute(0, 2, 1, 3).squeeze(1),
+        ["recurrence", "sequence_linear"],
+    ),
+    "linear with another last dimension": (
+        lambda m, y: m.linear(y.unsqueeze(-1).permute(0, 1, 3, 2)).permute(0, 1, 3, 2).squeeze(-1),
+        ["recurrence"],
+    ),
     "linear over a dimension of size 1": (
         lambda m, y: nn.functional.linear(y.unsqueeze(-1), m.linear.weight[:, :1]).squeeze(-1),
         ["recurrence"],
@@ -239,23 +249,75 @@ def test_an_embedding_is_read_by_the_layers_alone(dtype: torch.dtype, states: bo
 
 
 class Started(Over):
-    """Layers whose state is made of zeros and then written in place."""
+    """Layers whose state, or what it is a view of, is made of zeros and then written in place."""
+
+    def __init__(self, *, view: bool) -> None:
+        super().__init__(lambda m, y: y)
+        self.view = view
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
-        h_0 = torch.zeros(1, x.shape[0], HIDDEN)
-        h_0[0] += x[:, 0, :1]
+        zeros = torch.zeros(x.shape[0], HIDDEN) if self.view else torch.zeros(1, x.shape[0], HIDDEN)
+        h_0 = zeros.unsqueeze(0) if self.view else zeros
+        zeros += x[:, 0, :1]
         y, _ = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)
         return y
 
 
-def test_a_state_that_is_written_after_it_was_zero_is_kept() -> None:
+@pytest.mark.parametrize("view", [False, True])
+def test_a_state_that_is_written_after_it_was_zero_is_kept(view: bool) -> None:
     """Only zeros that nothing but layers reads are left out."""
-    module, inputs = Started(lambda m, y: y).eval(), ragged_batch(0.0)
+    module, inputs = Started(view=view).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
     assert taken(over) == ["recurrence"]
     assert_equal(module, over, *inputs)
+
+
+class Looped(nn.Module):
+    """A loop over timesteps with one cell, from states of zeros or others, and a linear layer."""
+
+    CELLS: ClassVar[dict[str, Any]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
+
+    def __init__(self, cell: str, *, given: bool, inside: bool) -> None:
+        super().__init__()
+        self.core, self.linear = self.CELLS[cell](FEATURES, HIDDEN), nn.Linear(HIDDEN, 3)
+        self.given, self.inside = given, inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = torch.tanh(x[:, 0, :1]).expand(-1, HIDDEN) if self.given else x.new_zeros(x.size(0), HIDDEN)
+        lstm, outputs = isinstance(self.core, nn.LSTMCell), []
+        state: Any = (first, first) if lstm else first
+        for t in range(x.size(1)):
+            state = self.core(x[:, t], state)
+            h = state[0] if lstm else state
+            outputs.append(self.linear(h) if self.inside else h)
+        y = torch.stack(outputs, 1)
+        return y if self.inside else self.linear(y)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("cell", Looped.CELLS)
+@torch.no_grad()
+def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, inside: bool) -> None:
+    """Zeros are not stored, and the linear layer may be in the loop or after it."""
+    torch.manual_seed(0)
+    model = Looped(cell, given=given, inside=inside).eval()
+    block = f"inputs: {{x: {{dtype: float32, shape: [batch, time, {FEATURES}]}}}}"
+    config = parse_config(
+        f"neuron_lstm:\n  {block}\n  buckets: {{batch: [1, 4], length: [4, 9]}}\n", "model-config.yaml"
+    )
+    program = lower(model, config).exported
+    x, lengths = ragged_batch(float("nan"))
+    over = loaded(program)
+    (y,) = over(x, lengths)
+
+    assert taken(over) == ["recurrence", "sequence_linear"]
+    assert ("zeros" in native_source(program).text) is False
+    for row, length in enumerate(lengths.tolist()):
+        alone = model(x[row : row + 1, :length])[0]
+        torch.testing.assert_close(y[row, :length], alone, atol=2e-6, rtol=1e-5)
 
 
 def test_autocast_in_the_model_stays() -> None:

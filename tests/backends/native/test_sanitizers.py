@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from native_layers import isas_here
+from native_layers import halves_here, isas_here
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
@@ -20,6 +20,8 @@ HERE = Path(__file__).parent
 MEMORY, THREADS = "address,undefined", "thread"
 PLANTED = [(MEMORY, "overrun"), (MEMORY, "overflow"), (THREADS, "race")]
 LAW_FILES = ["test_recurrence.py", "test_packing.py", "test_engine.py"]
+SINGLE = [build.InstructionSet(isa, frozenset()) for isa in isas_here()]
+"""Instruction sets of this host, in float32; the fastest first."""
 pytestmark = pytest.mark.xdist_group("sanitizers")
 
 
@@ -44,12 +46,12 @@ def compiler_or_skip(sanitizers: str) -> str:
 
 
 @cache
-def program(sanitizers: str, isa: str) -> Path:
+def program(sanitizers: str, instructions: build.InstructionSet) -> Path:
     """The program, compiled with sanitizers."""
-    file = Path(folder().name) / f"{sanitizers}-{isa}"
+    file = Path(folder().name) / f"{sanitizers}-{instructions.library}"
     command = [
         *(compiler_or_skip(sanitizers), "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-pthread"),
-        *(f"-march={isa}", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"),
+        *(*instructions.options, f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"),
         *("-I", str(HERE.parents[1] / "support"), str(build.SOURCE), str(HERE / "sanitized.cpp"), "-o", str(file)),
     ]
     subprocess.run(command, check=True)
@@ -71,20 +73,28 @@ def check(file: Path, *arguments: str) -> None:
 @pytest.mark.timeout(300)
 def test_memory_is_read_and_written_within_its_bounds() -> None:
     """Every cell, ragged batches and several threads, on the fastest instruction set of this host."""
-    file = program(MEMORY, isas_here()[0])
+    file = program(MEMORY, SINGLE[0])
     check(file)
 
     assert "heap-buffer-overflow" in run(file, "overrun").stderr
     assert "signed integer overflow" in run(file, "overflow").stderr
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not halves_here(), reason="not run: this kind of machine has no half precision")
+@pytest.mark.parametrize("instructions", halves_here(), ids=lambda one: one.library)
+def test_weights_of_half_the_bytes_are_read_within_their_bounds(instructions: build.InstructionSet) -> None:
+    """Every cell, ragged batches and several threads, on each instruction set of this host."""
+    check(program(MEMORY, instructions))
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("isa", isas_here())
+@pytest.mark.parametrize("instructions", [*SINGLE, *halves_here()], ids=lambda one: one.library)
 @pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
-def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, isa: str) -> None:
+def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: build.InstructionSet) -> None:
     """More shapes, more batches and four threads: no race, no leak, no undefined behaviour."""
-    check(program(sanitizers, isa), "all")
+    check(program(sanitizers, instructions), "all")
 
 
 @pytest.mark.long
@@ -92,7 +102,7 @@ def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, isa: str) -
 @pytest.mark.parametrize(("sanitizers", "error"), PLANTED)
 def test_a_planted_error_is_reported(sanitizers: str, error: str) -> None:
     """The sanitizers are at work."""
-    done = run(program(sanitizers, isas_here()[0]), error)
+    done = run(program(sanitizers, SINGLE[0]), error)
 
     assert done.returncode != 0
     assert "ERROR" in done.stderr or "WARNING" in done.stderr or "runtime error" in done.stderr
