@@ -31,7 +31,7 @@ FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
 def pack_recurrence(
     cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int, kind: int = FLOAT32
 ) -> tuple[torch.Tensor, ...]:
-    """Pack one layer's `w_ih, w_hh[, b_ih, b_hh][, w_hr]`: W_ih, W_hh, the biases and W_hr.
+    """Pack W_ih, W_hh, the biases and, with a projection, W_hr of one layer.
 
     Its flat weights are `w_ih, w_hh[, b_ih, b_hh][, w_hr]`. `lanes` is the number of units of a block, `interleave` the
     number of gates whose weights are interleaved, `kind` one of the constants above.
