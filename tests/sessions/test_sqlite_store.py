@@ -293,7 +293,7 @@ def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
 class SmallDisk(SqliteStore):
     """A file that cannot grow beyond some pages, as on a full disk."""
 
-    pages = 40
+    pages = 44
 
     def _connection(self) -> sqlite3.Connection:
         connection = super()._connection()

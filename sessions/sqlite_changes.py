@@ -1,0 +1,83 @@
+"""Changes of the store on disk within one transaction: decided one after the other, and written together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from .admission import OtherSessions, RecordInfo, StoreUsage, admit, is_expired
+from .ids import client_key, store_key
+from .settings import Limits
+from .sqlite_expiry import remove_expired, seconds_until_room
+from .sqlite_rows import count_others, find_infos, put_client, put_records
+from .store import LimitExceeded, RecordUpdate, WriteOutcome, Written
+
+
+class SqliteChanges:
+    """Changes of one model's sessions; `usage` is that of the store, with the changes that were decided.
+
+    Each change is decided by those before it, as if they were in the file. They are written before anything is counted
+    or removed there, and in the end.
+    """
+
+    def __init__(
+        self, connection: sqlite3.Connection, model: str, limits: Limits, usage: StoreUsage, now: float
+    ) -> None:
+        self.usage = usage
+        self._connection = connection
+        self._model = model
+        self._limits = limits
+        self._now = now
+        self._keys: list[bytes] = []
+        self._infos: dict[bytes, RecordInfo] = {}
+        self._decided: list[tuple[bytes, RecordUpdate]] = []
+
+    def make(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
+        """Make each change on its own; the ids are different."""
+        self._keys = [store_key(change.id, self._model) for change in changes]
+        self._infos = find_infos(self._connection, self._keys)
+        outcomes = [self._decide(key, change) for key, change in zip(self._keys, changes)]
+        self._write_decided()
+        return outcomes
+
+    def _decide(self, key: bytes, change: RecordUpdate) -> WriteOutcome:
+        while True:
+            found = self._infos.get(key)
+            others = self._others(key, change)
+            outcome, after = admit(change, found, self.usage, self._limits, self._now, others)
+            if not isinstance(outcome, LimitExceeded):
+                break
+            if not self._has_made_room():
+                wait = seconds_until_room(self._connection, self._limits, self._now)
+                return LimitExceeded(outcome.limit, wait)
+        self.usage = after
+        if isinstance(outcome, Written):
+            self._decided.append((key, change))
+            if change.client is not None or found is None or found.ended or is_expired(found, self._limits, self._now):
+                self._put_client(key, change.client)
+        return outcome
+
+    def _others(self, key: bytes, change: RecordUpdate) -> OtherSessions:
+        if not change.unconfirmed and change.client is None:
+            return OtherSessions()
+        self._write_decided()
+        client = None if change.client is None else client_key(change.client, self._model)
+        return count_others(self._connection, key, change.unconfirmed, client)
+
+    def _put_client(self, key: bytes, client: str | None) -> None:
+        # The record may replace one of a session of another client.
+        if client is not None or self._limits.client_sessions is not None:
+            put_client(self._connection, key, None if client is None else client_key(client, self._model))
+
+    def _has_made_room(self) -> bool:
+        """Remove expired records; whether there were any."""
+        self._write_decided()
+        before = self.usage
+        self.usage = remove_expired(self._connection, self.usage, self._limits, self._now)
+        self._infos = find_infos(self._connection, self._keys)  # some of them may be gone
+        return self.usage != before
+
+    def _write_decided(self) -> None:
+        if self._decided:
+            put_records(self._connection, self._decided, self._now)
+            self._decided.clear()
