@@ -153,6 +153,7 @@ BASE = (
 STORE_FILES: Mapping[str, tuple[str, ...]] = {
     "disk": (
         "sessions/admission.py",
+        "sessions/sqlite_changes.py",
         "sessions/sqlite_checkpoints.py",
         "sessions/sqlite_expiry.py",
         "sessions/sqlite_file.py",

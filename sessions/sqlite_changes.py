@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from .admission import OtherSessions, RecordInfo, StoreUsage, admit, is_expired
+from .admission import OtherSessions, RecordInfo, StoreUsage, admit, admit_all, is_expired
 from .ids import client_key, store_key
 from .settings import Limits
 from .sqlite_expiry import remove_expired, seconds_until_room
-from .sqlite_rows import count_others, find_infos, put_client, put_records
+from .sqlite_rows import NewRow, count_others, find_infos, new_revisions, put_client, put_records, replace_records
 from .store import LimitExceeded, RecordUpdate, WriteOutcome, Written
 
 
@@ -30,17 +30,26 @@ class SqliteChanges:
         self._now = now
         self._keys: list[bytes] = []
         self._infos: dict[bytes, RecordInfo] = {}
-        self._decided: list[tuple[bytes, RecordUpdate]] = []
+        self._decided: list[NewRow] = []
 
-    def make(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Make each change on its own; the ids are different."""
+    def make(self, changes: Sequence[RecordUpdate], read: Mapping[bytes, RecordInfo]) -> list[WriteOutcome]:
+        """Make each change on its own; the ids are different, and `read` is what was read before, by keys.
+
+        Most requests continue the session that was read. So it is tried first whether all do, in one statement.
+        """
         self._keys = [store_key(change.id, self._model) for change in changes]
+        revisions = new_revisions(len(changes))
+        after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
+        rows = [*zip(self._keys, revisions, changes)]
+        if after is not None and replace_records(self._connection, rows, self._now):
+            self.usage = after
+            return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
-        outcomes = [self._decide(key, change) for key, change in zip(self._keys, changes)]
+        outcomes = [self._decide(*one) for one in zip(self._keys, changes, revisions)]
         self._write_decided()
         return outcomes
 
-    def _decide(self, key: bytes, change: RecordUpdate) -> WriteOutcome:
+    def _decide(self, key: bytes, change: RecordUpdate, number: int) -> WriteOutcome:
         while True:
             found = self._infos.get(key)
             others = self._others(key, change)
@@ -52,7 +61,10 @@ class SqliteChanges:
                 return LimitExceeded(outcome.limit, wait)
         self.usage = after
         if isinstance(outcome, Written):
-            self._decided.append((key, change))
+            revision = ~number if change.unconfirmed else number
+            continues = found is not None and not found.ended and not change.ended
+            self._decided.append(NewRow(key, revision, change, continues))
+            outcome = Written(revision)
             if change.client is not None or found is None or found.ended or is_expired(found, self._limits, self._now):
                 self._put_client(key, change.client)
         return outcome

@@ -21,8 +21,7 @@ CREATE INDEX expiry_by_last ON expiry (ended, last);
 CREATE TRIGGER expiry_begins AFTER INSERT ON session BEGIN
     INSERT OR REPLACE INTO expiry VALUES (new.key, new.ended, new.last);
 END;
-CREATE TRIGGER expiry_changes AFTER UPDATE OF ended, last ON session
-WHEN new.ended <> old.ended OR new.last < old.last BEGIN
+CREATE TRIGGER expiry_changes AFTER UPDATE OF ended ON session WHEN new.ended <> old.ended BEGIN
     UPDATE expiry SET ended = new.ended, last = new.last WHERE key = new.key;
 END;
 CREATE TRIGGER expiry_ends AFTER DELETE ON session BEGIN DELETE FROM expiry WHERE key = old.key; END;

@@ -22,10 +22,34 @@ class FoundRow(NamedTuple):
     record: bytes
 
 
-def find_records(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, FoundRow]:
-    """Return the records that there are, by their keys."""
+class NewRow(NamedTuple):
+    """A record that is to be written."""
+
+    key: bytes
+    revision: int
+    """Below 0 for a session that is unconfirmed."""
+    change: RecordUpdate
+    continues: bool
+    """Whether an open session has the key, and stays open."""
+
+
+def find_records(
+    connection: sqlite3.Connection, keys: Sequence[bytes], known: Sequence[int | None]
+) -> dict[bytes, FoundRow]:
+    """Return the records that there are, by their keys; those of a known revision without their bytes."""
+    found: dict[bytes, FoundRow] = {}
+    wanted = [key for key, revision in zip(keys, known) if revision is None]
+    if len(wanted) < len(keys):
+        revisions = {key: revision for key, revision in zip(keys, known) if revision is not None}
+        for key, info in find_infos(connection, list(revisions)).items():
+            if info.revision == revisions[key]:
+                found[key] = FoundRow(info, b"")
+            else:
+                wanted.append(key)
     columns = "key, revision, ended, last, size, revision < 0, record"
-    return {row[0]: FoundRow(RecordInfo(*row[1:6]), row[6]) for row in _select(connection, columns, keys)}
+    for row in _select(connection, columns, wanted):
+        found[row[0]] = FoundRow(RecordInfo(*row[1:6]), row[6])
+    return found
 
 
 def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, RecordInfo]:
@@ -34,18 +58,42 @@ def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[by
     return {row[0]: RecordInfo(*row[1:]) for row in _select(connection, columns, keys)}
 
 
-def put_records(connection: sqlite3.Connection, changes: Sequence[tuple[bytes, RecordUpdate]], now: float) -> None:
-    """Write the record of each change under its key, with a new revision."""
-    # One statement prepared once: alone, each would be looked up again.
+def put_records(connection: sqlite3.Connection, changes: Sequence[NewRow], now: float) -> None:
+    """Write the record of each change."""
+    # Each statement is prepared once for all of them. The first leaves `ended` out, at which a trigger looks.
+    connection.executemany(
+        "UPDATE session SET revision = ?, last = ?, size = ?, record = ? WHERE key = ?",
+        [(row.revision, now, len(row.change.record), row.change.record, row.key) for row in changes if row.continues],
+    )
     connection.executemany(
         "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
         "(revision, ended, last, size, record) = "
         "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
         [
-            (key, ~number if one.unconfirmed else number, one.ended, now, len(one.record), one.record)
-            for (key, one), number in zip(changes, _revisions(len(changes)))
+            (row.key, row.revision, row.change.ended, now, len(row.change.record), row.change.record)
+            for row in changes
+            if not row.continues
         ],
     )
+
+
+def replace_records(
+    connection: sqlite3.Connection, changes: Sequence[tuple[bytes, int, RecordUpdate]], now: float
+) -> bool:
+    """Write the record of each change that names the one that is there; whether all do.
+
+    Each comes with its key and its new revision.
+    """
+    written = connection.executemany(
+        "UPDATE session SET revision = ?, last = ?, size = ?, record = ? WHERE key = ? AND revision = ?",
+        [(new, now, len(one.record), one.record, key, one.revision) for key, new, one in changes],
+    )
+    return written.rowcount == len(changes)
+
+
+def new_revisions(count: int) -> tuple[int, ...]:
+    """Return random revisions of 63 bits, unique even among removed records."""
+    return tuple([number >> 1 for number in struct.unpack(f"{count}Q", token_bytes(8 * count))])
 
 
 def count_others(connection: sqlite3.Connection, key: bytes, unconfirmed: bool, client: bytes | None) -> OtherSessions:
@@ -77,8 +125,3 @@ def _select(connection: sqlite3.Connection, columns: str, keys: Sequence[bytes])
         some = keys[start : start + _KEYS]
         marks = ", ".join("?" * len(some))
         yield from connection.execute(f"SELECT {columns} FROM session WHERE key IN ({marks})", some).fetchall()  # noqa: S608 - ours
-
-
-def _revisions(count: int) -> tuple[int, ...]:
-    """Return random revisions of 63 bits, unique even among removed records."""
-    return tuple([number >> 1 for number in struct.unpack(f"{count}Q", token_bytes(8 * count))])

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
 
-from .admission import StoreUsage, is_expired
+from .admission import RecordInfo, StoreUsage, is_expired
 from .ids import store_key
 from .settings import Limits
 from .sqlite_changes import SqliteChanges
-from .sqlite_checkpoints import BackgroundCheckpoints
+from .sqlite_checkpoints import BackgroundCheckpoints, begin_log_again
 from .sqlite_expiry import open_sessions, remove_expired
 from .sqlite_file import (
     FileIdentity,
@@ -64,12 +64,15 @@ class SqliteStore:
         self._clock = clock
         self._lock = Lock()
         self._opened: _Opened | None = None
+        self._read: dict[bytes, RecordInfo] = {}
         self._seen: SeenTime | None = None
         self._swept: float | None = None
         self._expired = 0
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         """Return the record of each session, in order; None where there is none.
+
+        Records that have the `known` revision of their id are left out.
 
         Raises:
             StoreUnavailableError: nothing can be read.
@@ -77,7 +80,8 @@ class SqliteStore:
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction(_begin_read) as connection:
             now, _ = self._look(*connection.execute("SELECT time, shared FROM tally").fetchone())
-            rows = find_records(connection, keys)
+            rows = find_records(connection, keys, [None if known is None else known.get(name) for name in ids])
+        self._read = {key: row.info for key, row in rows.items()}
         return [self._present(rows.get(key), now) for key in keys]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
@@ -91,7 +95,7 @@ class SqliteStore:
             now, reading = self._look(stored, shared)
             before = StoreUsage(count, size)
             batch = SqliteChanges(connection, self._model, self._limits, before, now)
-            outcomes = batch.make(changes)
+            outcomes = batch.make(changes, self._read)
             usage = batch.usage
             if sweeps := self._swept is None or now - self._swept >= _SWEEP_SECONDS:
                 usage = remove_expired(connection, usage, self._limits, now)
@@ -105,9 +109,10 @@ class SqliteStore:
         self._expired += usage.expired
         self._swept = now if sweeps else self._swept
         if shrinks:
-            self._shrink()
-        if (opened := self._opened) is not None:
-            opened.checkpoints.committed(sum([len(change.record) for change in changes]))
+            self._after_commit(shrink)
+        opened = self._opened
+        if opened is not None and opened.checkpoints.committed(sum([len(change.record) for change in changes])):
+            self._after_commit(begin_log_again)
         return outcomes
 
     def totals(self) -> StoreTotals:
@@ -135,12 +140,12 @@ class SqliteStore:
         with self._lock:
             self._disconnect()
 
-    def _shrink(self) -> None:
-        # What was written stands, and the next sweep tries again: a worker that waits may be more urgent.
+    def _after_commit(self, tidy: Callable[[sqlite3.Connection], None]) -> None:
+        # What was written stands, and a later write tries again: a worker that waits may be more urgent.
         with self._lock:
             if self._opened is not None:
                 with suppress(sqlite3.OperationalError):
-                    shrink(self._opened.connection)
+                    tidy(self._opened.connection)
 
     @contextmanager
     def _transaction(self, begin: Callable[[sqlite3.Connection], object]) -> Iterator[sqlite3.Connection]:

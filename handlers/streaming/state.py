@@ -52,7 +52,7 @@ class StateSerializer:
         Raises:
             ValueError: the bytes are not of this layout.
         """
-        if any(len(state) != self.size for state in states):
+        if {*map(len, states)} - {self.size}:
             raise ValueError(f"a state has {self.size} bytes, not {[len(state) for state in states]}")
         if not self.specs or not states:
             return tuple(torch.zeros(spec.sizes(len(states), 1), dtype=torch_dtype(spec)) for spec in self.specs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -52,7 +52,7 @@ class MemoryStore:
     entries: dict[str, _Entry] = field(default_factory=dict)
     removed: int = 0
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         """Read records, as `Store.read`."""
         self._remove_expired()
         entries = [self.entries.get(name) for name in ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -204,7 +204,7 @@ class Broken(MemoryStore):
 
     failure: Exception | None = None
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         self._fail()
         return super().read(ids)
 
