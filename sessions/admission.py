@@ -86,12 +86,12 @@ def admit_all(
 
     It is what `admit` returns for one after the other. None: they must be decided so.
     """
-    lowest = now - min(limits.idle_seconds, limits.lifetime)
+    lowest = now - limits.idle_seconds
     grown, size = 0, usage.bytes
     for change, info in zip(changes, current):
-        if info is None or info.revision != change.revision or info.ended or change.ended or info.last < lowest:
+        if info is None or info.revision != change.revision or info.last < lowest:
             return None
-        if change.unconfirmed or change.client is not None:
+        if info.ended or info.unconfirmed or change.ended or change.unconfirmed or change.client is not None:
             return None
         difference = len(change.record) - info.size
         size += difference
