@@ -39,15 +39,30 @@ class SqliteChanges:
         """
         self._keys = [store_key(change.id, self._model) for change in changes]
         revisions = new_revisions(len(changes))
+        rows = [*zip(self._keys, changes, revisions)]
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
-        rows = [*zip(self._keys, revisions, changes)]
         if after is not None and replace_records(self._connection, rows, self._now):
             self.usage = after
             return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
-        outcomes = [self._decide(*one) for one in zip(self._keys, changes, revisions)]
+        if after is not None:
+            self._count_replaced(rows, read)
+        outcomes = [
+            Written(number) if self._is_written(key, number) else self._decide(key, change, number)
+            for key, change, number in rows
+        ]
         self._write_decided()
         return outcomes
+
+    def _is_written(self, key: bytes, number: int) -> bool:
+        return (found := self._infos.get(key)) is not None and found.revision == number
+
+    def _count_replaced(
+        self, rows: Sequence[tuple[bytes, RecordUpdate, int]], read: Mapping[bytes, RecordInfo]
+    ) -> None:
+        # Another worker was first with the others.
+        grown = sum(len(one.record) - read[key].size for key, one, number in rows if self._is_written(key, number))
+        self.usage = self.usage._replace(bytes=self.usage.bytes + grown)
 
     def _decide(self, key: bytes, change: RecordUpdate, number: int) -> WriteOutcome:
         while True:

@@ -78,7 +78,7 @@ def put_records(connection: sqlite3.Connection, changes: Sequence[NewRow], now: 
 
 
 def replace_records(
-    connection: sqlite3.Connection, changes: Sequence[tuple[bytes, int, RecordUpdate]], now: float
+    connection: sqlite3.Connection, changes: Sequence[tuple[bytes, RecordUpdate, int]], now: float
 ) -> bool:
     """Write the record of each change that names the one that is there; whether all do.
 
@@ -86,7 +86,7 @@ def replace_records(
     """
     written = connection.executemany(
         "UPDATE session SET revision = ?, last = ?, size = ?, record = ? WHERE key = ? AND revision = ?",
-        [(new, now, len(one.record), one.record, key, one.revision) for key, new, one in changes],
+        [(new, now, len(one.record), one.record, key, one.revision) for key, one, new in changes],
     )
     return written.rowcount == len(changes)
 

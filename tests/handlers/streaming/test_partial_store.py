@@ -34,7 +34,7 @@ class PartialStore:
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
     ) -> list[StoredRecord | StoreUnavailableError | None]:
         """Read records, as `Store.read`."""
-        return [self.error if one[0] == self.unreadable else self.memory.read([one])[0] for one in ids]
+        return [self.error if one[0] == self.unreadable else self.memory.read([one], known)[0] for one in ids]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
         """Write records, as `Store.write`."""
