@@ -51,7 +51,7 @@ the file, beside code that knows both. So does the third layout, the table of `s
 """
 _PAGE_BYTES = 4096
 """Records of 6 KB are written no faster in larger pages, and take a third more space in them."""
-_CACHE_KIBIBYTES = 8192
+_CACHE_KIBIBYTES = 32 * 1024
 _VACUUM_BYTES = 64 * 1024 * 1024
 """Content up to which a file of the first layout is rewritten when it is opened, so that it can shrink later."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
