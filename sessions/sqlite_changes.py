@@ -1,4 +1,4 @@
-"""Changes of the store on disk within one transaction: decided one after the other, and written together."""
+"""Changes of one transaction of the store on disk: decided in turn, and written together."""
 
 from __future__ import annotations
 

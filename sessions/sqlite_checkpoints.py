@@ -92,7 +92,7 @@ class BackgroundCheckpoints:
 
 
 def copy_log(connection: sqlite3.Connection) -> int:
-    """Copy the log to the database file, beside writers; returns its pages, -1 while another process copies.
+    """Copy the log to the database file, beside writers; returns its pages, -1 if others copy.
 
     Raises:
         sqlite3.Error: the log is not copied, or not all of it.

@@ -46,7 +46,7 @@ class _Row(NamedTuple):
     size: int
 
 
-class OpenSessions(NamedTuple):
+class OpenTotals(NamedTuple):
     """Open sessions that have not expired."""
 
     expired: int
@@ -74,7 +74,7 @@ def seconds_until_room(connection: sqlite3.Connection, limits: Limits, now: floa
     return min(waits)
 
 
-def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) -> OpenSessions:
+def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) -> OpenTotals:
     """Count the open sessions that have expired, and find the oldest of the others; nothing is written."""
     idle, unconfirmed = now - limits.idle_seconds, now - limits.lifetime
     expired, oldest = 0, None
@@ -88,7 +88,7 @@ def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) ->
             expired += 1
         else:
             oldest = last if oldest is None else min(oldest, last)
-    return OpenSessions(expired, oldest)
+    return OpenTotals(expired, oldest)
 
 
 def _remove(

@@ -1,4 +1,4 @@
-"""Rows of the store on disk: records by their keys, many with each statement, and the clients of sessions."""
+"""Rows of the store on disk: many records with each statement, and the clients of sessions."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def new_revisions(count: int) -> tuple[int, ...]:
 
 
 def count_others(connection: sqlite3.Connection, key: bytes, unconfirmed: bool, client: bytes | None) -> OtherSessions:
-    """Count the open sessions beside that of `key`: unconfirmed ones, if it is one, and those of its client."""
+    """Count the open sessions beside that of `key`: unconfirmed ones, and those of its client."""
     others = of_client = 0
     if unconfirmed:
         (others,) = connection.execute(

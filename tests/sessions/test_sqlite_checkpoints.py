@@ -105,7 +105,7 @@ def test_the_log_of_one_file_is_not_copied_to_another(tmp_path: Path) -> None:
 
 
 def test_requests_go_on_where_no_checkpoint_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written stays in the log."""
+    """The records stay in the log."""
 
     def refuse(*_: object) -> sqlite3.Connection:
         raise sqlite3.OperationalError("disk I/O error")

@@ -21,7 +21,7 @@ SESSION = Session(1, 0, b"", Reply(b"", ""), b"", bytes(16))
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 3000)), max_size=40))
 def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, int | None]]) -> None:
-    """What is known is what was kept last, without those that had to make room, the oldest first."""
+    """Those kept last are known, without those that had to make room, the oldest first."""
     known, expected = KnownSessions(most=8000), dict[str, KnownSession]()
     for number, (name, size) in enumerate(kept):
         one = None if size is None else KnownSession(number, SESSION, size)
