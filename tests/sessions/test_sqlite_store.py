@@ -388,12 +388,13 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("action", ["rounds", "checkpoints"])
+def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, action: str) -> None:
     """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
     random = Random(1)
     told = 0
     for _ in range(8):
-        with writer(tmp_path, "rounds", f"{told}") as process:
+        with writer(tmp_path, action, f"{told}") as process:
             assert process.stdout is not None
             process.stdout.readline()
             told = int(process.stdout.readline())
