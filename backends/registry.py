@@ -153,7 +153,11 @@ BASE = (
 STORE_FILES: Mapping[str, tuple[str, ...]] = {
     "disk": (
         "sessions/admission.py",
+        "sessions/sqlite_changes.py",
+        "sessions/sqlite_checkpoints.py",
+        "sessions/sqlite_expiry.py",
         "sessions/sqlite_file.py",
+        "sessions/sqlite_rows.py",
         "sessions/sqlite_store.py",
         "sessions/store_time.py",
     ),

@@ -5,6 +5,7 @@ Pure functions. The network store has the same rules in its scripts (`redis_scri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .settings import Limits
@@ -76,6 +77,26 @@ def admit(
     beyond = _beyond_sessions(change, after, limits, others) if is_new and not change.ended else None
     beyond = beyond or _beyond_bytes(change, is_new, usage, after, limits)
     return (Written(), after) if beyond is None else (LimitExceeded(beyond, 0.0), usage)
+
+
+def admit_all(
+    changes: Sequence[RecordUpdate], current: Sequence[RecordInfo | None], usage: StoreUsage, limits: Limits, now: float
+) -> StoreUsage | None:
+    """Return the usage after all changes, if each continues an open session and no limit is near.
+
+    It is what `admit` returns for one after the other. None: they must be decided so.
+    """
+    lowest = now - limits.idle_seconds
+    grown, size = 0, usage.bytes
+    for change, info in zip(changes, current):
+        if info is None or info.revision != change.revision or info.last < lowest:
+            return None
+        if info.ended or info.unconfirmed or change.ended or change.unconfirmed or change.client is not None:
+            return None
+        difference = len(change.record) - info.size
+        size += difference
+        grown += max(0, difference)
+    return usage._replace(bytes=size) if usage.bytes + grown <= limits.common_bytes else None
 
 
 def _beyond_sessions(change: RecordUpdate, after: StoreUsage, limits: Limits, others: OtherSessions) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from functools import lru_cache
 from hashlib import blake2b
 
 MAX_CHARACTERS = 128
@@ -44,10 +45,10 @@ def make_id() -> str:
 
 def client_key(client: str, namespace: str) -> bytes:
     """Return the key of a client: 16 bytes, different in every namespace, and none of a session."""
-    name = blake2b(namespace.encode(), digest_size=32, person=_NAMESPACE_PERSON).digest()
-    return blake2b(client.encode(), digest_size=KEY_BYTES, key=name, person=_CLIENT_PERSON).digest()
+    return blake2b(client.encode(), digest_size=KEY_BYTES, key=_name_key(namespace), person=_CLIENT_PERSON).digest()
 
 
+@lru_cache(maxsize=4096)  # a request reads its record and writes it
 def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - the standard term
     """Return the key of a session's record: 16 bytes, different in every namespace.
 
@@ -56,5 +57,9 @@ def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - the standard te
     >>> store_key("a", "tagger").hex() == store_key("a", "scorer").hex()
     False
     """
-    name = blake2b(namespace.encode(), digest_size=32, person=_NAMESPACE_PERSON).digest()
-    return blake2b(id.encode(), digest_size=KEY_BYTES, key=name, person=_ID_PERSON).digest()
+    return blake2b(id.encode(), digest_size=KEY_BYTES, key=_name_key(namespace), person=_ID_PERSON).digest()
+
+
+@lru_cache(maxsize=64)  # the models of a process
+def _name_key(namespace: str) -> bytes:
+    return blake2b(namespace.encode(), digest_size=32, person=_NAMESPACE_PERSON).digest()

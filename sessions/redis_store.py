@@ -57,7 +57,9 @@ class RedisStore:
         """The number of partitions, each with its share of the limits."""
         return len(self._partitions)
 
-    def read(self, ids: Sequence[str]) -> list[Union[StoredRecord, StoreUnavailableError, None]]:
+    def read(
+        self, ids: Sequence[str], known: Optional[Mapping[str, int]] = None
+    ) -> list[Union[StoredRecord, StoreUnavailableError, None]]:
         """Return the record of each session, in order; None where there is none.
 
         On a cluster, an error in the place of each session whose shard cannot be used.

@@ -38,6 +38,7 @@ class Session:
 
 
 _FORMAT = 1
+_FORMAT_BYTE = bytes((_FORMAT,))
 _CHECKSUM_BYTES = 8
 _MODEL_BYTES = 16
 # After the format byte and the checksum: ended, steps, last_start, model, then the bytes of digest, content type,
@@ -73,8 +74,8 @@ def encode_session(session: Session) -> bytes:
         )
     except struct.error as error:
         raise ValueError(f"the session exceeds the limits of a record: {error}") from error
-    content = b"".join((fields, session.last_digest, content_type, reply.body, session.state))
-    return b"".join((bytes((_FORMAT,)), _checksum(content), content))
+    before = b"".join((fields, session.last_digest, content_type, reply.body))
+    return b"".join((_FORMAT_BYTE, _checksum(before, session.state), before, session.state))
 
 
 def decode_session(record: bytes) -> Session:
@@ -102,8 +103,11 @@ def decode_session(record: bytes) -> Session:
     return Session(steps, last_start, digest, reply, state, model, ended=content[0] == 1)
 
 
-def _checksum(content: bytes) -> bytes:
-    return blake2b(content, digest_size=_CHECKSUM_BYTES, person=bytes((_FORMAT,))).digest()
+def _checksum(*content: bytes) -> bytes:
+    checksum = blake2b(digest_size=_CHECKSUM_BYTES, person=_FORMAT_BYTE)
+    for part in content:
+        checksum.update(part)
+    return checksum.digest()
 
 
 def _split(content: bytes, sizes: list[int]) -> list[bytes]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from .sqlite_expiry import EXPIRY_SCHEMA
 from .store import StoreFullError, StoreUnavailableError
 
 _SUFFIX = ".sessions"
@@ -46,15 +47,17 @@ CREATE TRIGGER session_has_gone AFTER DELETE ON session BEGIN DELETE FROM owner 
 """The second layout: the store's time, unconfirmed sessions (those with a revision below 0) and their clients.
 
 It adds to the first one without a change to it, and has its version: code that knows the first one only goes on to use
-the file, beside code that knows both.
+the file, beside code that knows both. So does the third layout, the table of `sqlite_expiry` in the place of an index.
 """
 _PAGE_BYTES = 4096
 """Records of 6 KB are written no faster in larger pages, and take a third more space in them."""
-_CACHE_KIBIBYTES = 8192
+_CACHE_KIBIBYTES = 32 * 1024
 _VACUUM_BYTES = 64 * 1024 * 1024
 """Content up to which a file of the first layout is rewritten when it is opened, so that it can shrink later."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
+_CHECKPOINT_PAGES = 4 * 8192
+"""Pages of the log from which on a commit copies them itself: `sqlite_checkpoints` has fallen behind."""
 _LEAST_FREE_BYTES = 1024 * 1024
 """Free space below which a file system counts as full."""
 
@@ -103,13 +106,37 @@ def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, 
     _make_directory(file.parent)
     with _alone(file.parent, busy_seconds):
         identity = _make_file(file)
-        connection = sqlite3.connect(file, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+        connection = _connect(file, busy_seconds)
         try:
             _prepare(connection, file)
         except BaseException:
             connection.close()
             raise
     return connection, identity
+
+
+def open_for_checkpoints(file: Path, identity: FileIdentity, busy_seconds: float) -> sqlite3.Connection:
+    """Open another connection to the `file` that `open_database` opened, for checkpoints.
+
+    Raises:
+        OSError, sqlite3.Error: it cannot be opened, or is another file by now.
+    """
+    # Nobody replaces the file meanwhile: the log of one must not be copied to another.
+    with _alone(file.parent, busy_seconds):
+        if file_identity(file) != identity:
+            raise FileNotFoundError(errno.ENOENT, "the session store was moved or deleted", str(file))
+        connection = _connect(file, busy_seconds)
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens the log
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _connect(file: Path, busy_seconds: float) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
 
 
 def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnavailableError:
@@ -202,6 +229,7 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     connection.executescript(
         f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; "
         f"PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}; "
+        f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}; "
         f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}; PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF;"
     )
     if version == 0:
@@ -211,6 +239,8 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
         # The wall clock is only where time begins; it passes by `sessions.store_time`.
         added = _ADDED.replace(":now", repr(time.time()))
         connection.executescript(f"BEGIN IMMEDIATE; {added} COMMIT;")
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'expiry'").fetchone() is None:
+        connection.executescript(f"BEGIN IMMEDIATE; {EXPIRY_SCHEMA} COMMIT;")
     _let_shrink(connection)
 
 

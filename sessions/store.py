@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, Union
 
 
@@ -40,6 +40,9 @@ class RecordUpdate(NamedTuple):
 @dataclass(frozen=True)
 class Written:
     """The record is in the store."""
+
+    revision: int | None = field(default=None, compare=False)
+    """Its revision, where the store says it."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,13 @@ class Store(Protocol):
     A store may lie on several servers. Then an error takes the place of each session whose server cannot be used.
     """
 
-    def read(self, ids: Sequence[str]) -> Sequence[StoredRecord | StoreUnavailableError | None]:
+    def read(
+        self, ids: Sequence[str], known: Mapping[str, int] | None = None
+    ) -> Sequence[StoredRecord | StoreUnavailableError | None]:
         """Return the record of each session, in order; None where there is none.
+
+        `known` has revisions by ids. A record that has the known one may be left out, and is empty then: its reader has
+        it.
 
         Raises:
             StoreUnavailableError: nothing can be read.

@@ -20,10 +20,12 @@ from ...sessions.store import (
     StoredRecord,
     StoreFullError,
     StoreUnavailableError,
+    Written,
 )
 from ...sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 from ...sessions.token_key import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
 from ..responses import RequestError
+from .known_sessions import KnownSession, KnownSessions
 from .state import StateSerializer
 
 _log = logging.getLogger(__name__)
@@ -92,21 +94,19 @@ class StoreSessions:
     """Sessions in a store that all workers share."""
 
     store: Store
+    known: KnownSessions = field(default_factory=KnownSessions)
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Read the record of each session."""
         try:
-            records = self.store.read([key.id for key in keys])
+            known = self.known.find([key.id for key in keys])
+            records = self.store.read([key.id for key in keys], {id: one.revision for id, one in known.items()})  # noqa: A001 - the standard term
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(keys)
         refused = _refusals(records)
         return [
-            refused[record]
-            if isinstance(record, StoreUnavailableError)
-            else LoadedSession(None)
-            if record is None
-            else _read(record)
-            for record in records
+            refused[record] if isinstance(record, StoreUnavailableError) else _loaded(record, known.get(key.id))
+            for key, record in zip(keys, records)
         ]
 
     def token(self, steps: int, state: bytes) -> str | None:
@@ -115,10 +115,13 @@ class StoreSessions:
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Write each session whose record is still the loaded one."""
+        sessions = [*map(_stored, updates)]
+        changes = [*map(_record_update, updates, sessions)]
         try:
-            outcomes = self.store.write([*map(_record_update, updates)])
+            outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
+        self.known.keep({one.id: _known(one, *pair) for one, pair in zip(changes, zip(sessions, outcomes))})
         refused = _refusals(outcomes)
         return [
             refused[outcome] if isinstance(outcome, StoreUnavailableError) else _write_refusal(update, outcome)
@@ -200,14 +203,32 @@ class TokenSessions:
         return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, self.state_id))
 
 
-def _record_update(update: SessionUpdate) -> RecordUpdate:
-    session, revision = update.session, update.loaded.revision
-    unconfirmed = update.starts and not update.has_own_id
-    if unconfirmed:
-        # Nobody can repeat a request whose id is in its own response only, so that is not kept.
-        session = replace(session, last_digest=b"", last_reply=Reply(b"", ""))
-    client = update.client if update.starts else None
-    return RecordUpdate(update.id, encode_session(session), revision, session.ended, unconfirmed, client)
+def _stored(update: SessionUpdate) -> Session:
+    """Return the session as it is stored."""
+    if update.has_own_id or not update.starts:
+        return update.session
+    # Nobody can repeat a request whose id is in its own response only, so that is not kept.
+    return replace(update.session, last_digest=b"", last_reply=Reply(b"", ""))
+
+
+def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
+    record, revision = encode_session(session), update.loaded.revision
+    if not update.starts:
+        return RecordUpdate(update.id, record, revision, session.ended)
+    return RecordUpdate(update.id, record, revision, session.ended, not update.has_own_id, update.client)
+
+
+def _known(change: RecordUpdate, session: Session, outcome: object) -> KnownSession | None:
+    revision = outcome.revision if isinstance(outcome, Written) else None
+    return None if revision is None else KnownSession(revision, session, len(change.record))
+
+
+def _loaded(found: StoredRecord | None, known: KnownSession | None) -> LoadedSession:
+    if found is None:
+        return LoadedSession(None)
+    if known is not None and found.revision == known.revision:
+        return LoadedSession(known.session, known.revision)
+    return _read(found)
 
 
 def _read(found: StoredRecord) -> LoadedSession:

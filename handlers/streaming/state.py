@@ -44,7 +44,8 @@ class StateSerializer:
             own = value.reshape(rows, -1).contiguous()
             table[:, start : start + width] = own.view(torch.uint8)
             start += width
-        return [bytes(whole[row * self.size : (row + 1) * self.size]) for row in range(rows)]
+        view = memoryview(whole)
+        return [bytes(view[row * self.size : (row + 1) * self.size]) for row in range(rows)]
 
     def deserialize(self, states: Sequence[bytes]) -> Tensors:
         """Return the carried values of rows with these bytes.
@@ -52,11 +53,11 @@ class StateSerializer:
         Raises:
             ValueError: the bytes are not of this layout.
         """
-        if any(len(state) != self.size for state in states):
+        if {*map(len, states)} - {self.size}:
             raise ValueError(f"a state has {self.size} bytes, not {[len(state) for state in states]}")
         if not self.specs or not states:
             return tuple(torch.zeros(spec.sizes(len(states), 1), dtype=torch_dtype(spec)) for spec in self.specs)
-        table = torch.frombuffer(bytearray(b"".join(states)), dtype=torch.uint8).view(len(states), self.size)
+        table = torch.frombuffer(bytearray().join(states), dtype=torch.uint8).view(len(states), self.size)
         values, start = [], 0
         for spec, width in zip(self.specs, self._widths):
             own = table[:, start : start + width].contiguous().view(torch_dtype(spec))

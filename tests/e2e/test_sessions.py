@@ -391,7 +391,10 @@ def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming)
             "SELECT record FROM session WHERE key = ?", (store_key(damaged, "disk"),)
         ).fetchone()
         changed = record[:-1] + bytes([record[-1] ^ 1])
-        connection.execute("UPDATE session SET record = ? WHERE key = ?", (changed, store_key(damaged, "disk")))
+        connection.execute(
+            "UPDATE session SET record = ?, revision = revision - 1 WHERE key = ?",
+            (changed, store_key(damaged, "disk")),
+        )
     with ThreadPoolExecutor(2) as clients:
         piece = frames[3:].tolist()
         refused, answered = clients.map(lambda session: streaming.send("disk", piece, id=session), (damaged, sound))

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from torchserve_neuron_lstm.sessions import sqlite_checkpoints
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
@@ -90,6 +91,9 @@ def main() -> None:
     directory, action, *numbers = sys.argv[1:]
     store = SqliteStore(Path(directory), "tagger", LIMITS)
     if action == "rounds":
+        rounds(store, int(numbers[0]))
+    elif action == "checkpoints":  # rounds, each with a checkpoint beside the next one
+        sqlite_checkpoints._BYTES, sqlite_checkpoints._LONG_LOG_PAGES = 1, 50
         rounds(store, int(numbers[0]))
     elif action == "add":
         add(store, int(numbers[0]))

@@ -20,7 +20,7 @@ from memory_store import Clock
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreFullError, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("sqlite_writer.py")
@@ -293,7 +293,7 @@ def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
 class SmallDisk(SqliteStore):
     """A file that cannot grow beyond some pages, as on a full disk."""
 
-    pages = 40
+    pages = 44
 
     def _connection(self) -> sqlite3.Connection:
         connection = super()._connection()
@@ -388,12 +388,13 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("action", ["rounds", "checkpoints"])
+def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, action: str) -> None:
     """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
     random = Random(1)
     told = 0
     for _ in range(8):
-        with writer(tmp_path, "rounds", f"{told}") as process:
+        with writer(tmp_path, action, f"{told}") as process:
             assert process.stdout is not None
             process.stdout.readline()
             told = int(process.stdout.readline())
@@ -452,6 +453,27 @@ def test_a_folder_that_cannot_be_written_to_is_told() -> None:
 
     assert "the server must be able to write to it and to its folder" in lines[0]
     assert lines[1:] == ["written", ""]
+
+
+def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_a_batch(tmp_path: Path) -> None:
+    """The others are written, and what is counted is what is there."""
+    first, second = store_in(tmp_path), store_in(tmp_path)
+    names = [f"{number}" for number in range(6)]
+    first.write([RecordUpdate(name, b"record", None) for name in names])
+    found = [one for one in first.read(names) if one is not None]
+    for name in ("1", "4"):
+        write(second, name, b"by the other worker")
+
+    outcomes = first.write([RecordUpdate(name, b"next", one.revision) for name, one in zip(names, found, strict=True)])
+
+    lost = {"1", "4"}
+    assert outcomes == [Conflict() if name in lost else Written() for name in names]
+    assert [read(second, name) for name in names] == [
+        b"by the other worker" if name in lost else b"next" for name in names
+    ]
+    assert second.totals()[:2] == (6, 4 * len(b"next") + 2 * len(b"by the other worker"))
+    first.close()
+    second.close()
 
 
 def test_two_store_objects_in_one_process_hold_each_other_s_locks(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -52,11 +52,17 @@ class MemoryStore:
     entries: dict[str, _Entry] = field(default_factory=dict)
     removed: int = 0
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         """Read records, as `Store.read`."""
         self._remove_expired()
         entries = [self.entries.get(name) for name in ids]
-        return [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
+        found = [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
+        if known is None:
+            return found
+        return [
+            one._replace(record=b"left out") if one is not None and one.revision == known.get(name) else one
+            for name, one in zip(ids, found, strict=True)
+        ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Write records, as `Store.write`."""
@@ -88,10 +94,11 @@ class MemoryStore:
         if (beyond := self._beyond(change, old)) is not None:
             return LimitExceeded(beyond, self._until_room())
         client = old.client if old is not None and goes_on and change.client is None else change.client
+        revision = next(_REVISIONS)
         self.entries[change.id] = _Entry(
-            change.record, next(_REVISIONS), change.ended, self.clock.now, change.unconfirmed, client
+            change.record, revision, change.ended, self.clock.now, change.unconfirmed, client
         )
-        return Written()
+        return Written(revision)
 
     def _beyond(self, change: RecordUpdate, old: _Entry | None) -> str | None:
         limits, goes_on = self.limits, old is not None and not old.ended

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count
 
@@ -30,7 +30,9 @@ class InOnePartition:
         self._store = store
         self._model = model
 
-    def read(self, ids: Sequence[str]) -> Sequence[StoredRecord | StoreUnavailableError | None]:
+    def read(
+        self, ids: Sequence[str], known: Mapping[str, int] | None = None
+    ) -> Sequence[StoredRecord | StoreUnavailableError | None]:
         """Read records, as `Store.read`."""
         return self._store.read([id_in_partition(name, self._model) for name in ids])
 

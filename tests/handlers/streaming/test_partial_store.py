@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -30,9 +30,11 @@ class PartialStore:
     unwritable: str | None = None
     error: StoreUnavailableError = field(default_factory=lambda: StoreUnavailableError("the shard at port 7 is gone"))
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | StoreUnavailableError | None]:
+    def read(
+        self, ids: Sequence[str], known: Mapping[str, int] | None = None
+    ) -> list[StoredRecord | StoreUnavailableError | None]:
         """Read records, as `Store.read`."""
-        return [self.error if one[0] == self.unreadable else self.memory.read([one])[0] for one in ids]
+        return [self.error if one[0] == self.unreadable else self.memory.read([one], known)[0] for one in ids]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
         """Write records, as `Store.write`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -204,9 +204,9 @@ class Broken(MemoryStore):
 
     failure: Exception | None = None
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
         self._fail()
-        return super().read(ids)
+        return super().read(ids, known)
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         self._fail()
@@ -245,6 +245,7 @@ def test_a_damaged_record_costs_one_session_which_can_start_again(caplog: pytest
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
     store.entries["a"].record = store.entries["a"].record[:-1] + b"!"
+    service = make_service(StoreSessions(store))  # another worker: the first one knows the session that it wrote
 
     damaged, fine = ask(service, piece([2], id="a"), piece([2], id="b"))
     ended = ask(service, RawRequest({}, {ID: "a", END: "true"}))[0]

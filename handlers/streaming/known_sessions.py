@@ -1,0 +1,61 @@
+"""Sessions as a worker last read or wrote them, by their revisions, which a store never gives twice.
+
+The store still says at each request which revision it has. What another worker has written since has another one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from threading import Lock
+from typing import NamedTuple
+
+from ...sessions.session import Session
+
+_BYTES = 64 * 1024 * 1024
+_BYTES_BESIDE = 1024
+"""Bytes of a session beside those of its record, about."""
+
+
+class KnownSession(NamedTuple):
+    """A session and the revision of its record."""
+
+    revision: int
+    session: Session
+    size: int
+    """Bytes of the record."""
+
+
+class KnownSessions:
+    """Some sessions, in at most `most` bytes: those that have waited longest make room.
+
+    >>> known = KnownSessions()
+    >>> known.keep({"a": None})
+    >>> known.find(["a"])
+    {}
+    """
+
+    def __init__(self, most: int = _BYTES) -> None:
+        self._most = most
+        self._bytes = 0
+        self._kept: OrderedDict[str, KnownSession] = OrderedDict()
+        self._lock = Lock()
+
+    def find(self, ids: Iterable[str]) -> dict[str, KnownSession]:
+        """Return those that are known."""
+        with self._lock:
+            return {id: found for id in ids if (found := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
+
+    def keep(self, sessions: Mapping[str, KnownSession | None]) -> None:
+        """Keep each session in the place of the one with its id; None: nothing is known of it."""
+        with self._lock:
+            for id, known in sessions.items():  # noqa: A001 - the standard term
+                before = self._kept.pop(id, None)
+                if before is not None:
+                    self._bytes -= before.size + _BYTES_BESIDE
+                if known is not None:
+                    self._kept[id] = known
+                    self._bytes += known.size + _BYTES_BESIDE
+            while self._bytes > self._most:
+                _, oldest = self._kept.popitem(last=False)
+                self._bytes -= oldest.size + _BYTES_BESIDE

@@ -1,0 +1,119 @@
+"""Checkpoints of a database in write-ahead mode, in a thread beside the transactions.
+
+A checkpoint copies what the log holds to the database file and waits twice for the disk: 10 to 20 ms for 4 MB. SQLite
+does this within a commit, in which a batch of requests waits. Here a second connection does it meanwhile.
+
+A log that writers add to all the time is never copied to its end, from which it could begin again. So where it is long,
+a writer copies the rest between two transactions: a few pages, since the thread has just copied the others.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition, Thread
+
+_BYTES = 16 * 1024 * 1024
+"""Bytes of records after which the log is copied: then most pages of records were written several times, and are copied
+once."""
+_LONG_LOG_PAGES = 8192
+"""Pages from which on the log begins again."""
+_REPEATS = 3
+"""Times that a long log is copied again: SQLite waits for the database file only if nobody has written meanwhile."""
+
+
+class BackgroundCheckpoints:
+    """Checkpoints by a thread, which begins with the first one and has a connection of its own.
+
+    `connect` opens the connection, in that thread. An error of a checkpoint loses nothing, and the next one copies what
+    it has left.
+    """
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._connect = connect
+        self._changed = Condition()
+        self._thread: Thread | None = None
+        self._running: sqlite3.Connection | None = None
+        self._bytes = 0
+        self._is_long = False
+        self._closed = False
+
+    def committed(self, size: int) -> bool:
+        """Count bytes that were committed; enough of them begin a checkpoint, for which nobody waits.
+
+        Returns whether the log is long, and was just copied: now it should begin again.
+        """
+        with self._changed:
+            is_long, self._is_long = self._is_long, False
+            self._bytes += size
+            if self._bytes >= _BYTES and not self._closed:
+                self._changed.notify_all()
+                if self._thread is None:
+                    # A daemon: the process may end meanwhile, as it may be killed.
+                    self._thread = Thread(target=self._run, name="session checkpoints", daemon=True)
+                    self._thread.start()
+            return is_long
+
+    def close(self) -> None:
+        """End a checkpoint that runs, and close the connection."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            if self._running is not None:
+                self._running.interrupt()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._is_due():
+            # The next transaction meets the same error, and tells it.
+            with suppress(sqlite3.Error, OSError):
+                if self._running is None:
+                    self._use(self._connect())
+                if self._running is not None:
+                    self._is_long = copy_log(self._running) > _LONG_LOG_PAGES
+        if self._running is not None:
+            self._running.close()
+
+    def _use(self, connection: sqlite3.Connection) -> None:
+        with self._changed:
+            if self._closed:
+                connection.close()
+            else:
+                self._running = connection
+
+    def _is_due(self) -> bool:
+        """Wait for a checkpoint; False where there will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._bytes >= _BYTES)
+            self._bytes = 0
+            return not self._closed
+
+
+def copy_log(connection: sqlite3.Connection) -> int:
+    """Copy the log to the database file, beside writers; returns its pages, -1 if others copy.
+
+    Raises:
+        sqlite3.Error: the log is not copied, or not all of it.
+    """
+    passive = "PRAGMA wal_checkpoint(PASSIVE)"
+    (_, pages, _) = connection.execute(passive).fetchone()
+    if pages > _LONG_LOG_PAGES:
+        for _ in range(_REPEATS):
+            connection.execute(passive).fetchone()
+    return int(pages)
+
+
+def begin_log_again(connection: sqlite3.Connection) -> None:
+    """Copy the rest of the log; the next transaction begins it again, unless somebody still reads it.
+
+    Raises:
+        sqlite3.Error: the log is not copied, or not all of it.
+    """
+    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
+    connection.execute("PRAGMA busy_timeout = 0")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {patience}")

@@ -1,0 +1,60 @@
+"""Sessions that a worker knows: the store says at each request whether they are still those."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from session_service import ask, make_service, piece
+
+from torchserve_neuron_lstm.handlers.streaming.known_sessions import KnownSession, KnownSessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.sessions.session import Reply, Session
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+
+LIMITS = Limits(sessions=100, bytes=10**6, idle_seconds=600.0)
+SESSION = Session(1, 0, b"", Reply(b"", ""), b"", bytes(16))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 3000)), max_size=40))
+def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, int | None]]) -> None:
+    """Those kept last are known, without those that had to make room, the oldest first."""
+    known, expected = KnownSessions(most=8000), dict[str, KnownSession]()
+    for number, (name, size) in enumerate(kept):
+        one = None if size is None else KnownSession(number, SESSION, size)
+        known.keep({name: one})
+        expected.pop(name, None)
+        if one is not None:
+            expected[name] = one
+        while sum(each.size + 1024 for each in expected.values()) > 8000:
+            del expected[next(iter(expected))]
+        assert known.find("abcde") == expected
+
+
+def test_workers_in_turn_see_what_the_other_has_written(tmp_path: Path) -> None:
+    """Two workers on one file know a session each as they wrote it, and go on from the later one."""
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(SqliteStore(tmp_path, "m", LIMITS))) for _ in range(2)]
+        services = [make_service(StoreSessions(store)) for store in stores]
+        ask(services[0], piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+        for number, turn in enumerate((0, 1, 1, 0, 1, 0, 0, 1)):
+            both = ask(services[turn], piece([2], id="a"), piece([3], id="b"))
+
+            assert [body["total"] for _, body in both] == [3 + 2 * number, 4 + 3 * number]
+
+
+def test_a_session_that_has_gone_from_the_store_is_not_answered_from_memory(tmp_path: Path) -> None:
+    """Another worker has ended it, or the file was deleted."""
+    with ExitStack() as stack:
+        stores = [stack.enter_context(closing(SqliteStore(tmp_path, "m", LIMITS))) for _ in range(2)]
+        one, other = (make_service(StoreSessions(store)) for store in stores)
+        ask(one, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+        ask(other, piece([1], id="a", end="true"))
+
+        assert [status for status, _ in ask(one, piece([2], id="a"), piece([2], id="b"))] == [410, 200]
+        for path in tmp_path.iterdir():
+            path.unlink()
+        assert ask(one, piece([2], id="b"))[0][0] == 410

@@ -1,0 +1,118 @@
+"""Checkpoints beside transactions: the log is copied, begins again, and nothing is lost."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from shutil import copyfile
+
+import pytest
+
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.sqlite_file import FileIdentity, open_database, open_for_checkpoints
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
+
+LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+PAGE = 4096
+CHECKPOINTS = "torchserve_neuron_lstm.sessions.sqlite_checkpoints"
+
+
+def write(store: SqliteStore, number: int) -> None:
+    """Write a record in the place of the stored one."""
+    (found,) = store.read([f"{number}"])
+    assert store.write([RecordUpdate(f"{number}", bytes(6000), found and found.revision)]) == [Written()]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for the thread."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def sessions_without_log(store: SqliteStore, folder: Path) -> int:
+    """The sessions in the database file alone."""
+    copyfile(store.file, folder / "copy")
+    with closing(sqlite3.connect(folder / "copy")) as connection:
+        try:
+            (count,) = connection.execute("SELECT count(*) FROM session").fetchone()
+        except sqlite3.Error:  # it was copied while the thread wrote to it
+            return 0
+    return int(count)
+
+
+def threads() -> list[str]:
+    """The names of the threads of this process."""
+    return [thread.name for thread in threading.enumerate()]
+
+
+def test_the_log_is_copied_without_a_further_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough bytes begin a checkpoint; until then the records are in the log only."""
+    monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 10 * 6000)
+    with closing(SqliteStore(tmp_path / "sessions", "tagger", LIMITS)) as store:
+        for number in range(9):
+            write(store, number)
+        assert "session checkpoints" not in threads()
+        assert sessions_without_log(store, tmp_path) == 0
+
+        write(store, 9)
+        wait_for(lambda: sessions_without_log(store, tmp_path) == 10)
+
+
+def test_a_long_log_begins_again_while_requests_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file stays far smaller than all that is written."""
+    monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 6000)
+    monkeypatch.setattr(f"{CHECKPOINTS}._LONG_LOG_PAGES", 20)
+    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+        log = store.file.with_name(f"{store.file.name}-wal")
+        for number in range(3000):
+            write(store, number % 10)
+            time.sleep(0.0002)
+        assert log.stat().st_size < 3000 * PAGE
+
+
+def test_a_closed_store_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that runs ends first; the store opens again with the next call."""
+    monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
+    store = SqliteStore(tmp_path, "tagger", LIMITS)
+    for number in range(20):
+        write(store, number)
+        assert "session checkpoints" in threads()
+        store.close()
+        assert "session checkpoints" not in threads()
+    assert store.totals()[:2] == (20, 20 * 6000)
+    store.close()
+
+
+def test_the_log_of_one_file_is_not_copied_to_another(tmp_path: Path) -> None:
+    """A file that has been replaced is not opened for checkpoints, and none is made."""
+    connection, identity = open_database(tmp_path / "tagger.sessions", 1.0)
+    connection.close()
+    open_for_checkpoints(tmp_path / "tagger.sessions", identity, 1.0).close()
+    other = FileIdentity(identity.device, identity.inode + 1)
+    with pytest.raises(FileNotFoundError, match="moved or deleted"):
+        open_for_checkpoints(tmp_path / "tagger.sessions", other, 1.0)
+    (tmp_path / "tagger.sessions").unlink()
+    with pytest.raises(FileNotFoundError, match="moved or deleted"):
+        open_for_checkpoints(tmp_path / "tagger.sessions", identity, 1.0)
+    assert not (tmp_path / "tagger.sessions").exists()
+
+
+def test_requests_go_on_where_no_checkpoint_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records stay in the log."""
+
+    def refuse(*_: object) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store.open_for_checkpoints", refuse)
+    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+        for number in range(20):
+            write(store, number)
+        assert store.totals()[:2] == (20, 20 * 6000)
