@@ -36,7 +36,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_000
+LINES = 12_100
 """The largest number of source lines in an archive for onnxruntime."""
 
 

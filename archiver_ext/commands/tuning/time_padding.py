@@ -42,8 +42,8 @@ class EnginePadding:
 UNKNOWN = EnginePadding(
     None,
     "bucket",
-    "the figures are those of an engine with a program for each bucket; native, onnxruntime and eager pad no sequence "
-    "to a bucket length. --config or --archive says which engine serves",
+    "the figures are those of an engine with a program for each bucket; one with dynamic shapes pads no sequence to a "
+    "bucket length. --config or --archive says which engine serves",
 )
 """The assumption without a configuration and without an archive."""
 
