@@ -36,7 +36,7 @@ class Measured(Generic[KeyT]):
 def measure_alternating(
     calls: Mapping[KeyT, Call],
     budget_ms: float = 20.0,
-    limit_ms: float = 4000.0,
+    limit_ms: float = 2000.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured[KeyT]:
     """Measure the minimum milliseconds of each call.

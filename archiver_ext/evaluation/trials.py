@@ -93,11 +93,14 @@ class Trials:
         rejected = outcome.refused + outcome.failed
         if not outcome.evaluated:
             raise PackagingError("\n".join(rejection.reason for rejection in rejected))
+        omitted = (*slower, *outcome.omitted)
         compared = _compared(outcome)
+        if compared is None:
+            return TrialResults(tuple(one.result for one in outcome.evaluated), rejected, omitted)
         if self.cache is not None and not slower and compared.undisturbed:
             self._keep(self.cache, compared, outcome.omitted)
         measured = tuple(evaluate.with_total(one.result, compared.totals) for one in outcome.evaluated)
-        return TrialResults(measured, rejected, (*slower, *outcome.omitted))
+        return TrialResults(measured, rejected, omitted)
 
     def _slower_before(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
         """The candidates that clearly lost an earlier comparison."""
@@ -198,9 +201,9 @@ class Trials:
         return failed
 
 
-def _compared(outcome: _Outcome) -> EngineTimes:
-    """The comparison of all engines that were evaluated."""
+def _compared(outcome: _Outcome) -> EngineTimes | None:
+    """The comparison of all engines that were evaluated; None where there is nothing to compare."""
     found = outcome.comparison
     if found is not None and found.totals.keys() == {one.result.backend for one in outcome.evaluated}:
         return found
-    return evaluate.measure_together(outcome.evaluated)
+    return evaluate.measure_together(outcome.evaluated) if len(outcome.evaluated) > 1 else None

@@ -67,7 +67,7 @@ def _options() -> argparse.Namespace:
 def standings(served: Served, computed: Sequence[Compute]) -> list[Standing]:
     """Return the standings of everything that has a floor."""
     return [
-        Standing("requests/s of sessions, times those without", served.ratio, 0.75, 0.85),
+        Standing("requests/s of sessions, times those without", served.ratio, 0.85, 0.92),
         *(
             Standing(f"{PREFIX} steps again, times one more step, {one.rows} rows", one.ratio, 1.0, 4.0)
             for one in computed

@@ -31,7 +31,7 @@ class Effort:
     """
     repeated: float = 2.0
     """Most time of repetitions, relative to that of the measurement before them."""
-    repeated_ms: float = 3000.0
+    repeated_ms: float = 1500.0
     """Most milliseconds of repetitions."""
     limit_ms: float = inf
     """Milliseconds after which no slice begins."""
