@@ -206,7 +206,7 @@ def test_nothing_is_compiled_twice(
         assert len(programs) > 0
 
 
-LOST = {"native": 1.0, "onnxruntime": 3.0}
+LOST = {"eager": 1.0, "onnxruntime": 3.0}
 
 
 def remember(monkeypatch: pytest.MonkeyPatch, cache: Path, milliseconds: Mapping[str, float], *, calm: bool) -> None:
@@ -235,26 +235,26 @@ def test_an_engine_that_clearly_lost_is_not_tried_again(
     package: Callable[..., Any], project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Other weights and another length are the same programs; the report has the earlier figures."""
-    auto_tries(monkeypatch, "native", "onnxruntime")
+    auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
 
     first = package("auto", batch=[1, 2], length=[2, 4])
     other_weights(project)
     second = package("auto", batch=[1, 2], length=[2, 3, 4])
-    named = package("{auto: {try: [native, onnxruntime]}}", batch=[1, 2], length=[2, 4])
+    named = package("{auto: {try: [eager, onnxruntime]}}", batch=[1, 2], length=[2, 4])
     more_rows = package("auto", batch=[1, 2, 4], length=[2, 4])
 
-    assert names(first) == names(named) == names(more_rows) == ["native", "onnxruntime"]
-    assert names(second) == ["native"]
+    assert names(first) == names(named) == names(more_rows) == ["eager", "onnxruntime"]
+    assert names(second) == ["eager"]
     (out,) = second["left_out"]
     assert (out["backend"], out["expected_ms"]) == ("onnxruntime", 3.0)
-    assert (out["fastest"], out["fastest_ms"]) == ("native", 1.0)
+    assert (out["fastest"], out["fastest_ms"]) == ("eager", 1.0)
     assert "it lost when the same programs were packaged before: 3.00 ms" in out["reason"]
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "calm"),
-    [(LOST, False), ({"native": 1.0, "onnxruntime": 1.15}, True)],
+    [(LOST, False), ({"eager": 1.0, "onnxruntime": 1.15}, True)],
     ids=["disturbed", "close"],
 )
 def test_an_engine_that_did_not_clearly_lose_is_tried_again(
@@ -265,31 +265,31 @@ def test_an_engine_that_did_not_clearly_lose_is_tried_again(
     calm: bool,
 ) -> None:
     """A disturbed comparison is not kept, and a close one leaves nobody out."""
-    auto_tries(monkeypatch, "native", "onnxruntime")
+    auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", milliseconds, calm=calm)
 
-    assert [names(package("auto")) for _ in range(2)] == [["native", "onnxruntime"]] * 2
+    assert [names(package("auto")) for _ in range(2)] == [["eager", "onnxruntime"]] * 2
 
 
 def test_an_engine_that_lost_is_tried_where_the_others_fail_now(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With other weights the fastest one may not be exact enough any more."""
-    auto_tries(monkeypatch, "native", "onnxruntime")
+    auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
     package("auto")
     verify = evaluate.verify_archive
 
-    def fails_native(loaded: LoadedArchive, *rest: Any) -> Any:
-        if loaded.manifest.backend == "native":
-            raise ToleranceExceeded("native", (), (0.0, 0.0))
+    def fails_eager(loaded: LoadedArchive, *rest: Any) -> Any:
+        if loaded.manifest.backend == "eager":
+            raise ToleranceExceeded("eager", (), (0.0, 0.0))
         return verify(loaded, *rest)
 
-    monkeypatch.setattr(evaluate, "verify_archive", fails_native)
+    monkeypatch.setattr(evaluate, "verify_archive", fails_eager)
     report = package("auto")
 
     assert names(report) == ["onnxruntime"]
-    assert names(report, "dropped") == ["native"]
+    assert names(report, "dropped") == ["eager"]
     assert report["left_out"] == []
 
 
