@@ -22,7 +22,7 @@ from ..load import http_post, load
 from ..rest.archives import LONGEST
 from .servers import RayServer
 
-_SEQUENCES = 16
+_SEQUENCES = 64
 _TOKENS = 10_000
 _CLIENTS = 4
 _APPLICATIONS = {1: "one", 2: "two"}
