@@ -4,7 +4,8 @@
 // does not depend on the previous timestep, so it is computed for a block of timesteps at once. The second one takes
 // most of the time, and with few rows most of that is reading W_hh. So the hidden units are divided among the threads
 // of a team, each of which keeps its slice of W_hh in its core's cache, and the team synchronises after every timestep.
-// A batch with enough rows is divided among several teams, which never synchronise.
+// Enough rows are divided among several teams, which do not synchronise until so many rows have ended that fewer teams are
+// faster.
 //
 // Weights are stored in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
 // weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
@@ -423,6 +424,14 @@ struct Team {
   }
 };
 
+constexpr int64_t TEAM_ROWS = 6;  // the least active rows of a team among several
+
+// Timesteps from `begin` to `end` in which the teams, of equal numbers of threads, stay the same.
+struct Phase {
+  int64_t begin, end;
+  std::vector<Team> teams;
+};
+
 // Memory of whole cache lines.
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
@@ -513,14 +522,15 @@ class WorkerSlice {
     last_output_ = std::min(layer.outputs, groups * (member + 1) / team.threads * unit);
   }
 
-  void run(int64_t steps) {
-    copy_cell_state();
-    const int64_t longest = team_.lengths.empty() ? 0 : team_.lengths.front();
-    for (int64_t step = 0; step < longest;) {
-      const int64_t end = multiply_inputs(step, longest);
-      for (int64_t first = 0; step < end; step++) first += advance(step, first);
+  // The timesteps from `begin` to `end`, or to the last row's end.
+  void run(int64_t begin, int64_t end, int64_t steps) {
+    if (begin == 0) copy_cell_state();
+    const int64_t last = team_.lengths.empty() ? 0 : std::min(end, team_.lengths.front());
+    for (int64_t step = begin; step < last;) {
+      const int64_t multiplied = multiply_inputs(step, last);
+      for (int64_t first = 0; step < multiplied; step++) first += advance(step, first);
     }
-    finish(steps);
+    finish(end, steps);
   }
 
  private:
@@ -551,9 +561,9 @@ class WorkerSlice {
   }
 
   // x W_ih and the biases for as many timesteps as fit; returns the step after them.
-  int64_t multiply_inputs(int64_t step, int64_t longest) const {
+  int64_t multiply_inputs(int64_t step, int64_t end) const {
     int64_t count = 0;
-    for (; step < longest; step++) {
+    for (; step < end; step++) {
       const int64_t active = team_.active(step);
       if (count > 0 && count + active > sum_rows_) break;
       for (int64_t slot = 0; slot < active; slot++) scratch_.rows[count++] = x(slot, step);
@@ -633,10 +643,12 @@ class WorkerSlice {
       std::memcpy(y(slot, step) + first, sums + slot * size, std::min(size, last_output_ - first) * sizeof(float));
   }
 
-  // The states after each row's own last timestep, and zeros after it in outputs that callers read.
-  void finish(int64_t steps) const {
+  // For rows that end up to here: the states after each one's own last timestep, and zeros after it in outputs that
+  // callers read.
+  void finish(int64_t end, int64_t steps) const {
     for (size_t slot = 0; slot < team_.rows.size(); slot++) {
       const int64_t row = team_.rows[slot], length = team_.lengths[slot];
+      if (length > end) continue;
       const float* last = length == 0 ? initial(slot) : y(slot, length - 1);
       copy_units(layer_.h_n + row * layer_.outputs, last, first_output_, last_output_);
       for (int64_t t = length; t < steps; t++)
@@ -665,12 +677,14 @@ class WorkerSlice {
   float* sums_;
 };
 
-void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) noexcept {
+void run_slice(const Layer& layer, const Phase& phase, Team& team, int member, Scratch& scratch,
+               int64_t steps) noexcept {
+  const auto run = [&](auto slice) { slice.run(phase.begin, phase.end, steps); };
   switch (layer.cell) {
-    case LSTM: return WorkerSlice<LSTM>(layer, team, member, scratch).run(steps);
-    case GRU: return WorkerSlice<GRU>(layer, team, member, scratch).run(steps);
-    case RNN_TANH: return WorkerSlice<RNN_TANH>(layer, team, member, scratch).run(steps);
-    default: return WorkerSlice<RNN_RELU>(layer, team, member, scratch).run(steps);
+    case LSTM: return run(WorkerSlice<LSTM>(layer, team, member, scratch));
+    case GRU: return run(WorkerSlice<GRU>(layer, team, member, scratch));
+    case RNN_TANH: return run(WorkerSlice<RNN_TANH>(layer, team, member, scratch));
+    default: return run(WorkerSlice<RNN_RELU>(layer, team, member, scratch));
   }
 }
 
@@ -866,35 +880,46 @@ class ThreadPool {
   alignas(64) std::atomic<int> done_;
 };
 
-// The number of teams for a batch. Teams never wait for each other, but each reads all weights. With few rows reading
-// dominates the time, so all threads are one team.
-int teams_for(int threads, int64_t rows, const int64_t* lengths) {
-  constexpr int64_t min_team_rows = 3;  // active rows, on average: from 3 on several teams were measured as fast as one
-  const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
-  const int64_t timesteps = std::accumulate(lengths, lengths + rows, int64_t{0});
+// The number of teams for so many active rows. Teams do not wait for each other, but each reads all weights. With few rows
+// reading dominates the time, so all threads are one team.
+int teams_for(int threads, int64_t active) {
   for (int teams = threads; teams > 1; teams--)
-    if (threads % teams == 0 && timesteps >= longest * teams * min_team_rows) return teams;
+    if (threads % teams == 0 && active >= teams * TEAM_ROWS) return teams;
   return 1;
 }
 
-// Assigns rows to teams, longest first, so that all teams get about the same lengths.
-std::vector<Team> assign_rows(int threads, int64_t rows, const int64_t* lengths) {
+// Deals rows, longest first, to teams, so that all get about the same lengths.
+std::vector<Team> deal(const std::vector<int64_t>& rows, const int64_t* lengths, int threads, int count) {
+  std::vector<Team> teams(count);
+  for (Team& team : teams) {
+    team.threads = threads / count;
+    team.barrier.set_threads(team.threads);
+  }
+  for (size_t slot = 0; slot < rows.size(); slot++) {
+    const int turn = static_cast<int>(slot % count);
+    Team& team = teams[(slot / count) % 2 == 0 ? turn : count - 1 - turn];
+    team.rows.push_back(rows[slot]);
+    team.lengths.push_back(lengths[rows[slot]]);
+  }
+  return teams;
+}
+
+// The phases of a batch: as rows end, fewer and larger teams compute the others.
+std::vector<Phase> phases_of(int threads, int64_t rows, const int64_t* lengths) {
   std::vector<int64_t> order(rows);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
-  std::vector<Team> teams(teams_for(threads, rows, lengths));
-  const int64_t count = static_cast<int64_t>(teams.size());
-  for (Team& team : teams) {
-    team.threads = threads / static_cast<int>(count);
-    team.barrier.set_threads(team.threads);
+  const int64_t longest = rows == 0 ? 0 : lengths[order.front()];
+  std::vector<Phase> phases;
+  for (int64_t begin = 0; phases.empty() || begin < longest; begin = phases.back().end) {
+    while (begin > 0 && lengths[order.back()] <= begin) order.pop_back();
+    const int64_t active =
+        std::count_if(order.begin(), order.end(), [&](int64_t row) { return lengths[row] > begin; });
+    const int count = teams_for(threads, active);
+    const int64_t end = count == 1 ? longest : lengths[order[count * TEAM_ROWS - 1]];
+    phases.push_back({begin, end, deal(order, lengths, threads, count)});
   }
-  for (int64_t slot = 0; slot < rows; slot++) {
-    const int64_t turn = slot % count;
-    Team& team = teams[(slot / count) % 2 == 0 ? turn : count - 1 - turn];
-    team.rows.push_back(order[slot]);
-    team.lengths.push_back(lengths[order[slot]]);
-  }
-  return teams;
+  return phases;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1034,18 +1059,24 @@ struct LayerStack {
     if (projects) pool->unprojected.resize(std::max<size_t>(pool->unprojected.size(), batch.rows * hidden));
     std::vector<Layer> calls;
     for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
-    std::vector<Team> teams = assign_rows(pool->threads(), batch.rows, batch.lengths);
-    const int each = teams.front().threads;
-    const int64_t most_blocks = (blocks() + each - 1) / each;
+    std::vector<Phase> phases = phases_of(pool->threads(), batch.rows, batch.lengths);
+    SpinBarrier between;
+    between.set_threads(phases.size() > 1 ? pool->threads() : 1);
+    const int fewest = phases.front().teams.front().threads;
+    const int64_t most_blocks = (blocks() + fewest - 1) / fewest;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
     const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, directions * outputs}));
     const int64_t row_vectors = most_blocks * sums_of(cell) + (projects ? PROJECTED : 0);
     for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, operand_size, row_vectors * LANES * most_rows);
     pool->run([&](int index) {
-      Team& team = teams[index / each];
       for (int64_t slot = 0; slot < layers * directions; slot++) {
         const bool seen = slot >= inner * directions;
-        run_slice(calls[slot], team, index % each, pool->scratch[index], seen ? batch.steps : 0);
+        for (Phase& phase : phases) {
+          const int each = phase.teams.front().threads;
+          run_slice(calls[slot], phase, phase.teams[index / each], index % each, pool->scratch[index],
+                    seen ? batch.steps : 0);
+          between.wait();  // other teams read what this one wrote
+        }
       }
     });
   }

@@ -148,6 +148,24 @@ def test_states_that_are_not_given_are_zero(isa: str, shape: Shape, batch: tuple
 
 
 @per_instructions
+@settings(max_examples=20)
+@given(
+    shape=shapes,
+    lengths=st.lists(st.integers(0, 9), min_size=13, max_size=60),
+    threads=st.sampled_from((2, 3, 4, 6)),
+    time_major=st.booleans(),
+)
+def test_teams_that_join_as_rows_end_change_no_bit(
+    isa: str, shape: Shape, lengths: list[int], threads: int, time_major: bool
+) -> None:
+    """One thread has one team from the first timestep to the last."""
+    core, batch = shape.core(), batch_for(shape, lengths, 9)
+    found = answers_of(stack_of(shape, core, pool(isa, threads)), batch, time_major=time_major)
+    expected = answers_of(stack_of(shape, core, pool(isa, 1)), batch, time_major=time_major)
+    assert all(torch.equal(ours, own) for ours, own in zip(found, expected, strict=True))
+
+
+@per_instructions
 @settings(max_examples=30)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, lengths: list[int]) -> None:
