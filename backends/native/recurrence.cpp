@@ -4,8 +4,8 @@
 // does not depend on the previous timestep, so it is computed for a block of timesteps at once. The second one takes
 // most of the time, and with few rows most of that is reading W_hh. So the hidden units are divided among the threads
 // of a team, each of which keeps its slice of W_hh in its core's cache, and the team synchronises after every timestep.
-// Enough rows are divided among several teams, which do not synchronise until so many rows have ended that fewer teams are
-// faster.
+// Enough rows are divided among several teams, which do not synchronise until so many rows have ended that fewer teams
+// are faster.
 //
 // Weights are stored in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
 // weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
@@ -880,8 +880,8 @@ class ThreadPool {
   alignas(64) std::atomic<int> done_;
 };
 
-// The number of teams for so many active rows. Teams do not wait for each other, but each reads all weights. With few rows
-// reading dominates the time, so all threads are one team.
+// The number of teams for so many active rows. Teams do not wait for each other, but each reads all weights. With few
+// rows reading dominates the time, so all threads are one team.
 int teams_for(int threads, int64_t active) {
   for (int teams = threads; teams > 1; teams--)
     if (threads % teams == 0 && active >= teams * TEAM_ROWS) return teams;
