@@ -73,4 +73,4 @@ def _area(bucket: Bucket) -> int:
 
 
 def _size(nbytes: int) -> str:
-    return f"{max(1, round(nbytes / 2**20))} MiB"
+    return f"{round(nbytes / 2**20)} MiB" if nbytes >= 2**20 else f"{nbytes} bytes"

@@ -48,18 +48,17 @@ class _Rules(TorchDispatchMode):
         given = dict(kwargs or {})
         self._check_values(func, args)
         for tensor in _tensors((args, given)):
-            if storage_ptr(tensor) not in self.own | self._device.known and tensor.numel():
+            if storage_ptr(tensor) not in self.own | self._device.readable and tensor.numel():
                 raise RuleBroken(f"{func} reads memory that is not on the device: {tuple(tensor.shape)}")
         found = func(*args, **given)
         for tensor in _tensors(found):
             address = storage_ptr(tensor)
-            if address in self._device.known:
-                continue
+            if address in {storage_ptr(one) for one in _tensors((args, given))} or address in self._device.known:
+                continue  # a view, or an input
             self._made.append(ref(tensor))
-            if address not in self.own:  # a freed address is used again, as in the memory of graphs
-                self.own.add(address)
-                self.nbytes += tensor.untyped_storage().nbytes()
-                self._device.reserve(self.nbytes)
+            self.own.add(address)
+            self.nbytes += tensor.untyped_storage().nbytes()
+            self._device.reserve(self.nbytes)
         self.calls.append((str(func), tuple(tuple(tensor.shape) for tensor in _tensors(found))))
         return found
 
@@ -78,6 +77,8 @@ class GraphDevice:
         self.torch_device = torch.device("cpu")
         self.known: set[int] = set()
         """Addresses of memory that lives as long as the device's user wants."""
+        self._left: set[int] = set()
+        """Addresses of weights that were derived before memory ran out."""
         self.used, self._nbytes = 0, nbytes
         self.pool = 0
         """Bytes of the graphs' memory: the most that one of them takes."""
@@ -87,6 +88,11 @@ class GraphDevice:
         self._alive: list[torch.Tensor] = []
         self._queue: list[Callable[[], object]] = []
         self._is_capturing = False
+
+    @property
+    def readable(self) -> set[int]:
+        """Addresses that any work may read."""
+        return self.known | self._left
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         self.uploads += 1
@@ -122,9 +128,11 @@ class GraphDevice:
         with _Rules(self) as rules:
             try:
                 result = body()
-            finally:
-                for tensor in rules.living():  # what was derived from weights stays
-                    self._keep(tensor)
+            except OutOfMemory:
+                self._left.update(map(storage_ptr, rules.living()))
+                raise
+            for tensor in rules.living():  # what was derived from weights stays
+                self._keep(tensor)
         return result, rules.nbytes
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
@@ -168,7 +176,7 @@ class GraphDevice:
             raise OutOfMemory(f"{nbytes} bytes of a graph beside {self.used}")
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        if storage_ptr(tensor) in self.known:
+        if any(storage_ptr(tensor) == storage_ptr(one) for one in self._alive):
             return tensor
         self.used += tensor.untyped_storage().nbytes()
         if self.used + self.pool > self._nbytes:
