@@ -215,7 +215,7 @@ class StoredProgram:
 
 @runtime_checkable
 class DeviceSharing(Backend, Protocol):
-    """An engine whose programs share the memory of a device, so that those of an archive are loaded together."""
+    """An engine whose programs share a device's memory: those of an archive are loaded together."""
 
     def device_name(self, device: str | None) -> str | None:
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""

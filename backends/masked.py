@@ -22,7 +22,7 @@ after step T.
 """
 
 Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
-"""A function from one layer's weights to those with a gate-masking column: `gate_mask_weights`, or from memory."""
+"""A function such as `gate_mask_weights`, which may return its results from memory."""
 
 # Saturates a gate: far beyond all sums of weights, yet finite in half precision.
 _SATURATED = 1e4
@@ -130,7 +130,10 @@ def _stack(
     bidirectional: bool,
     hold: Widen | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers and directions; time-major inside, as fused layers need it. `hold`: padding keeps the cell state."""
+    """All layers and directions; time-major inside, as fused layers need it.
+
+    `hold`: padding keeps the cell state.
+    """
     directions = 2 if bidirectional else 1
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
@@ -200,10 +203,9 @@ class _Rows:
 
 
 def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the weights of an LSTM layer with one more input column, which closes the input gate and opens
-    the forget gate.
+    """Return the weights of an LSTM layer with one more input column.
 
-    Where the column of x is 1, on padding, the cell state is kept exactly, in any fused LSTM layer. The order of the
+    The column closes the input gate and opens the forget gate. Where the column of x is 1, on padding, the cell state is kept exactly, in any fused LSTM layer. The order of the
     gates is i, f, g, o.
     """
     w_ih, *others = weights

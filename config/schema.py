@@ -214,7 +214,7 @@ class NeuronLstmBlock(Strict):
     threads: PositiveInt | None = None
     """Threads per worker; left out, the host's cores divided by maxWorkers."""
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cuda:\d{1,3})$")] | None = None
-    """GPU of an engine that has one: auto (also left out: the one that the server gives to a worker), or cuda:N."""
+    """GPU of the engine: cuda:N, or auto (also left out) for the one that the server gives to a worker."""
     placement: Literal["cores"] | None = None
     """cores: each worker is pinned to cores of its own; left out, the system places the workers."""
 

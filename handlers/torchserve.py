@@ -92,7 +92,7 @@ def host_of(context: Context) -> Host:
 
 
 def _device(gpu: object) -> str | None:
-    """The GPU that TorchServe gives to a worker, by its index; None or a negative one on a host without GPUs."""
+    """The GPU of a worker. TorchServe's index is None or negative on a host without GPUs."""
     return f"cuda:{gpu}" if type(gpu) is int and gpu >= 0 else None
 
 

@@ -1,4 +1,7 @@
-"""Programs that can be captured: no call waits for a value, and no size depends on one. Used while packaging."""
+"""Programs that can be captured: no call waits for a value, and no size depends on one.
+
+Used while packaging only.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def check_capturable(module: GraphModule) -> None:
 
 
 def place_factories(module: GraphModule) -> None:
-    """Name the CPU in calls that make tensors and name no device, so that loading can replace it by the GPU's name."""
+    """Name the CPU in calls that make tensors and name no device.
+
+    Loading replaces it by the name of the GPU.
+    """
     for part in module.modules():
         if isinstance(part, GraphModule):
             for node in part.graph.nodes:

@@ -32,7 +32,7 @@ class Device(Protocol):
         """
 
     def flatten(self, cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return copies of one recurrent layer's weights in one block of memory, as the device's layer reads them."""
+        """Return copies of one layer's weights in one block, as the device's layer reads them."""
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Return memory of the device, uint8[nbytes], that is kept apart from the memory of graphs.
@@ -45,10 +45,10 @@ class Device(Protocol):
         """Return page-locked memory of the host, uint8[nbytes], which the device copies without waiting."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Enqueue a copy between two tensors of the device or of pinned memory; both must not change until then."""
+        """Enqueue a copy between tensors of the device or pinned memory; neither may change before it."""
 
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
-        """Run a function before it is captured, and wait for it; returns its result and the most bytes it took.
+        """Run a function before its capture, and wait; returns its result and the most bytes it took.
 
         Raises:
             OutOfMemory: its values do not fit.

@@ -141,8 +141,6 @@ class GraphProgram:
         return found
 
 
-
-
 def _staged(device: Device, layout: BufferLayout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Pinned memory with tensors in their places."""
     staged = device.pinned(layout.nbytes)

@@ -10,7 +10,7 @@ from ...bucketing.shapes import Bucket, BucketGrid
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What was found while the graphs of an archive were captured, the largest bucket first."""
+    """Memory that the graphs of an archive take, as their capture has shown."""
 
     fitting: Mapping[Bucket, int]
     """Bytes of each bucket that fits."""
@@ -23,8 +23,8 @@ def memory_message(use: MemoryUse, device: str) -> str:
     """Name the buckets that do not fit, what each takes, and the grid that would fit.
 
     >>> print(memory_message(MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24), "GPU"))
-    the graphs of these buckets do not fit into the memory of GPU (16 MiB free beside the weights): 32 x 64 takes about 32
-    MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers on
+    the graphs of these buckets do not fit into the memory of GPU (16 MiB free beside the weights): 32 x 64 takes about
+    32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers on
     this GPU, no other process on it
     """
     failing = ", ".join(f"{bucket.batch} x {bucket.length} takes {_taken(bucket, use)}" for bucket in use.failing)
@@ -42,7 +42,7 @@ def memory_message(use: MemoryUse, device: str) -> str:
 
 
 def fitting_grid(fitting: Sequence[Bucket]) -> BucketGrid | None:
-    """Return a grid of fitting buckets only: as many lengths as fit, and the batch sizes that fit with all of them.
+    """Return a grid of fitting buckets: all lengths that fit, and the batch sizes that fit with each.
 
     Longer sequences come before larger batches, because a batch can be divided.
 

@@ -1,4 +1,4 @@
-"""Recurrent operators on a device: exact for ragged rows, without a wait or a size that depends on data.
+"""Recurrent operators on a device: exact for ragged rows, without a wait for a value.
 
 `masked.py` has the method: layers run over the padded rows in one direction, the other direction is a flip within each
 length, and last states are read at each row's own end.

@@ -1,6 +1,6 @@
-"""The GPU itself, through torch.cuda. The only file of the folder that a test without a GPU cannot run.
+"""The GPU itself, through torch.cuda.
 
-Not run on a GPU: none was available. Written from torch's documentation of CUDA graphs
+The only file of the folder that tests without a GPU cannot run. Not run on a GPU: none was available. Written from torch's documentation of CUDA graphs
 (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
 """
 
@@ -16,7 +16,7 @@ from ..interface import LoadError
 from .device import OutOfMemory, Result
 
 _WARM_UPS = 3
-"""Runs before a capture: libraries allocate their work space and choose their kernels in the first ones."""
+"""Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
 
 
 def gpu_missing() -> str | None:
@@ -116,10 +116,10 @@ class TorchDevice:
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record a function; all graphs take the pool of this device."""
         graph = torch.cuda.CUDAGraph()
-        with _memory_errors(), torch.cuda.device(self.torch_device), _without_tf32():
-            # Other threads of the process may use the GPU meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                body()
+        # Other threads of the process may use the GPU meanwhile.
+        recording = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with _memory_errors(), torch.cuda.device(self.torch_device), _without_tf32(), recording:
+            body()
 
         def launch() -> None:
             with self._on_stream():
@@ -158,7 +158,10 @@ def _memory_errors() -> Iterator[None]:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    """Compute products of float32 in float32: TF32 has ten bits, an error of 1e-3. Graphs keep what was recorded."""
+    """Compute products of float32 in float32. TF32 has ten bits, for an error of 1e-3.
+
+    Graphs keep what was set while they were recorded.
+    """
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:

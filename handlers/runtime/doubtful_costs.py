@@ -82,13 +82,11 @@ def costs_of(manifest: Manifest) -> dict[CostKey, float]:
 
 
 def _measured_elsewhere(manifest: Manifest, device: str | None) -> str | None:
-    """The reason why costs of a GPU are measured again: they are not this GPU's. None: they are, or there is no GPU."""
-    if device is None:
+    """The reason if costs were not measured on this host's GPU; None if they were, or it has none."""
+    known = None if manifest.measurement is None else manifest.measurement.device
+    if device is None or known == device:
         return None
-    if manifest.measurement is None:
-        return f"they are estimates, made without a GPU; this host has {device}"
-    known = manifest.measurement.device
-    return None if known == device else f"they were measured on {known or 'a CPU'}; this host has {device}"
+    return f"they were {'measured on ' + known if known else 'not measured on a GPU'}; this host has {device}"
 
 
 def corners(keys: Sequence[CostKey]) -> list[CostKey]:

@@ -200,7 +200,7 @@ def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = No
 
 
 def device_of(manifest: Manifest) -> str | None:
-    """Return the name of the GPU that runs the programs on this host; None: the engine has none, or it is missing."""
+    """Return the name of the GPU that runs the programs here; None if there is none."""
     engine = get_backend(manifest.backend)
     return engine.device_name(manifest.device) if isinstance(engine, DeviceSharing) else None
 

@@ -1,4 +1,6 @@
-"""A GPU's double on the CPU: it runs programs, holds captures to the rules of CUDA graphs, and can run out of memory.
+"""A GPU's double on the CPU.
+
+It runs programs, holds captures to the rules of CUDA graphs, and can run out of memory.
 
 Work runs as late as it may: copies and launches wait until somebody synchronizes. Memory that nobody has written holds
 garbage. A tensor that a program makes on another device is not noticed, since the device is the CPU.
@@ -19,7 +21,7 @@ from torchserve_neuron_lstm.bucketing.padding import storage_ptr
 
 Result = TypeVar("Result")
 _GARBAGE = 0x7F
-"""Byte of memory that was not written: numbers near 1e38 in floats, and far outside of any table in integers."""
+"""Byte of memory that was not written: near 1e38 as floats, outside of any table as integers."""
 
 
 class RuleBroken(AssertionError):

@@ -34,6 +34,7 @@ def stored(directory: Path) -> StoredProgram:
 
 
 def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
+    """The program, captured in every bucket on a device."""
     program = load_on_device(device, {"sequence": stored(directory)}, weights)["sequence"]
     assert isinstance(program, GraphProgram)
     return program
@@ -184,9 +185,7 @@ class Stepping(nn.Module):
         self.core = nn.GRU(5, 6, batch_first=True)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        y, h_n = torch.ops.neuron_lstm.rnn(
-            x, lengths, h[None], list(self.core._flat_weights), "gru", True, 1, False
-        )
+        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], list(self.core._flat_weights), "gru", True, 1, False)
         return y, h_n[0]
 
 
@@ -256,7 +255,9 @@ def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> Non
     """Each of them names its device in the source, and loading replaces it."""
     directory = compiled(exported(Making(), *ragged_batch(0.0)), tmp_path / "program")
     source = placed_source((directory / "program.py").read_text("utf-8"), torch.device("cuda", 1))
-    made = [line for line in source.splitlines() if any(f"= aten_{name}" in line for name in ("arange", "ones", "full"))]
+    made = [
+        line for line in source.splitlines() if any(f"= aten_{name}" in line for name in ("arange", "ones", "full"))
+    ]
 
     assert len([line for line in made if "torch.device('cuda:1')" in line]) == 3
     assert "'cpu'" not in source
