@@ -205,8 +205,8 @@ class _Rows:
 def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the weights of an LSTM layer with one more input column.
 
-    The column closes the input gate and opens the forget gate. Where the column of x is 1, on padding, the cell state is kept exactly, in any fused LSTM layer. The order of the
-    gates is i, f, g, o.
+    The column closes the input gate and opens the forget gate. Where it is 1 in x, on padding, the cell state is kept
+    exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
     """
     w_ih, *others = weights
     hidden = w_ih.shape[0] // 4

@@ -22,10 +22,11 @@ class MemoryUse:
 def memory_message(use: MemoryUse, device: str) -> str:
     """Name the buckets that do not fit, what each takes, and the grid that would fit.
 
-    >>> print(memory_message(MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24), "GPU"))
+    >>> use = MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24)
+    >>> print(memory_message(use, "GPU"))
     the graphs of these buckets do not fit into the memory of GPU (16 MiB free beside the weights): 32 x 64 takes about
-    32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers on
-    this GPU, no other process on it
+    32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers
+    on this GPU, no other process on it
     """
     failing = ", ".join(f"{bucket.batch} x {bucket.length} takes {_taken(bucket, use)}" for bucket in use.failing)
     grid = fitting_grid([*use.fitting])

@@ -1,7 +1,7 @@
 """The GPU itself, through torch.cuda.
 
-The only file of the folder that tests without a GPU cannot run. Not run on a GPU: none was available. Written from torch's documentation of CUDA graphs
-(https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+The only file of the folder that tests without a GPU cannot run. Not run on a GPU: none was available. Written from
+torch's documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class TorchDevice:
     def __init__(self, index: int) -> None:
         self.torch_device = torch.device("cuda", index)
         self.name = str(torch.cuda.get_device_name(index))
-        self._stream = torch.cuda.Stream(self.torch_device)
+        self.stream = torch.cuda.Stream(self.torch_device)
         self._pool = torch.cuda.graph_pool_handle()
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the GPU."""
         with _memory_errors(), self._on_stream():
             uploaded = tensor.detach().to(self.torch_device)
-        self._stream.synchronize()
+        self.stream.synchronize()
         return uploaded
 
     def flatten(self, cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -105,19 +105,19 @@ class TorchDevice:
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
         """Run a function some times; returns the last result and the most bytes."""
         with _memory_errors(), self._on_stream(), _without_tf32():
-            self._stream.synchronize()
+            self.stream.synchronize()
             before = torch.cuda.memory_allocated(self.torch_device)
             torch.cuda.reset_peak_memory_stats(self.torch_device)
             for _ in range(_WARM_UPS):
                 result = body()
-            self._stream.synchronize()
+            self.stream.synchronize()
             return result, torch.cuda.max_memory_allocated(self.torch_device) - before
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record a function; all graphs take the pool of this device."""
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the GPU meanwhile.
-        recording = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
         with _memory_errors(), torch.cuda.device(self.torch_device), _without_tf32(), recording:
             body()
 
@@ -129,7 +129,7 @@ class TorchDevice:
 
     def synchronize(self) -> None:
         """Wait for the stream."""
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def free_bytes(self) -> int:
         """Return what the driver has free, and what torch holds without using it."""
@@ -138,7 +138,7 @@ class TorchDevice:
         return int(free) + int(held)
 
     def _on_stream(self) -> torch.cuda.StreamContext:
-        return torch.cuda.stream(self._stream)
+        return torch.cuda.stream(self.stream)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class _Rules(TorchDispatchMode):
     """Checks of every call of a function on the device."""
 
     def __init__(self, device: GraphDevice) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
         self._device = device
         self.own: set[int] = set()
         """Memory that the function has allocated, which it may read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def compiled(program: torch.export.ExportedProgram, directory: Path, **settings:
 
 def stored(directory: Path) -> StoredProgram:
     """A program of x[B, T, F] and lengths[B], with inputs of each bucket."""
-    return StoredProgram(directory, {bucket: lambda bucket=bucket: ragged_batch(0.0, *bucket) for bucket in BUCKETS})
+    return StoredProgram(directory, {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in BUCKETS})
 
 
 def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
