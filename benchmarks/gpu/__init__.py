@@ -1,1 +1,1 @@
-"""The engine `cuda` on a GPU beside its rivals. Needs torch alone; others run where they are installed."""
+"""The engine `cuda` on a GPU beside its rivals. It needs torch alone."""

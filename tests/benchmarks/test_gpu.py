@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_device import GraphDevice
-
 from benchmarks.gpu import contestants
 from benchmarks.gpu.cases import Case, triangle
 from benchmarks.gpu.contestants import NotRun
 from benchmarks.gpu.training import training_calls
+from graph_device import GraphDevice
+
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
 ROOT = Path(__file__).parents[2]
