@@ -217,6 +217,9 @@ class StoredProgram:
 class DeviceSharing(Backend, Protocol):
     """An engine whose programs share a device's memory: those of an archive are loaded together."""
 
+    def device_missing(self) -> str | None:
+        """Return why this machine has no such device; None if it has one."""
+
     def device_name(self, device: str | None) -> str | None:
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
 

@@ -121,8 +121,7 @@ def _auto_engines(config: ServingConfig) -> list[Backend]:
 
 def _not_comparable(engine: Backend) -> str | None:
     """The reason why this machine cannot compile for an engine, or cannot measure it; None if it can."""
-    emulated = simulation_of(engine)
-    return engine.unavailable() or (emulated and f"it is {emulated}, so its time cannot be compared")
+    return engine.unavailable() or (engine.device_missing() if isinstance(engine, DeviceSharing) else None)
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:

@@ -88,6 +88,10 @@ class Cuda(Backend):
             f"no graph was captured"
         )
 
+    def device_missing(self) -> str | None:
+        """Return why this process has no NVIDIA GPU; None if it has one."""
+        return gpu_missing()
+
     def device_name(self, device: str | None) -> str | None:
         """Return the name of the GPU that `device` names, or of the first; None if there is none."""
         return gpu_name(device)

@@ -66,8 +66,8 @@ def measure(case: Case, device: TorchDevice, rounds: int) -> CaseTimes:
             except NotRun as error:  # noqa: PERF203 - each is made once
                 not_run[contestant] = str(error)
         pairs = zip(calls[OURS](), calls["eager packed"](), strict=True)
-        error = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
-        return CaseTimes(case.name, host_ms(calls, rounds), not_run, error)
+        largest = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+        return CaseTimes(case.name, host_ms(calls, rounds), not_run, largest)
 
 
 def _made(folder: Path) -> Path:

@@ -1,9 +1,8 @@
-"""The standard command with `backend: cuda`, on a machine without a GPU, and a double of one on the host."""
+"""The standard command with `backend: cuda` without a GPU, and a double of one on the host."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -63,14 +62,14 @@ def packaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[GraphDevice]:
+def device(monkeypatch: pytest.MonkeyPatch) -> GraphDevice:
     """A double of the first of two GPUs."""
     made = GraphDevice()
     monkeypatch.setattr(engine, "gpu_missing", lambda: None)
     monkeypatch.setattr(engine, "gpu_name", lambda setting: made.name)
     monkeypatch.setattr(engine, "TorchDevice", lambda index: made)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    yield made
+    return made
 
 
 @torch.no_grad()
@@ -105,7 +104,6 @@ def test_the_host_measures_its_gpu(packaged: tuple[Source, Path], device: GraphD
     assert loaded.manifest.measurement is None
     assert measured.manifest.measurement is not None
     assert measured.manifest.measurement.device == device.name
-    assert with_believable_costs(measured).manifest.measurement == measured.manifest.measurement
 
 
 def test_a_gpu_that_is_not_there_is_told(packaged: tuple[Source, Path], device: GraphDevice) -> None:

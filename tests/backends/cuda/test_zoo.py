@@ -42,7 +42,7 @@ def drawn(spec: TensorSpec, length: int) -> torch.Tensor:
 @pytest.mark.parametrize("case", cases(MODELS))
 @torch.no_grad()
 def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path: Path) -> None:
-    """The program over whole sequences is captured as it was lowered, and computes what torch does from it."""
+    """Programs over whole sequences are captured as they were lowered."""
     made = lowered(case)
     program, exported = made.program, made.program.exported
     Cuda().compile(exported, None, tmp_path)
