@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts test-hosts-all lint types format clean
+.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-gpu bench-gpu test-hosts test-hosts-all lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,8 @@ help:
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
 	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
+	@echo "make test-gpu  the engine cuda on an NVIDIA GPU, or not run: about 1 minute"
+	@echo "make bench-gpu  the engine cuda beside its rivals on an NVIDIA GPU: about 5 minutes"
 	@echo "make test-browser  the report of neuron-lstm tune in Chromium, which is installed from Debian where there is none: about 1 minute"
 	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 5 minutes"
 	@echo "make test-hosts-all  the same, and the tests that start a Ray each: about 12 minutes"
@@ -135,6 +137,13 @@ mutants: $(MUTANTS_STAMP)
 # Without the cross compiler or the emulator the tests say "not run".
 test-arm64: $(STAMP)
 	@$(BIN)/python -m pytest tests/arm64
+
+# Without a GPU the tests say "not run". A machine without this environment has `benchmarks/gpu/run.sh` for both.
+test-gpu: $(STAMP)
+	@$(BIN)/python -m pytest -m gpu tests/gpu
+
+bench-gpu: $(STAMP)
+	@$(BIN)/python -m benchmarks.gpu
 
 # A browser is no part of the environment. Without one, this installs Debian's.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable chrome

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..backends.compile_job import CompileResult
+from ..backends.interface import DeviceSharing
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
 from .cost_report import cost_lines, doubt_lines
@@ -98,9 +99,12 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield _precision(outcome)
     if outcome.selected.simulation is not None:
         by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
+        shares = isinstance(outcome.selected.candidate.device_engine, DeviceSharing)
+        until = "a host with the device" if shares else "`neuron-lstm calibrate`"
+        how = "while it loads the archive" if shares else "on a host with the device"
         yield (
             f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
-            f"`neuron-lstm calibrate` measures them on a host with the device"
+            f"{until} measures them {how}"
         )
     yield f"runs on {software(_requires(outcome), outcome.manifest.host)}; {machine(outcome.manifest.host)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"

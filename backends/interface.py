@@ -12,7 +12,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 
-from ..bucketing.shapes import Bucket
+from ..bucketing.shapes import Bucket, ProgramRole
 
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
@@ -56,7 +56,7 @@ Run = LoadedProgram
 
 @runtime_checkable
 class Chaining(Protocol):
-    """A loaded program with dynamic shapes that runs a sequence of chunks faster than one call for each
+    """A loaded program of several shapes that runs a sequence of chunks faster than one call for each
     chunk.
     """
 
@@ -201,6 +201,37 @@ class Placing(Backend, Protocol):
 
         Raises:
             LoadError: as for `load`, or there is no such core.
+        """
+
+
+@dataclass(frozen=True)
+class StoredProgram:
+    """A compiled program of an archive."""
+
+    directory: Path
+    examples: Mapping[Bucket, Callable[[], Sequence[torch.Tensor]]]
+    """Functions that return inputs of each bucket in which the program will run."""
+
+
+@runtime_checkable
+class DeviceSharing(Backend, Protocol):
+    """An engine whose programs share a device's memory: those of an archive are loaded together."""
+
+    def device_missing(self) -> str | None:
+        """Return why this machine has no such device; None if it has one."""
+
+    def device_name(self, device: str | None) -> str | None:
+        """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
+
+    def load_together(
+        self, programs: Mapping[ProgramRole, StoredProgram], weights: Weights, device: str | None
+    ) -> Mapping[ProgramRole, LoadedProgram]:
+        """Load the programs of an archive, ready for each of their buckets.
+
+        `device` is one such as cuda:1; None: the first.
+
+        Raises:
+            LoadError: as for `load`, or there is no such device, or its memory does not suffice.
         """
 
 

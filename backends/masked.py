@@ -21,6 +21,9 @@ Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Seq
 after step T.
 """
 
+Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+"""A function such as `gate_mask_weights`, which may return its results from memory."""
+
 # Saturates a gate: far beyond all sums of weights, yet finite in half precision.
 _SATURATED = 1e4
 
@@ -35,9 +38,14 @@ def masked_lstm(
     layers: int,
     bidirectional: bool,
     need_cell: bool,
+    widen: Widen | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the `lstm` operator by a fused layer; differentiable and traceable if the layer is."""
-    y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold_state=need_cell)
+    """Compute the `lstm` operator by a fused layer; differentiable and traceable if the layer is.
+
+    `widen` is `gate_mask_weights`, or returns its results from memory.
+    """
+    hold = (widen or gate_mask_weights) if need_cell else None
+    y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold)
     return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
 
@@ -51,7 +59,7 @@ def masked_rnn(
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compute the `rnn` operator by a fused layer; differentiable and traceable if the layer is."""
-    y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, hold_state=False)
+    y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, None)
     return y, h_n
 
 
@@ -120,9 +128,12 @@ def _stack(
     weights: Sequence[Tensor],
     layers: int,
     bidirectional: bool,
-    hold_state: bool,
+    hold: Widen | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers and directions; time-major inside, as fused layers need it."""
+    """All layers and directions; time-major inside, as fused layers need it.
+
+    `hold`: padding keeps the cell state.
+    """
     directions = 2 if bidirectional else 1
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
@@ -132,7 +143,7 @@ def _stack(
         outputs = []
         for d in range(directions):
             row = index * directions + d
-            y, final = _direction(layer, x, rows, [s[row] for s in states], groups[row], bool(d), hold_state)
+            y, final = _direction(layer, x, rows, [s[row] for s in states], groups[row], bool(d), hold)
             outputs.append(y)
             finals.append(final)
         x = rows.clean(torch.cat(outputs, 2) if bidirectional else outputs[0])
@@ -146,15 +157,15 @@ def _direction(
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     reverse: bool,
-    hold_state: bool,
+    hold: Widen | None,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each
     row's last step.
     """
     if reverse:
         x = rows.clean(rows.reversed(x))
-    if hold_state and rows.lengths is not None:
-        x, weights = _with_gate_mask(x, weights, rows.padding)
+    if hold is not None and rows.lengths is not None:
+        x, weights = torch.cat([x, rows.padding.to(x.dtype)], 2), hold(weights)
     y, final = layer(x, states, weights)
     if rows.lengths is not None:
         final = [rows.last(y), *final[1:]]
@@ -191,18 +202,18 @@ class _Rows:
         return y.gather(0, self._last.expand(1, y.shape[1], y.shape[2]))[0]
 
 
-def _with_gate_mask(x: Tensor, weights: Sequence[Tensor], padding: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Add a gate-masking column: 1 on padding, with weights that close the input gate and open the
-    forget gate.
+def gate_mask_weights(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the weights of an LSTM layer with one more input column.
 
-    A padded step then keeps the cell state exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
+    The column closes the input gate and opens the forget gate. Where it is 1 in x, on padding, the cell state is kept
+    exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
     """
     w_ih, *others = weights
     hidden = w_ih.shape[0] // 4
     column = torch.cat(
         [w_ih.new_full((hidden, 1), -_SATURATED), w_ih.new_full((hidden, 1), _SATURATED), w_ih.new_zeros(2 * hidden, 1)]
     )
-    return torch.cat([x, padding.to(x.dtype)], 2), [torch.cat([w_ih, column], 1), *others]
+    return [torch.cat([w_ih, column], 1), *others]
 
 
 def _per_direction(weights: Sequence[Tensor], layers: int, directions: int) -> list[Sequence[Tensor]]:

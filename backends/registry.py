@@ -61,6 +61,9 @@ CPU_FILES = ("eager.py", *PROGRAM_FILES)
 
 _NATIVE_FILES = tuple(f"native/{name}.py" for name in ("__init__", "build", "engine", "layers", "library"))
 
+_CUDA_MODULES = ("__init__", "buffer_layout", "derived_weights", "device", "engine", "graph_program", "memory_plan")
+_CUDA_FILES = tuple(f"cuda/{name}.py" for name in (*_CUDA_MODULES, "recurrences", "torch_device"))
+
 _ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
 
 _NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
@@ -100,6 +103,14 @@ ENGINES: Mapping[str, EngineSpec] = {
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
         quick=True,
         toolchain=(*_ONNX_EXPORTER, "openvino"),
+    ),
+    "cuda": EngineSpec(
+        "cuda.engine",
+        "Cuda",
+        files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
+        auto={"serve_float32": 3, "serve_bfloat16": 4},
+        quick=True,
+        toolchain=(),
     ),
     "vollo": EngineSpec(
         "vollo.engine",
@@ -218,7 +229,7 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
     """Return the engines that `auto` tries for a purpose, in the order of their ranks.
 
     >>> auto_engines("serve_float32")
-    ('native', 'inductor', 'onnxruntime')
+    ('native', 'inductor', 'onnxruntime', 'cuda')
     """
     ranks = {name: ENGINES[name].auto[purpose] for name in _built_in() if purpose in ENGINES[name].auto}
     return tuple(sorted(ranks, key=ranks.__getitem__))

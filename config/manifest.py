@@ -115,6 +115,8 @@ class CostMeasurement:
     """Threads that each call could use."""
     doubts: tuple[str, ...] = ()
     """Reasons, for people, why the costs cannot be believed. Empty: they can."""
+    device: Annotated[Optional[str], LeftOut(None)] = None
+    """Name of the GPU that ran the calls; None: they ran on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,8 @@ class Manifest:
     """
     placement: Optional[Literal["cores"]] = None
     """`cores`: each worker is pinned to cores of its own."""
+    device: Annotated[Optional[str], LeftOut(None)] = None
+    """The GPU that serves, e.g. cuda:1; None: the one that the server gives to the worker, else the first."""
     threads: Optional[int] = None
     """Threads per worker; None: the host's cores divided by maxWorkers."""
     streaming: Optional[SessionSettings] = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
@@ -213,6 +213,8 @@ class NeuronLstmBlock(Strict):
     """
     threads: PositiveInt | None = None
     """Threads per worker; left out, the host's cores divided by maxWorkers."""
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cuda:\d{1,3})$")] | None = None
+    """GPU of the engine: cuda:N, or auto (also left out) for the one that the server gives to a worker."""
     placement: Literal["cores"] | None = None
     """cores: each worker is pinned to cores of its own; left out, the system places the workers."""
 

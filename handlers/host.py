@@ -33,3 +33,5 @@ class Host:
     """Workers that share this machine's cores; anything but a positive integer: one for each core."""
     threads: int | None = None
     """Threads of each program call; None: the archive's, or this worker's share of the cores."""
+    device: str | None = None
+    """The GPU that the server gives to this worker, e.g. cuda:1; None: none."""

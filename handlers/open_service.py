@@ -38,7 +38,7 @@ def open_service(host: Host) -> Service:
 def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
     torch.set_num_threads(_threads(manifest, host))
-    archive = with_believable_costs(load_archive(host.directory, torch.get_num_threads()))
+    archive = with_believable_costs(load_archive(host.directory, torch.get_num_threads(), device=host.device))
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))

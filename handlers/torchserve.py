@@ -87,7 +87,13 @@ def host_of(context: Context) -> Host:
         partial(_report, reporter),
         os.environ,
         workers=yaml.get("maxWorkers"),
+        device=_device(context.system_properties.get("gpu_id")),
     )
+
+
+def _device(gpu: object) -> str | None:
+    """The GPU of a worker. TorchServe's index is None or negative on a host without GPUs."""
+    return f"cuda:{gpu}" if type(gpu) is int and gpu >= 0 else None
 
 
 def _declared_units(metrics: Any) -> dict[str, str]:

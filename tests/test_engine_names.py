@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[1]
 ORDINARY_WORDS = {"eager", "native", "neuron"}
 """Names that are also ordinary words: they count only if they are the whole string."""
 
+DEVICE_TYPES = {"cuda"}
+"""Names that torch gives to a kind of device: files that ask for the device of a tensor name them."""
+
 ALLOWED = {
     "config/fields.py": {"native", "inductor", "onnxruntime", "eager"},  # examples of a key, and its help
     "config/compiler.py": {"neuronx"},  # the help of compiler_args
@@ -26,7 +29,8 @@ ALLOWED = {
 
 def names_in(source: str) -> set[str]:
     """The engines that string literals name; docstrings do not count."""
-    return {name for text in literals(ast.parse(source)) for name in registry.ENGINES if names(text, name)}
+    engines = set(registry.ENGINES) - DEVICE_TYPES
+    return {name for text in literals(ast.parse(source)) for name in engines if names(text, name)}
 
 
 def names(text: str, engine: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import CostMeasurement, Manifest
 from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
-from ...handlers.runtime.loader import LoadedArchive
+from ...handlers.runtime.loader import LoadedArchive, device_of
 from ...handlers.runtime.measurement import METERS, Meters, measure
 from ...handlers.runtime.program_calls import full_call, padded_call
 from ..progress import ProgressCallback
@@ -64,7 +64,7 @@ def measure_costs(
     padded: dict[Bucket, float] = {}
     for key, own in slices.items():
         (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = cost_ms(own)
-    return MeasuredCosts(costs, padded, CostMeasurement(variants.threads, doubts(slices)))
+    return MeasuredCosts(costs, padded, CostMeasurement(variants.threads, doubts(slices), device_of(manifest)))
 
 
 def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, ...]:

@@ -19,7 +19,7 @@ from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import zeros
-from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ...handlers.runtime.program_calls import full_call
@@ -167,7 +167,7 @@ def evaluate_engine(
     verified = verify_archive(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
     found = _measured(loaded, candidate.engine) if simulation is None else None
-    costs = _costs_from_estimates(estimated) if found is None else found.costs
+    costs = _costs_from_estimates(estimated, build.config.grid) if found is None else found.costs
     padding = {} if found is None else found.padding
     measured = with_costs(manifest, costs, padding)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
@@ -256,15 +256,15 @@ def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
     return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
 
 
-def _costs_from_estimates(estimated: Estimates) -> Costs:
+def _costs_from_estimates(estimated: Estimates, grid: BucketGrid) -> Costs:
     """Costs to plan by where measured times of a simulation say nothing about the device.
 
     The compiler's estimates; if it has none at all, the number of timesteps, padding included.
     """
     has_estimates = any(estimated.values())
     costs: Costs = {}
-    for (role, bucket), us in estimated.items():
-        if bucket is not None:
+    for (role, compiled_for), us in estimated.items():
+        for bucket in role_buckets(role, grid) if compiled_for is None else [compiled_for]:
             own = (us or _UNESTIMATED_US) if has_estimates else float(bucket.batch * bucket.length)
             costs.setdefault(role, {})[bucket] = own / 1000
     return costs

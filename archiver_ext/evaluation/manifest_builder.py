@@ -95,6 +95,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         codec=config.codec,
         kernel=config.buckets.kernel,
         placement=config.placement,
+        device=None if config.device == "auto" else config.device,
         threads=config.threads,
         streaming=None if config.streaming is None else config.streaming.settings(_state_id(build, candidate, files)),
         limits=config.limits.limits,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ...backends.compile_job import CompileResult
-from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences, simulation_of
+from ...backends.interface import Backend, CompilerOption, DeviceSharing, Precision, WholeSequences, simulation_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.registry import ENGINES, auto_engines, get_backend
 from ...bucketing.shapes import Bucket
@@ -100,7 +100,9 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
         return [_by_name(config)], []
     names = config.auto.engines
     tried = _auto_engines(config) if names is None else [_to_compare(name, config) for name in names]
-    rejected = [RejectedEngine(engine.name, reason) for engine in tried if (reason := engine.unavailable()) is not None]
+    rejected = [
+        RejectedEngine(engine.name, reason) for engine in tried if (reason := _not_comparable(engine)) is not None
+    ]
     unavailable = {engine.backend for engine in rejected}
     available = [engine for engine in tried if engine.name not in unavailable] or fallback_engines(config, ())
     if not available:
@@ -115,6 +117,11 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
 def _auto_engines(config: ServingConfig) -> list[Backend]:
     names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
     return [get_backend(name) for name in names]
+
+
+def _not_comparable(engine: Backend) -> str | None:
+    """The reason why this machine cannot compile for an engine, or cannot measure it; None if it can."""
+    return engine.unavailable() or (engine.device_missing() if isinstance(engine, DeviceSharing) else None)
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:
@@ -186,6 +193,8 @@ def _by_name(config: ServingConfig) -> Backend:
     except Exception as error:
         raise PackagingError(f"neuron_lstm.backend: {error}") from error
     elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
+    if config.device is not None and not isinstance(engine, DeviceSharing):
+        raise PackagingError(f"neuron_lstm.device: {name} runs on no GPU: leave device out")
     reason = None if elsewhere else engine.unavailable()
     if reason is not None:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")

@@ -54,7 +54,7 @@ def load_compiled(
     Raises:
         LoadError: it cannot be loaded on this host, a file is damaged, or the weights do not match.
     """
-    if not (directory / SEGMENTS).is_file():
+    if not is_partitioned(directory):
         return engine.load(directory, weights, host, threads)
     signature = read_signature(directory)
     plan = read_segments(directory)
@@ -70,13 +70,18 @@ def load_compiled(
     return _partitioned_program(signature, plan, [runs[index] for index in range(len(runs))])
 
 
+def is_partitioned(directory: Path) -> bool:
+    """Whether a program is divided between its engine and the CPU."""
+    return (directory / SEGMENTS).is_file()
+
+
 def cpu_operators(directory: Path) -> tuple[str, ...]:
     """Return the operators of a program that run on the CPU beside its engine, each once.
 
     Raises:
         LoadError: the list of segments is damaged.
     """
-    if not (directory / SEGMENTS).is_file():
+    if not is_partitioned(directory):
         return ()
     segments = read_segments(directory).segments
     return tuple(dict.fromkeys(name for segment in segments if segment.place == "cpu" for name in segment.operators))

@@ -17,7 +17,7 @@ from ...backends.registry import get_backend
 from ...bucketing.batch_planner import BucketPlanner
 from ...config.manifest import CostMeasurement, Manifest, MeasuredCost
 from .cost_samples import CostKey, Slice, contradiction_doubts, cost_ms, doubts
-from .loader import LoadedArchive, planner_from_manifest
+from .loader import LoadedArchive, device_of, planner_from_manifest
 from .measurement import METERS, Call, Effort, Meters, measure
 from .program_calls import full_call, padded_call
 
@@ -30,7 +30,9 @@ EFFORT = Effort(budget_ms=5.0, fewest=2, limit_ms=300.0)
 def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters: Meters = METERS) -> LoadedArchive:
     """Return the archive, planning by costs measured here if its own cannot be believed; the log says so."""
     manifest = archive.manifest
-    reasons, known = doubts_of(manifest), costs_of(manifest)
+    reasons, known, device = doubts_of(manifest), costs_of(manifest), device_of(manifest)
+    elsewhere = _measured_elsewhere(manifest, device)
+    reasons = (elsewhere, *reasons) if elsewhere is not None else reasons
     if not reasons or not known or simulation_of(get_backend(manifest.backend)) is not None:
         return archive
     slices = measure(_calls(archive, corners_first(list(known))), effort, meters)
@@ -43,8 +45,9 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
         )
         return archive
     left = doubts(taken)
-    costs = believable(known, taken, left)
-    found = with_measured(manifest, costs, CostMeasurement(archive.threads, left))
+    # Costs of another device say nothing about this one.
+    costs = believable(known, taken, left if elsewhere is None else ())
+    found = with_measured(manifest, costs, CostMeasurement(archive.threads, left, device))
     _log.log(
         logging.WARNING if left else logging.INFO,
         "the costs of this archive are doubtful (%s): %d of %d were measured here, a call takes %.2f times as long in "
@@ -76,6 +79,14 @@ def costs_of(manifest: Manifest) -> dict[CostKey, float]:
         **{CostKey(cost.part, cost.bucket): cost.milliseconds for cost in manifest.costs},
         **{CostKey(cost.part, cost.bucket, padded=True): cost.milliseconds for cost in manifest.padding_costs},
     }
+
+
+def _measured_elsewhere(manifest: Manifest, device: str | None) -> str | None:
+    """The reason if costs were not measured on this host's GPU; None if they were, or it has none."""
+    known = None if manifest.measurement is None else manifest.measurement.device
+    if device is None or known == device:
+        return None
+    return f"they were {'measured on ' + known if known else 'not measured on a GPU'}; this host has {device}"
 
 
 def corners(keys: Sequence[CostKey]) -> list[CostKey]:

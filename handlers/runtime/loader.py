@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Optional, Protocol
 
 import torch
 
-from ...backends.interface import Chaining, Waking, Weights
+from ...backends.interface import Chaining, DeviceSharing, StoredProgram, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
-from ...backends.partitioning.partitioned_program import load_compiled
+from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
@@ -21,10 +21,11 @@ from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, 
 from ...bucketing.padding import pad, zeros
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
-from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes
+from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
-from ...config.manifest import Manifest, ManifestError, read_manifest, verify_files
+from ...config.manifest import Manifest, ManifestError, Variant, read_manifest, verify_files
 from .cores import available_cores
+from .example_inputs import example_inputs
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .requirements import check_requirements
 from .user_code import selected_lengths
@@ -142,17 +143,22 @@ class LoadedArchive:
 
 
 def load_archive(
-    directory: Path, threads: int | None = None, select: SelectLengths = selected_lengths
+    directory: Path,
+    threads: int | None = None,
+    select: SelectLengths = selected_lengths,
+    device: str | None = None,
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is the number that each program may use; None: the manifest's, or else one for each available core.
-    `select` calls the user's bucket selector.
+    `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
+    own comes before it.
 
     Raises:
         RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
     """
     manifest = read_manifest(directory)
+    manifest = replace(manifest, device=manifest.device or device)
     verify_files(directory, manifest, besides=_weight_files(manifest))
     copies = {file: _copy(directory, manifest, file) for file in _weight_files(manifest)}
     check_requirements(manifest.requires, manifest.backend)
@@ -193,6 +199,12 @@ def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = No
     )
 
 
+def device_of(manifest: Manifest) -> str | None:
+    """Return the name of the GPU that runs the programs here; None if there is none."""
+    engine = get_backend(manifest.backend)
+    return engine.device_name(manifest.device) if isinstance(engine, DeviceSharing) else None
+
+
 def supported_shapes(manifest: Manifest) -> Shapes:
     """Return the shapes that the programs can run."""
     if manifest.shapes == "any":
@@ -218,11 +230,23 @@ def _load_programs(
     directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> dict[ProgramRole, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
+    directories = [directory / variant.directory for variant in manifest.variants]
+    if isinstance(backend, DeviceSharing) and not any(map(is_partitioned, directories)):
+        torch.set_num_threads(threads)
+        stored = {variant.part: _stored(directory, manifest, variant) for variant in manifest.variants}
+        together = backend.load_together(stored, weights, manifest.device)
+        return {role: {None: program} for role, program in together.items()}
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
         program = load_compiled(backend, directory / variant.directory, weights, manifest.host, threads)
         loaded.setdefault(variant.part, {})[variant.bucket] = program
     return loaded
+
+
+def _stored(directory: Path, manifest: Manifest, variant: Variant) -> StoredProgram:
+    buckets = role_buckets(variant.part, manifest.grid)
+    examples = {bucket: partial(example_inputs, manifest, variant.part, bucket) for bucket in buckets}
+    return StoredProgram(directory / variant.directory, examples)
 
 
 def _weight_files(manifest: Manifest) -> tuple[str, ...]:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import partial
 
 from ...bucketing.execute_chunks import ChunkedExecution
-from ...bucketing.padding import lengths_tensor, zeros
+from ...bucketing.padding import zeros
 from ...bucketing.plan import single_bucket_plan
 from ...bucketing.shapes import Bucket, ProgramRole
+from .example_inputs import example_inputs
 from .loader import LoadedArchive
 
 
@@ -35,11 +36,4 @@ def _advance(archive: LoadedArchive, bucket: Bucket) -> Callable[[], object]:
 
 
 def _run(archive: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Callable[[], object]:
-    manifest = archive.manifest
-    specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
-    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in specs]
-    if manifest.takes_lengths:
-        tensors.append(lengths_tensor([bucket.length, *[1 if padded else bucket.length] * (bucket.batch - 1)], bucket))
-    if part == "head":
-        tensors += [zeros(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
-    return partial(archive.run, part, bucket, tensors)
+    return partial(archive.run, part, bucket, example_inputs(archive.manifest, part, bucket, padded=padded))

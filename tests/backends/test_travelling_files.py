@@ -21,6 +21,7 @@ COMPILE_ONLY = {
     "backends/compile_cache/entries.py",
     "backends/compile_cache/folder.py",
     "backends/compile_cache/key.py",
+    "backends/cuda/capturable.py",
     "backends/exported_program.py",
     "backends/native/rewrite.py",
     "backends/partitioning/backend.py",
@@ -36,7 +37,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_100
+LINES = 12_150
 """The largest number of source lines in an archive for onnxruntime."""
 
 

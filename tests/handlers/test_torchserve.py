@@ -166,6 +166,12 @@ def test_workers_share_the_cores(
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize(("gpu", "device"), [(None, None), (-1, None), ("0", None), (0, "cuda:0"), (3, "cuda:3")])
+def test_torchserve_gives_each_worker_its_gpu(gpu: object, device: str | None, tmp_path: Path) -> None:
+    """On a host without GPUs its index is None or negative."""
+    assert torchserve.host_of(FakeContext(model_dir=tmp_path, gpu_id=gpu)).device == device
+
+
 def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The lines that the worker printed for its batches."""
     mine = (record for record in caplog.records if record.name.endswith("handlers.torchserve"))

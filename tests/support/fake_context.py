@@ -18,13 +18,14 @@ class FakeContext:
     manifest: Any = field(default_factory=lambda: {"model": {"modelVersion": "1.0"}})
     model_yaml_config: Any = field(default_factory=lambda: {"maxWorkers": 1})
     metrics: Any = None
+    gpu_id: Any = None
     statuses: dict[int, int] = field(default_factory=dict)
     content_types: dict[int, str] = field(default_factory=dict)
     response_headers: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def system_properties(self) -> Mapping[str, Any]:
-        return {"model_dir": str(self.model_dir), "batch_size": max(1, len(self.headers)), "gpu_id": None}
+        return {"model_dir": str(self.model_dir), "batch_size": max(1, len(self.headers)), "gpu_id": self.gpu_id}
 
     def get_all_request_header(self, idx: int) -> Mapping[str, object]:
         return self.headers[idx]

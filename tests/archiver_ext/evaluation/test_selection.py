@@ -9,6 +9,7 @@ from zoo import CASES
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines, make_candidate
+from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
@@ -30,8 +31,17 @@ def tried(wanted: str, precision: str) -> set[str]:
 
 def test_auto_tries_bfloat16_only_where_it_is_allowed() -> None:
     """The engines in float32 are tried too, because their answers are more exact."""
-    assert tried("auto", "float32") == {"native", "inductor", "onnxruntime"}
-    assert tried("auto", "bfloat16") == {"native", "inductor", "onnxruntime", "openvino"}
+    assert tried("auto", "float32") - {"cuda"} == {"native", "inductor", "onnxruntime"}
+    assert tried("auto", "bfloat16") - {"cuda"} == {"native", "inductor", "onnxruntime", "openvino"}
+
+
+def test_auto_tries_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere the reason is told, as for other engines that cannot be used."""
+    monkeypatch.setattr(engine, "gpu_missing", lambda: "there is no GPU")
+    _, rejected = candidate_engines(config(backend="auto"))
+    assert [(one.backend, one.reason) for one in rejected if one.backend == "cuda"] == [("cuda", "there is no GPU")]
+    monkeypatch.setattr(engine, "gpu_missing", lambda: None)
+    assert "cuda" in tried("auto", "float32")
 
 
 def test_an_engine_by_name_is_used_in_float32_as_well() -> None:

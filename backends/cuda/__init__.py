@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the program of each bucket as a CUDA graph."""

@@ -1,0 +1,237 @@
+"""CUDA engine: one program as source, and a CUDA graph of it for each bucket.
+
+Not run on a GPU: none was available. The capture and the replay of graphs were run against a double that holds them to
+the rules of CUDA graphs, and the source on a CPU.
+
+An archive is packaged without a GPU: graphs exist in memory only, and are captured when the archive is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...bucketing.shapes import Bucket, ProgramRole
+from ...config.json_codec import JsonError, read_json, write_json
+from ..interface import (
+    DEFAULTS,
+    Backend,
+    CompileSettings,
+    LoadedProgram,
+    LoadError,
+    Precision,
+    Requirement,
+    StoredProgram,
+    Weights,
+)
+from ..module_program import ModuleProgram
+from ..program_source.read import FILE_NAME, load_source, read_source
+from ..signature import read_signature, signature_of, write_signature
+from ..simulation import emulation_enabled
+from ..versions import lowest_torch_requirement
+from .derived_weights import DerivedWeights
+from .device import Device, OutOfMemory
+from .graph_program import GraphProgram, Module
+from .memory_plan import MemoryUse, memory_message
+from .recurrences import Flatten, recurrent_functions
+from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_FACTS = "cuda.json"
+_PACKAGED_DEVICE = "torch.device('cpu')"
+"""The device of tensors that a program makes, as its source names it."""
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `cuda.json`."""
+
+    precision: str
+
+
+class Cuda(Backend):
+    """One program for every bucket, captured in the shapes of the grid."""
+
+    name = "cuda"
+    polymorphic = True
+    any_shape = False
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+
+    def unavailable(self) -> str | None:
+        """Return None: torch writes the programs, with or without a GPU."""
+        return None
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Return torch, of any release that has the operators of the programs."""
+        return (lowest_torch_requirement(),)
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Return why a call cannot be part of a CUDA graph; None if it can."""
+        from .capturable import capture_refusal
+
+        return capture_refusal(node)
+
+    def simulation(self) -> str | None:
+        """Return why the programs run on this CPU; None if they do not."""
+        missing = gpu_missing() if emulation_enabled() else None
+        if missing is None:
+            return None
+        return (
+            f"emulated by torch on this CPU ({missing}): the outputs are the model's, the times are not a GPU's, and "
+            f"no graph was captured"
+        )
+
+    def device_missing(self) -> str | None:
+        """Return why this process has no NVIDIA GPU; None if it has one."""
+        return gpu_missing()
+
+    def device_name(self, device: str | None) -> str | None:
+        """Return the name of the GPU that `device` names, or of the first; None if there is none."""
+        return gpu_name(device)
+
+    def compile(
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
+    ) -> None:
+        """Write the program's source.
+
+        Raises:
+            CompileError: a call cannot be part of a CUDA graph, or source cannot express it.
+        """
+        from ..program_source.write import program_source
+        from .capturable import check_capturable, place_factories
+
+        check_capturable(program.graph_module)
+        place_factories(program.graph_module)
+        write_signature(signature_of(program, None), directory)
+        write_json(_Facts, _Facts(settings.precision), directory / _FACTS)
+        (directory / FILE_NAME).write_text(program_source(program), encoding="utf-8")
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
+        """Load one program onto the first GPU; its graphs are captured when their shapes are first seen.
+
+        Raises:
+            LoadError: there is no GPU, this torch lacks an operator, or the weights do not match or fit.
+        """
+        torch.set_num_threads(threads)
+        return self.load_together({"sequence": StoredProgram(directory, {})}, weights, None)["sequence"]
+
+    def load_together(
+        self, programs: Mapping[ProgramRole, StoredProgram], weights: Weights, device: str | None
+    ) -> Mapping[ProgramRole, LoadedProgram]:
+        """Move the weights to the GPU once, and capture each program in its buckets, the largest first.
+
+        Without a GPU, if emulation is enabled, the same source runs on the CPU.
+
+        Raises:
+            LoadError: there is no such GPU, or its memory does not suffice; the message says for what, and what would
+                fit. Or this torch lacks an operator, or the weights do not match.
+        """
+        if self.simulation() is not None:
+            return {role: _on_cpu(stored.directory, weights) for role, stored in programs.items()}
+        missing = gpu_missing()
+        if missing is not None:
+            raise LoadError(f"the programs run on an NVIDIA GPU: {missing}. Or package the model with another backend")
+        return load_on_device(TorchDevice(gpu_index(device, torch.cuda.device_count())), programs, weights)
+
+
+def load_on_device(
+    device: Device, programs: Mapping[ProgramRole, StoredProgram], weights: Weights
+) -> Mapping[ProgramRole, LoadedProgram]:
+    """Load programs onto a device, and capture them in their buckets, the largest first.
+
+    Raises:
+        LoadError: as `Cuda.load_together`.
+    """
+    wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one.directory, weights).items()}
+    try:
+        uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
+    except OutOfMemory as error:
+        raise LoadError(f"the weights do not fit into the memory of {device.name}: {error}") from error
+    turn, derived = Lock(), DerivedWeights(uploaded.values())
+    loaded = {
+        role: GraphProgram(
+            device,
+            read_signature(stored.directory),
+            _module(stored.directory, uploaded, derived, device.flatten, device.torch_device),
+            turn,
+        )
+        for role, stored in programs.items()
+    }
+    _capture_all(device, loaded, programs)
+    return loaded
+
+
+def _capture_all(
+    device: Device, loaded: Mapping[ProgramRole, GraphProgram], programs: Mapping[ProgramRole, StoredProgram]
+) -> None:
+    """Capture every program in its buckets. The largest comes first, so that its memory serves all others."""
+    free = device.free_bytes()
+    fitting: dict[Bucket, int] = {}
+    failing: list[Bucket] = []
+    examples = [(bucket, role, make) for role, own in programs.items() for bucket, make in own.examples.items()]
+    for bucket, role, make in sorted(examples, key=lambda one: one[0].batch * one[0].length, reverse=True):
+        try:
+            taken = loaded[role].prepare(make())
+        except OutOfMemory:  # noqa: PERF203 - a capture takes far longer
+            failing.append(bucket)
+        else:
+            fitting[bucket] = max(taken, fitting.get(bucket, 0))
+    if failing:
+        left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
+        raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))
+
+
+def _weights(directory: Path, weights: Weights) -> Mapping[str, torch.Tensor]:
+    return read_signature(directory).pick_weights(weights)
+
+
+def _on_cpu(directory: Path, weights: Weights) -> LoadedProgram:
+    """The same source, run by torch on this CPU."""
+    own = _weights(directory, weights)
+    module = _module(directory, own, DerivedWeights(own.values()), _as_they_are, torch.device("cpu"))
+    return ModuleProgram(read_signature(directory), module, own.values())
+
+
+def _as_they_are(cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return weights
+
+
+def _module(
+    directory: Path,
+    tensors: Mapping[str, torch.Tensor],
+    derived: DerivedWeights,
+    flatten: Flatten,
+    device: torch.device,
+) -> Module:
+    """The program of a directory over tensors of a device."""
+    own = {name: tensors[name] for name in read_signature(directory).weights}
+    source = placed_source(read_source(directory, own, _no_former), device)
+    functions = recurrent_functions(derived, flatten, getattr(torch, _read_facts(directory).precision))
+    return load_source(source, own, functions, directory / FILE_NAME)
+
+
+def placed_source(source: str, device: torch.device) -> str:
+    """Return a program's source with its own tensors on a device.
+
+    >>> placed_source("torch.ops.aten.arange.default(4, device=torch.device('cpu'))", torch.device("cuda", 1))
+    "torch.ops.aten.arange.default(4, device=torch.device('cuda:1'))"
+    """
+    return source.replace(_PACKAGED_DEVICE, f"torch.device({str(device)!r})")
+
+
+def _read_facts(directory: Path) -> _Facts:
+    try:
+        return read_json(_Facts, directory / _FACTS)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
+
+
+def _no_former(program: object) -> str:
+    raise LoadError("no earlier version wrote programs of this engine: package the model again")

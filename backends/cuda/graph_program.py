@@ -1,0 +1,153 @@
+"""Programs whose shapes are captured as graphs.
+
+A call is one copy to the device, one launch, one copy back, and one wait. Both copies move one buffer, which holds all
+inputs or all outputs, through pinned memory. In a chain of chunks the carried values stay on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+
+from ...bucketing.shapes import Bucket
+from ..signature import Signature
+from .buffer_layout import BufferLayout, layout_of
+from .device import Device
+
+Module = Callable[..., Sequence[torch.Tensor]]
+"""A program as a function of its inputs; all its tensors are on the device."""
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A program in one shape, with the memory that its graph reads and writes."""
+
+    inputs: BufferLayout
+    input_buffer: torch.Tensor
+    outputs: BufferLayout
+    output_buffer: torch.Tensor
+    launch: Callable[[], None]
+    nbytes: int
+    """Memory of its buffers, and the most that its values take while it runs."""
+
+
+def capture(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+    """Capture a program in the shapes of these inputs, which are on the CPU.
+
+    Raises:
+        OutOfMemory: it does not fit into the device's memory.
+    """
+    own = layout_of(inputs)
+    input_buffer = device.allocate(own.nbytes)
+    device.copy(input_buffer, _staged(device, own, inputs))
+    arguments = own.views(input_buffer)
+    # Layouts alone: no value of the warm-up may stay in memory while the graph is recorded.
+    found, most = device.warm_up(lambda: layout_of(module(*arguments)))
+    output_buffer = device.allocate(found.nbytes)
+    results = found.views(output_buffer)
+
+    def body() -> None:
+        for result, value in zip(results, module(*arguments)):
+            result.copy_(value)
+
+    launch = device.capture(body)
+    return CapturedGraph(own, input_buffer, found, output_buffer, launch, own.nbytes + found.nbytes + most)
+
+
+class GraphProgram:
+    """A loaded program with one graph for each shape, captured when the shape is first seen.
+
+    It is a `Chaining` program. Calls of several threads take turns, because graphs share their memory.
+    """
+
+    def __init__(self, device: Device, signature: Signature, module: Module, turn: Lock) -> None:
+        """`turn` is held while graphs of this device run; programs that share graph memory share it."""
+        self._device, self._signature, self._module, self._turn = device, signature, module, turn
+        self._graphs: dict[tuple[tuple[int, ...], ...], CapturedGraph] = {}
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> int:
+        """Capture the shapes of these inputs; returns the bytes of the graph.
+
+        Raises:
+            WrongInput: the inputs are not those of the program.
+            OutOfMemory: the graph does not fit into the device's memory.
+        """
+        self._signature.check_inputs(inputs)
+        with self._turn, torch.no_grad():
+            return self._graph(inputs).nbytes
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Run one call; inputs and outputs are on the CPU.
+
+        Raises:
+            WrongInput: the inputs are not those of the program.
+        """
+        self._signature.check_inputs(inputs)
+        with self._turn, torch.no_grad():
+            graph = self._graph(inputs)
+            self._device.copy(graph.input_buffer, _staged(self._device, graph.inputs, inputs))
+            fetched = self._launch(graph)
+            self._device.synchronize()
+        return graph.outputs.views(fetched)
+
+    def chain(
+        self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
+    ) -> Sequence[Sequence[torch.Tensor]]:
+        """Run several chunks in sequence: the carried values go from one to the next on the device.
+
+        Raises:
+            WrongInput: the inputs are not those of the program.
+        """
+        fetched: list[tuple[CapturedGraph, torch.Tensor]] = []
+        with self._turn, torch.no_grad():
+            for bucket, call in zip(buckets, calls):
+                inputs = [*call, *(value[: bucket.batch] for value in carried)]
+                self._signature.check_inputs(inputs)
+                graph = self._graph(inputs)
+                if fetched:
+                    self._continue(graph, call, fetched[-1][0], len(carried))
+                else:
+                    self._device.copy(graph.input_buffer, _staged(self._device, graph.inputs, inputs))
+                fetched.append((graph, self._launch(graph)))
+            self._device.synchronize()
+        return [graph.outputs.views(buffer) for graph, buffer in fetched]
+
+    def _continue(self, graph: CapturedGraph, call: Sequence[torch.Tensor], before: CapturedGraph, count: int) -> None:
+        """Give a graph its own inputs, and the last `count` outputs of the graph before it."""
+        end = graph.inputs.end_of(len(call))
+        staged = self._device.pinned(end)
+        _write(graph.inputs, staged, call)
+        self._device.copy(graph.input_buffer[:end], staged)
+        places, values = graph.inputs.places[len(call) :], before.outputs.places[len(before.outputs.places) - count :]
+        for place, value in zip(places, values):
+            state = value.view(before.output_buffer)[: place.shape[0]]
+            self._device.copy(place.view(graph.input_buffer), state)
+
+    def _launch(self, graph: CapturedGraph) -> torch.Tensor:
+        """Enqueue a graph, and the copy of its outputs into memory that is the caller's own."""
+        graph.launch()
+        fetched = self._device.pinned(graph.outputs.nbytes)
+        self._device.copy(fetched, graph.output_buffer)
+        return fetched
+
+    def _graph(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+        shapes = tuple([tuple(tensor.shape) for tensor in inputs])
+        found = self._graphs.get(shapes)
+        if found is None:
+            found = self._graphs[shapes] = capture(self._device, self._module, inputs)
+        return found
+
+
+def _staged(device: Device, layout: BufferLayout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Pinned memory with tensors in their places."""
+    staged = device.pinned(layout.nbytes)
+    _write(layout, staged, tensors)
+    return staged
+
+
+def _write(layout: BufferLayout, buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    for place, tensor in zip(layout.places, tensors):
+        place.view(buffer).copy_(tensor)

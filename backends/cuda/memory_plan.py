@@ -1,0 +1,77 @@
+"""Buckets that do not fit into a GPU's memory, and the grid that would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...bucketing.shapes import Bucket, BucketGrid
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory that the graphs of an archive take, as their capture has shown."""
+
+    fitting: Mapping[Bucket, int]
+    """Bytes of each bucket that fits."""
+    failing: Sequence[Bucket]
+    free: int
+    """Bytes that were free beside the weights, before the first graph."""
+
+
+def memory_message(use: MemoryUse, device: str) -> str:
+    """Name the buckets that do not fit, what each takes, and the grid that would fit.
+
+    >>> use = MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24)
+    >>> print(memory_message(use, "GPU"))
+    the graphs of these buckets do not fit into the memory of GPU (16 MiB free beside the weights): 32 x 64 takes about
+    32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers
+    on this GPU, no other process on it
+    """
+    failing = ", ".join(f"{bucket.batch} x {bucket.length} takes {_taken(bucket, use)}" for bucket in use.failing)
+    grid = fitting_grid([*use.fitting])
+    advice = (
+        "No bucket of this grid fits: serve smaller ones"
+        if grid is None
+        else f"The grid that would fit is buckets: {{batch: {list(grid.batches)}, length: {list(grid.lengths)}}}"
+    )
+    return (
+        f"the graphs of these buckets do not fit into the memory of {device} ({_size(use.free)} free beside "
+        f"the weights): {failing}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on "
+        f"it"
+    )
+
+
+def fitting_grid(fitting: Sequence[Bucket]) -> BucketGrid | None:
+    """Return a grid of fitting buckets: all lengths that fit, and the batch sizes that fit with each.
+
+    Longer sequences come before larger batches, because a batch can be divided.
+
+    >>> fitting_grid([Bucket(1, 8), Bucket(4, 8), Bucket(1, 64)])
+    BucketGrid(batches=(1,), lengths=(8, 64))
+    >>> fitting_grid([]) is None
+    True
+    """
+    if not fitting:
+        return None
+    lengths = tuple(sorted({bucket.length for bucket in fitting}))
+    least = min(bucket.batch for bucket in fitting)
+    kept = tuple(length for length in lengths if Bucket(least, length) in fitting)
+    batches = sorted({bucket.batch for bucket in fitting})
+    return BucketGrid(tuple(rows for rows in batches if all(Bucket(rows, length) in fitting for length in kept)), kept)
+
+
+def _taken(bucket: Bucket, use: MemoryUse) -> str:
+    """Bytes of a bucket that does not fit, in proportion to the largest one that does."""
+    if not use.fitting:
+        return f"more than {_size(use.free)}"
+    known = max(use.fitting, key=_area)
+    return f"about {_size(use.fitting[known] * _area(bucket) // _area(known))}"
+
+
+def _area(bucket: Bucket) -> int:
+    return bucket.batch * bucket.length
+
+
+def _size(nbytes: int) -> str:
+    return f"{round(nbytes / 2**20)} MiB" if nbytes >= 2**20 else f"{nbytes} bytes"

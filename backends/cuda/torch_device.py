@@ -1,0 +1,170 @@
+"""The GPU itself, through torch.cuda.
+
+The only file of the folder that tests without a GPU cannot run. Not run on a GPU: none was available. Written from
+torch's documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ..interface import LoadError
+from .device import OutOfMemory, Result
+
+_WARM_UPS = 3
+"""Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
+
+
+def gpu_missing() -> str | None:
+    """Return why this process has no NVIDIA GPU; None if it has one."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} was built without CUDA: install a build of torch with CUDA"
+    if not torch.cuda.is_available():
+        return "torch sees no NVIDIA GPU: `nvidia-smi` lists those that the driver sees"
+    return None
+
+
+def gpu_index(setting: str | None, count: int) -> int:
+    """Return the index of the GPU that `device` names, among `count` of them; the first if it names none.
+
+    >>> gpu_index("cuda:1", 2), gpu_index(None, 2)
+    (1, 0)
+
+    Raises:
+        LoadError: there is no such GPU.
+    """
+    match = re.fullmatch(r"cuda:(\d+)", setting or "cuda:0")
+    if match is None:
+        raise LoadError(f"device: {setting!r} is no GPU; write auto, or cuda:0 for the first one")
+    index = int(match[1])
+    if index >= count:
+        here = f"cuda:0 to cuda:{count - 1}" if count > 1 else "cuda:0 only"
+        raise LoadError(f"device: there is no {setting} here, but {here}: write device: auto, or one of these")
+    return index
+
+
+def gpu_name(setting: str | None) -> str | None:
+    """Return the name of the GPU that `device` names; None if there is none."""
+    if gpu_missing() is not None:
+        return None
+    return str(torch.cuda.get_device_name(gpu_index(setting, torch.cuda.device_count())))
+
+
+class TorchDevice:
+    """A `Device`: one GPU, with a stream and a pool of graph memory of its own."""
+
+    def __init__(self, index: int) -> None:
+        self.torch_device = torch.device("cuda", index)
+        self.name = str(torch.cuda.get_device_name(index))
+        self.stream = torch.cuda.Stream(self.torch_device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a copy on the GPU."""
+        with _memory_errors(), self._on_stream():
+            uploaded = tensor.detach().to(self.torch_device)
+        self.stream.synchronize()
+        return uploaded
+
+    def flatten(self, cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return copies in one block, in cuDNN's own order: otherwise each call would copy them there."""
+        import torch.backends.cudnn.rnn
+
+        flat = [weight.clone() for weight in weights]
+        if not torch.backends.cudnn.is_acceptable(flat[0]):
+            return flat
+        w_ih, w_hh = flat[:2]
+        gates = {"lstm": 4, "gru": 3}.get(cell, 1)
+        hidden = w_hh.shape[0] // gates
+        projected = w_hh.shape[1] if w_hh.shape[1] != hidden else 0
+        mode = torch.backends.cudnn.rnn.get_cudnn_mode(cell.upper())
+        with torch.no_grad():
+            torch._cudnn_rnn_flatten_weight(
+                flat, len(flat), w_ih.shape[1], mode, hidden, projected, 1, batch_first=False, bidirectional=False
+            )
+        return flat
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Return zeros of the GPU."""
+        with _memory_errors(), self._on_stream():
+            return torch.zeros(nbytes, dtype=torch.uint8, device=self.torch_device)
+
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        """Return memory from torch's own pool of pinned blocks, which knows when a copy is done with a block."""
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """Enqueue a copy."""
+        with self._on_stream():
+            target.copy_(source, non_blocking=True)
+
+    def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
+        """Run a function some times; returns the last result and the most bytes."""
+        with _memory_errors(), self._on_stream(), _without_tf32():
+            self.stream.synchronize()
+            before = torch.cuda.memory_allocated(self.torch_device)
+            torch.cuda.reset_peak_memory_stats(self.torch_device)
+            for _ in range(_WARM_UPS):
+                result = body()
+            self.stream.synchronize()
+            return result, torch.cuda.max_memory_allocated(self.torch_device) - before
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        """Record a function; all graphs take the pool of this device."""
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of the process may use the GPU meanwhile.
+        recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
+        with _memory_errors(), torch.cuda.device(self.torch_device), _without_tf32(), recording:
+            body()
+
+        def launch() -> None:
+            with self._on_stream():
+                graph.replay()
+
+        return launch
+
+    def synchronize(self) -> None:
+        """Wait for the stream."""
+        self.stream.synchronize()
+
+    def free_bytes(self) -> int:
+        """Return what the driver has free, and what torch holds without using it."""
+        free, _ = torch.cuda.mem_get_info(self.torch_device)
+        held = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(self.torch_device)
+        return int(free) + int(held)
+
+    def _on_stream(self) -> torch.cuda.StreamContext:
+        return torch.cuda.stream(self.stream)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    """Raise `OutOfMemory` for torch's error, also where a broken capture is reported in its place."""
+    try:
+        yield
+    except RuntimeError as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, torch.cuda.OutOfMemoryError):
+            found = found.__context__
+        if found is None:
+            raise
+        torch.cuda.empty_cache()
+        raise OutOfMemory(str(found).splitlines()[0]) from error
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Compute products of float32 in float32. TF32 has ten bits, for an error of 1e-3.
+
+    Graphs keep what was set while they were recorded.
+    """
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,118 @@
+"""Contestants on a GPU: each is a function from tensors on the host to tensors on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.backends.cuda.device import Device
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.interface import StoredProgram
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.backends.signature import weights_of
+
+from .cases import Case, Masked, Packed, Padded
+
+Call = Callable[[], Sequence[Tensor]]
+
+
+class NotRun(RuntimeError):
+    """A contestant that is not here, or that would be wrong."""
+
+
+def engine(case: Case, device: Device, folder: Path) -> Call:
+    """Return the engine `cuda`, its graph captured."""
+    inputs, program = case.inputs(), exported(case)
+    Cuda().compile(program, None, folder)
+    run = load_on_device(device, {"sequence": StoredProgram(folder, {})}, weights_of(program))["sequence"]
+    return lambda: run(inputs)
+
+
+def native(case: Case, folder: Path) -> Call:
+    """Return the engine `native` on two cores.
+
+    Raises:
+        NotRun: there is no C++ compiler.
+    """
+    own = get_backend("native")
+    if (reason := own.unavailable()) is not None:
+        raise NotRun(reason)
+    inputs, program = case.inputs(), exported(case)
+    own.compile(program, None, folder)
+    run = own.load(folder, weights_of(program), own.host(), 2)
+    return lambda: run(inputs)
+
+
+def packed(case: Case, device: torch.device) -> Call:
+    """Return eager mode over packed rows."""
+    return _from_host(Packed(case.layer()).to(device), case, device, keep_lengths=True)
+
+
+def padded(case: Case, device: torch.device) -> Call:
+    """Return eager mode over padded rows.
+
+    Raises:
+        NotRun: it would be wrong.
+    """
+    return _from_host(_padded(case, device), case, device)
+
+
+def compiled(case: Case, device: torch.device) -> Call:
+    """Return the padded model under `torch.compile`, whose own graphs it uses.
+
+    Raises:
+        NotRun: it would be wrong.
+    """
+    model: Any = torch.compile(_padded(case, device), mode="reduce-overhead")
+    return _from_host(model, case, device)
+
+
+def onnxruntime(case: Case, folder: Path) -> Call:
+    """Return ONNX Runtime's CUDA provider over padded rows.
+
+    Raises:
+        NotRun: it is not installed, or it would be wrong.
+    """
+    try:
+        import onnxruntime as engine_package
+    except ImportError:
+        raise NotRun("onnxruntime is not installed") from None
+    if "CUDAExecutionProvider" not in engine_package.get_available_providers():
+        raise NotRun("onnxruntime is installed without its CUDA provider")
+    x, lengths = case.inputs()
+    file = folder / "padded.onnx"
+    model = _padded(case, torch.device("cpu"))
+    try:
+        torch.onnx.export(model, (x, lengths), str(file), input_names=["x", "lengths"], dynamo=False)
+    except Exception as error:
+        raise NotRun(f"torch cannot export the model here: {type(error).__name__}") from error
+    session = engine_package.InferenceSession(str(file), providers=["CUDAExecutionProvider"])
+    feeds = {"x": x.numpy(), "lengths": lengths.numpy()}
+    return lambda: [torch.from_numpy(value) for value in session.run(None, feeds)]
+
+
+def exported(case: Case) -> torch.export.ExportedProgram:
+    """Return the lowered layers as an exported program of the batch's sizes."""
+    with torch.no_grad():
+        return torch.export.export(Masked(case.layer()), case.inputs(), strict=False)
+
+
+def _padded(case: Case, device: torch.device) -> nn.Module:
+    if case.bidirectional:
+        raise NotRun("wrong: padding comes first in the reverse direction")
+    return Padded(case.layer()).to(device)
+
+
+def _from_host(model: Callable[..., Any], case: Case, device: torch.device, *, keep_lengths: bool = False) -> Call:
+    x, lengths = case.inputs()
+
+    @torch.no_grad()
+    def call() -> Sequence[Tensor]:
+        outputs = model(x.to(device), lengths if keep_lengths else lengths.to(device))
+        return [tensor.cpu() for tensor in outputs]
+
+    return call

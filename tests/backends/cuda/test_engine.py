@@ -1,0 +1,281 @@
+"""The engine for NVIDIA GPUs, on a double that holds captures to the rules of CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from graph_device import GraphDevice, RuleBroken
+from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+from torch import nn
+
+from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
+from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, StoredProgram
+from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
+
+
+def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: str) -> Path:
+    """The program as the engine writes it, in a directory of its own."""
+    directory.mkdir(exist_ok=True)
+    Cuda().compile(program, None, directory, CompileSettings(**settings))  # type: ignore[arg-type]
+    return directory
+
+
+def stored(directory: Path) -> StoredProgram:
+    """A program of x[B, T, F] and lengths[B], with inputs of each bucket."""
+    return StoredProgram(directory, {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in BUCKETS})
+
+
+def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
+    """The program, captured in every bucket on a device."""
+    program = load_on_device(device, {"sequence": stored(directory)}, weights)["sequence"]
+    assert isinstance(program, GraphProgram)
+    return program
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@torch.no_grad()
+def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, tmp_path: Path) -> None:
+    """This holds for layers, directions, projections, cells and given states, in every captured shape."""
+    module, device = Recurrent(case).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    captured = len(device.captured)
+
+    for bucket in BUCKETS:
+        for garbage in GARBAGE if case.ragged else (0.0,):
+            x, lengths = ragged_batch(garbage, *bucket)
+            assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
+    assert len(device.captured) == captured == len(BUCKETS)
+
+
+@torch.no_grad()
+def test_a_call_is_a_launch_between_two_copies_and_one_wait(tmp_path: Path) -> None:
+    """However many inputs and outputs a program has."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    launches, waits, copies = device.launches, device.waits, device.to_host
+    run(ragged_batch(0.0))
+
+    assert (device.launches - launches, device.waits - waits, device.to_host - copies) == (1, 1, 1)
+
+
+@torch.no_grad()
+def test_no_later_call_changes_the_outputs(tmp_path: Path) -> None:
+    """The caller owns them, although each call of a shape writes the same memory of the device."""
+    module = Recurrent(CASES[0]).eval()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    x, lengths = ragged_batch(0.0)
+    first = run([x, lengths])
+    kept = [tensor.clone() for tensor in first]
+    run([x + 1, lengths])
+
+    assert all(torch.equal(tensor, before) for tensor, before in zip(first, kept, strict=True))
+
+
+@torch.no_grad()
+def test_weights_are_uploaded_and_laid_out_once_for_all_graphs(tmp_path: Path) -> None:
+    """Two programs in three shapes each share one copy, also of those with the gate-masking column."""
+    module, device = Recurrent(Case(layers=2, bidirectional=True)).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory = compiled(program, tmp_path / "program")
+    weights = weights_of(program)
+    load_on_device(device, {"sequence": stored(directory), "chunk": stored(directory)}, weights)
+
+    assert (device.uploads, device.flattened, len(device.captured)) == (len(weights), 4, 6)
+
+
+@torch.no_grad()
+def test_the_largest_bucket_is_captured_first(tmp_path: Path) -> None:
+    """Its memory then serves all smaller ones."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+
+    assert device.captured == sorted(device.captured, reverse=True)
+
+
+@torch.no_grad()
+def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path: Path) -> None:
+    """Loading fails with one message, which says what the others take."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    loaded(device, directory, weights)
+    for_the_second = device.used + device.captured[1]
+    with pytest.raises(LoadError, match="do not fit into the memory of the double") as caught:
+        loaded(GraphDevice(for_the_second), directory, weights)
+
+    assert f"{2 * BATCH} x {TIME} takes about" in str(caught.value)
+    assert "would fit is buckets: {batch: [1], length: [4]}" in str(caught.value)
+
+
+@torch.no_grad()
+def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    """No bucket is blamed for them."""
+    program = exported(Recurrent(CASES[0]), *ragged_batch(0.0))
+    directory = compiled(program, tmp_path / "program")
+    with pytest.raises(LoadError, match="the weights do not fit"):
+        loaded(GraphDevice(100), directory, weights_of(program))
+
+
+def test_inputs_of_another_dtype_are_refused(tmp_path: Path) -> None:
+    """The graph would read other numbers."""
+    program = exported(Recurrent(CASES[0]), *ragged_batch(0.0))
+    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    x, lengths = ragged_batch(0.0)
+    with pytest.raises(WrongInput, match="float64"):
+        run([x.double(), lengths])
+
+
+class Selecting(nn.Module):
+    """A model whose output has a size that depends on its data."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].sum() + lengths
+
+
+class Attention(nn.Module):
+    """A recurrence, then masked attention, pooling, and tensors that the program makes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Recurrent(Case("gru", bidirectional=True))
+        self.score = nn.Linear(12, 1)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, _ = self.core(x, lengths)
+        padding = torch.arange(x.shape[1])[None, :] >= lengths[:, None]
+        share = self.score(y).squeeze(2).masked_fill(padding, float("-inf")).softmax(1)
+        return (share[:, :, None] * y).sum(1), y.masked_fill(padding[:, :, None], float("-inf")).amax(1)
+
+
+@torch.no_grad()
+def test_attention_and_pooling_around_a_recurrence_are_exact(tmp_path: Path) -> None:
+    """Masks are made on the device."""
+    module = Attention().eval()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    inputs = ragged_batch(0.0)
+
+    assert largest_error(run(inputs), list(module(*inputs))) <= 1e-5
+
+
+def test_a_size_that_depends_on_data_is_refused_when_packaging(tmp_path: Path) -> None:
+    """The message names the call, and what to do."""
+    program = exported(Selecting(), *ragged_batch(0.0))
+    with pytest.raises(CompileError, match=r"selects by a mask.*partitioner_config"):
+        compiled(program, tmp_path / "program")
+
+
+class Stepping(nn.Module):
+    """A chunk program: x[B, t, F], lengths[B], h[B, H] -> y[B, t, H], h[B, H]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], list(self.core._flat_weights), "gru", True, 1, False)
+        return y, h_n[0]
+
+
+@torch.no_grad()
+def test_a_chain_of_chunks_carries_its_state_on_the_device(tmp_path: Path) -> None:
+    """Chunks of shrinking batches equal single calls, with one wait in all."""
+    module, device = Stepping().eval(), GraphDevice()
+    x, lengths = ragged_batch(0.0, 4, 4)
+    program = exported(module, x, lengths, torch.zeros(4, 6))
+    run = load_on_device(
+        device, {"chunk": StoredProgram(compiled(program, tmp_path / "program"), {})}, weights_of(program)
+    )["chunk"]
+    assert isinstance(run, GraphProgram)
+    buckets = [Bucket(4, 4), Bucket(4, 4), Bucket(2, 8), Bucket(1, 4)]
+    calls = [list(ragged_batch(0.0, *bucket)) for bucket in buckets]
+    calls = [[call[0] + index, call[1]] for index, call in enumerate(calls)]
+    state = torch.randn(4, 6)
+    run.chain(buckets, calls, [state])  # captures
+    waits = device.waits
+    found = run.chain(buckets, calls, [state])
+
+    assert device.waits == waits + 1
+    for call, results, bucket in zip(calls, found, buckets, strict=True):
+        expected = module(*call, state[: bucket.batch])
+        assert largest_error(results, list(expected)) <= 1e-5
+        state = expected[1]
+
+
+@torch.no_grad()
+def test_bfloat16_computes_recurrences_in_it(tmp_path: Path) -> None:
+    """Inputs and outputs keep their dtype, and the weights are reduced once."""
+    module, device = Recurrent(Case("lstm", layers=2)).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(device, compiled(program, tmp_path / "program", precision="bfloat16"), weights_of(program))
+    x, lengths = ragged_batch(0.0)
+
+    assert 1e-6 < largest_error(run([x, lengths]), module.alone(x, lengths)) < 3e-2
+
+
+@torch.no_grad()
+def test_without_a_gpu_the_source_runs_on_the_cpu_while_packaging_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packaging verifies it so; a host refuses to serve, and says why."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    module = Recurrent(CASES[0]).eval()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    inputs = ragged_batch(1.0)
+    with simulation.enable_emulation():
+        run = Cuda().load(directory, weights, {}, 1)
+        assert "emulated by torch on this CPU" in str(Cuda().simulation())
+        assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5
+    with pytest.raises(LoadError, match=r"run on an NVIDIA GPU.*another backend"):
+        Cuda().load(directory, weights, {}, 1)
+
+
+class Making(nn.Module):
+    """A program that makes tensors: with a device, without one, and of another dtype."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(x.shape[1], device="cpu").to("cpu")
+        return x + torch.ones(5) + steps[None, :, None] + torch.full((5,), 2, dtype=torch.int64)
+
+
+def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> None:
+    """Each of them names its device in the source, and loading replaces it."""
+    directory = compiled(exported(Making(), *ragged_batch(0.0)), tmp_path / "program")
+    source = placed_source((directory / "program.py").read_text("utf-8"), torch.device("cuda", 1))
+    made = [
+        line for line in source.splitlines() if any(f"= aten_{name}" in line for name in ("arange", "ones", "full"))
+    ]
+
+    assert len([line for line in made if "torch.device('cuda:1')" in line]) == 3
+    assert "'cpu'" not in source
+
+
+def test_the_double_notices_broken_rules() -> None:
+    """Waits, allocations, tensors that outlive a capture, and memory of the host."""
+    device = GraphDevice()
+    own, host = device.allocate(8), torch.ones(8, dtype=torch.uint8)
+    kept: list[torch.Tensor] = []
+    broken = {
+        "waits for a value": lambda: bool(own.sum()),
+        "allocates memory": lambda: device.allocate(1),
+        "waits for the device": device.synchronize,
+        "outlive": lambda: kept.append(own + 1),
+        "is not on the device": lambda: own.add_(host),
+    }
+    for message, body in broken.items():
+        with pytest.raises(RuleBroken, match=message):
+            device.capture(body)  # type: ignore[arg-type]

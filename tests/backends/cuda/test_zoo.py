@@ -1,0 +1,64 @@
+"""Models of the zoo on a double of a GPU: exact against the model in eager mode, each row alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from graph_device import GraphDevice
+from zoo import Case, cases, lowered
+
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.interface import StoredProgram
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, torch_dtype
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+
+MODELS = (
+    "Tagger",
+    "ProjectedFourLayers",
+    "GruWithState",
+    "LstmWithState",
+    "ResidualStack",
+    "AttentionPooling",
+    "SelfAttention",
+    "MaskedMeanPooling",
+    "TwoInputs",
+    "LastStepClassifier",
+    "VanillaRnn",
+    "MeanOverTime",
+)
+
+
+def drawn(spec: TensorSpec, length: int) -> torch.Tensor:
+    """A request's input, with small ids."""
+    sizes = spec.item_sizes(length)
+    dtype = torch_dtype(spec)
+    return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.randint(0, 5, sizes, dtype=dtype)
+
+
+@pytest.mark.parametrize("case", cases(MODELS))
+@torch.no_grad()
+def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path: Path) -> None:
+    """Programs over whole sequences are captured as they were lowered."""
+    made = lowered(case)
+    program, exported = made.program, made.program.exported
+    Cuda().compile(exported, None, tmp_path)
+    buckets = [Bucket(1, 9), Bucket(4, 16)]
+    inputs = {bucket: inputs_of(made.program.inputs, bucket, takes_lengths=program.takes_lengths) for bucket in buckets}
+    stored = StoredProgram(tmp_path, {bucket: partial(inputs.__getitem__, bucket) for bucket in buckets})
+    run = load_on_device(GraphDevice(), {"sequence": stored}, weights_of(exported))["sequence"]
+
+    for bucket in buckets:
+        for ours, theirs in zip(run(inputs[bucket]), exported.module()(*inputs[bucket]), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
+    """A ragged batch in a bucket."""
+    torch.manual_seed(0)
+    lengths = [bucket.length - 2 * row for row in range(bucket.batch)]
+    tensors = [pad([drawn(spec, length) for length in lengths], spec, bucket) for spec in specs]
+    return [*tensors, lengths_tensor(lengths, bucket)] if takes_lengths else tensors

@@ -1,0 +1,59 @@
+"""The comparison on a GPU: its contestants agree, and it says so where there is no GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.gpu import contestants
+from benchmarks.gpu.cases import Case, triangle
+from benchmarks.gpu.contestants import NotRun
+from benchmarks.gpu.training import training_calls
+from graph_device import GraphDevice
+
+from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_engine_computes_what_its_rivals_do(bidirectional: bool, tmp_path: Path) -> None:
+    """On a double of a GPU, for ragged rows."""
+    case = Case("small", triangle(4, 6), 3, 5, 2, bidirectional)
+    ours = contestants.engine(case, GraphDevice(), tmp_path)()
+    packed = contestants.packed(case, CPU)()
+
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(ours, packed, strict=True))
+
+
+def test_the_padded_model_is_left_out_where_it_is_wrong() -> None:
+    """The reverse direction would begin in the padding; in one direction the last states are right."""
+    with pytest.raises(NotRun, match="reverse direction"):
+        contestants.padded(Case("small", (2, 3), 3, 5, 1, bidirectional=True), CPU)
+    case = Case("small", triangle(4, 6), 3, 5, 1)
+
+    assert torch.allclose(contestants.padded(case, CPU)()[1], contestants.packed(case, CPU)()[1], atol=1e-5)
+
+
+def test_training_has_both_contestants() -> None:
+    """Each runs a step."""
+    calls = training_calls(CPU, Case("small", triangle(4, 6), 3, 5, 1))
+    for call in calls.values():
+        call()
+
+    assert set(calls) == {"packed", "lowered"}
+
+
+@pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")
+def test_without_a_gpu_it_ends_with_a_plain_message() -> None:
+    """The message says what is missing; there is no traceback."""
+    command = [sys.executable, "-m", "benchmarks.gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("not run: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,127 @@
+"""The engine `cuda` on a real GPU. Without one, each test is skipped as not run."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm import lower
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, StoredProgram
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+_MISSING = gpu_missing()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f"not run: {_MISSING}")]
+
+BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
+
+
+def loaded(module: nn.Module, folder: Path, precision: Precision = "float32", *extra: torch.Tensor) -> GraphProgram:
+    """The module on the first GPU, captured in three shapes if it takes no state."""
+    program = exported(module, *ragged_batch(0.0), *extra)
+    Cuda().compile(program, None, folder, CompileSettings(precision))
+    examples = {} if extra else {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in BUCKETS}
+    run = load_on_device(TorchDevice(0), {"sequence": StoredProgram(folder, examples)}, weights_of(program))
+    found = run["sequence"]
+    assert isinstance(found, GraphProgram)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@torch.no_grad()
+def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, tmp_path: Path) -> None:
+    """The reference is torch on the CPU, so that TF32 would be noticed."""
+    module = Recurrent(case).eval()
+    run = loaded(module, tmp_path)
+    for bucket in BUCKETS:
+        for garbage in GARBAGE if case.ragged else (0.0,):
+            x, lengths = ragged_batch(garbage, *bucket)
+            assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 2e-5
+
+
+@torch.no_grad()
+def test_wide_layers_are_computed_in_float32(tmp_path: Path) -> None:
+    """At 256 hidden units the error of TF32 is a hundred times the tolerance."""
+    module = Recurrent(Case(layers=2, bidirectional=True), hidden=256).eval()
+    x, lengths = ragged_batch(0.0)
+    expected = module.alone(x, lengths)
+
+    for ours, theirs in zip(loaded(module, tmp_path)([x, lengths]), expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_half_precision_is_near(tmp_path: Path) -> None:
+    """Recurrences compute in bfloat16; inputs and outputs are float32."""
+    module = Recurrent(Case(layers=2)).eval()
+    x, lengths = ragged_batch(0.0)
+
+    assert largest_error(loaded(module, tmp_path, "bfloat16")([x, lengths]), module.alone(x, lengths)) < 3e-2
+
+
+class Stepping(nn.Module):
+    """A chunk program: x[B, t, F], lengths[B], h[B, H] -> y[B, t, H], h[B, H]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = list(self.core._flat_weights)
+        y, h_n = torch.ops.neuron_lstm.rnn(x, lengths, h[None], weights, "gru", True, 1, False)
+        return y, h_n[0]
+
+
+@torch.no_grad()
+def test_a_chain_of_chunks_carries_its_state_on_the_gpu(tmp_path: Path) -> None:
+    """Chunks of shrinking batches equal single calls on the CPU."""
+    module = Stepping().eval()
+    run = loaded(module, tmp_path, "float32", torch.zeros(BATCH, 6))
+    buckets = [Bucket(4, 4), Bucket(4, 4), Bucket(2, 8), Bucket(1, 4)]
+    calls = [list(ragged_batch(0.0, *bucket)) for bucket in buckets]
+    state = torch.randn(4, 6)
+    for _ in range(2):
+        carried = state
+        for call, results in zip(calls, run.chain(buckets, calls, [state]), strict=True):
+            expected = module(*call, carried[: len(call[0])])
+            assert largest_error(results, list(expected)) <= 2e-5
+            carried = expected[1]
+
+
+class Tagger(nn.Module):
+    """A packed model, as users train it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.LSTM(5, 6, 2, batch_first=True, bidirectional=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.core(packed)[0], batch_first=True)[0]
+
+
+def test_a_lowered_model_has_the_gradients_of_packing() -> None:
+    """Parameters and inputs get the same gradients on the GPU."""
+    torch.backends.cudnn.allow_tf32 = False
+    model = Tagger().to("cuda")
+    x, lengths = ragged_batch(0.0)
+    found = []
+    for run in (model, lower(model)):
+        model.zero_grad()
+        given = x.to("cuda").requires_grad_()
+        run(given, lengths).square().sum().backward()
+        gradients = [tensor.grad for tensor in (given, *model.parameters())]
+        found.append([gradient.clone() for gradient in gradients if gradient is not None])
+        assert len(found[-1]) == len(gradients)
+
+    for packed, lowered in zip(*found, strict=True):
+        assert torch.allclose(packed, lowered, atol=1e-5, rtol=1e-4)
