@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from secrets import token_bytes
 from typing import Any, NamedTuple
 
@@ -34,13 +34,22 @@ class NewRow(NamedTuple):
 
 
 def find_records(
-    connection: sqlite3.Connection, keys: Sequence[bytes], known: Sequence[int | None]
+    connection: sqlite3.Connection, known: Mapping[bytes, int | None], infos: Mapping[bytes, RecordInfo]
 ) -> dict[bytes, FoundRow]:
-    """Return the records that there are, by their keys; those of a known revision without their bytes."""
-    found: dict[bytes, FoundRow] = {}
-    wanted = [key for key, revision in zip(keys, known) if revision is None]
-    if len(wanted) < len(keys):
-        revisions = {key: revision for key, revision in zip(keys, known) if revision is not None}
+    """Return the records that there are, by their keys; those of a `known` revision without their bytes.
+
+    `infos` are those that the file still has: these records are not looked for.
+    """
+    found = {
+        key: FoundRow(info, b"")
+        for key, revision in known.items()
+        if (info := infos.get(key)) is not None and info.revision == revision
+    }
+    if len(found) == len(known):
+        return found
+    wanted = [key for key, revision in known.items() if revision is None]
+    revisions = {key: revision for key, revision in known.items() if revision is not None and key not in found}
+    if revisions:
         for key, info in find_infos(connection, list(revisions)).items():
             if info.revision == revisions[key]:
                 found[key] = FoundRow(info, b"")
