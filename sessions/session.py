@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """Response to a request, byte for byte: a repeated request gets the same."""
 
     body: bytes
     content_type: str
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """State of a session after a request was applied."""
 
     steps: int
@@ -44,6 +42,7 @@ _MODEL_BYTES = 16
 # After the format byte and the checksum: ended, steps, last_start, model, then the bytes of digest, content type,
 # body and state. Those follow, in this order.
 _FIELDS = struct.Struct(f">?QQ{_MODEL_BYTES}sBHII")
+_NO_CONTENT = blake2b(digest_size=_CHECKSUM_BYTES, person=_FORMAT_BYTE)
 _HEAD_BYTES = 1 + _CHECKSUM_BYTES + _FIELDS.size
 
 
@@ -104,7 +103,7 @@ def decode_session(record: bytes) -> Session:
 
 
 def _checksum(*content: bytes) -> bytes:
-    checksum = blake2b(digest_size=_CHECKSUM_BYTES, person=_FORMAT_BYTE)
+    checksum = _NO_CONTENT.copy()
     for part in content:
         checksum.update(part)
     return checksum.digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -208,7 +208,7 @@ def _stored(update: SessionUpdate) -> Session:
     if update.has_own_id or not update.starts:
         return update.session
     # Nobody can repeat a request whose id is in its own response only, so that is not kept.
-    return replace(update.session, last_digest=b"", last_reply=Reply(b"", ""))
+    return update.session._replace(last_digest=b"", last_reply=Reply(b"", ""))
 
 
 def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
