@@ -56,25 +56,17 @@ def encode_session(session: Session) -> bytes:
     Raises:
         ValueError: a field exceeds the limits of a record.
     """
-    reply = session.last_reply
-    content_type = reply.content_type.encode()
-    if len(session.model) != _MODEL_BYTES:
-        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
+    steps, last_start, digest, (body, named), state, model, ended = session
+    content_type = named.encode()
+    if len(model) != _MODEL_BYTES:
+        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(model)}")
+    sizes = len(digest), len(content_type), len(body), len(state)
     try:
-        fields = _FIELDS.pack(
-            session.ended,
-            session.steps,
-            session.last_start,
-            session.model,
-            len(session.last_digest),
-            len(content_type),
-            len(reply.body),
-            len(session.state),
-        )
+        fields = _FIELDS.pack(ended, steps, last_start, model, *sizes)
     except struct.error as error:
         raise ValueError(f"the session exceeds the limits of a record: {error}") from error
-    before = b"".join((fields, session.last_digest, content_type, reply.body))
-    return b"".join((_FORMAT_BYTE, _checksum(before, session.state), before, session.state))
+    content = b"".join((fields, digest, content_type, body, state))
+    return b"".join((_FORMAT_BYTE, _checksum(content), content))
 
 
 def decode_session(record: bytes) -> Session:
@@ -102,10 +94,9 @@ def decode_session(record: bytes) -> Session:
     return Session(steps, last_start, digest, reply, state, model, ended=content[0] == 1)
 
 
-def _checksum(*content: bytes) -> bytes:
+def _checksum(content: bytes) -> bytes:
     checksum = _NO_CONTENT.copy()
-    for part in content:
-        checksum.update(part)
+    checksum.update(content)
     return checksum.digest()
 
 
