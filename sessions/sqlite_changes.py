@@ -46,8 +46,7 @@ class SqliteChanges:
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
         if after is not None and replace_records(self._connection, rows, self._now):
             self.usage = after
-            for key, change, number in rows:
-                self.written[key] = RecordInfo(number, False, self._now, len(change.record))
+            self.written = {key: RecordInfo(new, False, self._now, len(one.record)) for key, one, new in rows}
             return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
         if after is not None:

@@ -15,13 +15,6 @@ _KEYS = 250
 """Keys of one statement; SQLite takes 999 in all its versions."""
 
 
-class FoundRow(NamedTuple):
-    """A record as it is in the file."""
-
-    info: RecordInfo
-    record: bytes
-
-
 class NewRow(NamedTuple):
     """A record that is to be written."""
 
@@ -35,30 +28,21 @@ class NewRow(NamedTuple):
 
 def find_records(
     connection: sqlite3.Connection, known: Mapping[bytes, int | None], infos: Mapping[bytes, RecordInfo]
-) -> dict[bytes, FoundRow]:
-    """Return the records that there are, by their keys; those of a `known` revision without their bytes.
+) -> tuple[dict[bytes, RecordInfo], dict[bytes, bytes]]:
+    """Return what is known of the records that there are, by their keys, and those that have not a `known` revision.
 
-    `infos` are those that the file still has: these records are not looked for.
+    `infos` are those that the file still has: such records are not looked for.
     """
-    found = {
-        key: FoundRow(info, b"")
-        for key, revision in known.items()
-        if (info := infos.get(key)) is not None and info.revision == revision
-    }
+    found = {key: info for key in known if (info := infos.get(key)) is not None and info.revision == known[key]}
+    records: dict[bytes, bytes] = {}
     if len(found) == len(known):
-        return found
-    wanted = [key for key, revision in known.items() if revision is None]
-    revisions = {key: revision for key, revision in known.items() if revision is not None and key not in found}
-    if revisions:
-        for key, info in find_infos(connection, list(revisions)).items():
-            if info.revision == revisions[key]:
-                found[key] = FoundRow(info, b"")
-            else:
-                wanted.append(key)
+        return found, records
+    found.update(find_infos(connection, [key for key in known if known[key] is not None and key not in found]))
+    wanted = [key for key in known if known[key] is None or (key in found and found[key].revision != known[key])]
     columns = "key, revision, ended, last, size, revision < 0, record"
     for row in _select(connection, columns, wanted):
-        found[row[0]] = FoundRow(RecordInfo(*row[1:6]), row[6])
-    return found
+        found[row[0]], records[row[0]] = RecordInfo(*row[1:6]), row[6]
+    return found, records
 
 
 def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, RecordInfo]:

@@ -31,7 +31,7 @@ from .sqlite_file import (
     store_error,
     store_file,
 )
-from .sqlite_rows import FoundRow, find_records
+from .sqlite_rows import find_records
 from .store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
 from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
 
@@ -85,9 +85,15 @@ class SqliteStore:
         with self._transaction(_begin_read) as connection:
             self._forget_changed(connection)
             now, _ = self._look(*connection.execute("SELECT time, shared FROM tally").fetchone())
-            rows = find_records(connection, dict(zip(keys, map((known or {}).get, ids))), self._infos)
-        self._read = {key: row.info for key, row in rows.items()}
-        return [self._present(rows.get(key), now) for key in keys]
+            wanted = dict(zip(keys, map((known or {}).get, ids)))
+            infos, records = find_records(connection, wanted, self._infos)
+            self._read = infos
+        return [
+            None
+            if (info := infos.get(key)) is None or is_expired(info, self._limits, now)
+            else StoredRecord(records.get(key, b""), info.revision)
+            for key in keys
+        ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
@@ -203,11 +209,6 @@ class SqliteStore:
         now = current_time(written, self._seen, reading)
         self._seen = SeenTime(now, reading.own)
         return now, reading
-
-    def _present(self, found: FoundRow | None, now: float) -> StoredRecord | None:
-        if found is None or is_expired(found.info, self._limits, now):
-            return None
-        return StoredRecord(found.record, found.info.revision)
 
 
 def _begin_read(connection: sqlite3.Connection) -> None:
