@@ -121,7 +121,7 @@ class StoreSessions:
             outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        self.known.keep({one.id: _known(one, *pair) for one, *pair in zip(changes, sessions, outcomes)})
+        self.known.keep({one.id: _known(one, *pair) for one, pair in zip(changes, zip(sessions, outcomes))})
         refused = _refusals(outcomes)
         return [
             refused[outcome] if isinstance(outcome, StoreUnavailableError) else _write_refusal(update, outcome)
