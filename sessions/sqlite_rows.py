@@ -29,7 +29,7 @@ class NewRow(NamedTuple):
 def find_records(
     connection: sqlite3.Connection, known: Mapping[bytes, int | None], infos: Mapping[bytes, RecordInfo]
 ) -> tuple[dict[bytes, RecordInfo], dict[bytes, bytes]]:
-    """Return what is known of the records that there are, by their keys, and those that have not a `known` revision.
+    """Return facts about each record that there is, by its key, and the records not `known`.
 
     `infos` are those that the file still has: such records are not looked for.
     """
