@@ -7,7 +7,7 @@ whenever it got no response: each request is applied once, even if requests or r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal, NamedTuple, Union
 
 from .session import Reply, Session
 
@@ -33,8 +33,7 @@ class StartSession:
     """Apply the request to a new session, whose record may replace that of an ended one."""
 
 
-@dataclass(frozen=True)
-class ContinueSession:
+class ContinueSession(NamedTuple):
     """Apply the request to this session."""
 
     session: Session

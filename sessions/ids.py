@@ -48,7 +48,7 @@ def client_key(client: str, namespace: str) -> bytes:
     return blake2b(client.encode(), digest_size=KEY_BYTES, key=_name_key(namespace), person=_CLIENT_PERSON).digest()
 
 
-@lru_cache(maxsize=4096)  # a request reads its record and writes it
+@lru_cache(maxsize=16384)  # a request reads its record and writes it
 def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - the standard term
     """Return the key of a session's record: 16 bytes, different in every namespace.
 

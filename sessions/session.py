@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """Response to a request, byte for byte: a repeated request gets the same."""
 
     body: bytes
     content_type: str
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """State of a session after a request was applied."""
 
     steps: int
@@ -44,6 +42,7 @@ _MODEL_BYTES = 16
 # After the format byte and the checksum: ended, steps, last_start, model, then the bytes of digest, content type,
 # body and state. Those follow, in this order.
 _FIELDS = struct.Struct(f">?QQ{_MODEL_BYTES}sBHII")
+_NO_CONTENT = blake2b(digest_size=_CHECKSUM_BYTES, person=_FORMAT_BYTE)
 _HEAD_BYTES = 1 + _CHECKSUM_BYTES + _FIELDS.size
 
 
@@ -57,25 +56,17 @@ def encode_session(session: Session) -> bytes:
     Raises:
         ValueError: a field exceeds the limits of a record.
     """
-    reply = session.last_reply
-    content_type = reply.content_type.encode()
-    if len(session.model) != _MODEL_BYTES:
-        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
+    steps, last_start, digest, (body, named), state, model, ended = session
+    content_type = named.encode()
+    if len(model) != _MODEL_BYTES:
+        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(model)}")
+    sizes = len(digest), len(content_type), len(body), len(state)
     try:
-        fields = _FIELDS.pack(
-            session.ended,
-            session.steps,
-            session.last_start,
-            session.model,
-            len(session.last_digest),
-            len(content_type),
-            len(reply.body),
-            len(session.state),
-        )
+        fields = _FIELDS.pack(ended, steps, last_start, model, *sizes)
     except struct.error as error:
         raise ValueError(f"the session exceeds the limits of a record: {error}") from error
-    before = b"".join((fields, session.last_digest, content_type, reply.body))
-    return b"".join((_FORMAT_BYTE, _checksum(before, session.state), before, session.state))
+    content = b"".join((fields, digest, content_type, body, state))
+    return b"".join((_FORMAT_BYTE, _checksum(content), content))
 
 
 def decode_session(record: bytes) -> Session:
@@ -103,10 +94,9 @@ def decode_session(record: bytes) -> Session:
     return Session(steps, last_start, digest, reply, state, model, ended=content[0] == 1)
 
 
-def _checksum(*content: bytes) -> bytes:
-    checksum = blake2b(digest_size=_CHECKSUM_BYTES, person=_FORMAT_BYTE)
-    for part in content:
-        checksum.update(part)
+def _checksum(content: bytes) -> bytes:
+    checksum = _NO_CONTENT.copy()
+    checksum.update(content)
     return checksum.digest()
 
 

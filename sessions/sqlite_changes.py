@@ -16,6 +16,8 @@ from .store import LimitExceeded, RecordUpdate, WriteOutcome, Written
 class SqliteChanges:
     """Changes of one model's sessions; `usage` is that of the store, with the changes that were decided.
 
+    `written` has what is known of the records that were written, by keys.
+
     Each change is decided by those before it, as if they were in the file. They are written before anything is counted
     or removed there, and in the end.
     """
@@ -24,6 +26,7 @@ class SqliteChanges:
         self, connection: sqlite3.Connection, model: str, limits: Limits, usage: StoreUsage, now: float
     ) -> None:
         self.usage = usage
+        self.written: dict[bytes, RecordInfo] = {}
         self._connection = connection
         self._model = model
         self._limits = limits
@@ -43,6 +46,7 @@ class SqliteChanges:
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
         if after is not None and replace_records(self._connection, rows, self._now):
             self.usage = after
+            self.written = {key: RecordInfo(new, False, self._now, len(one.record)) for key, one, new in rows}
             return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
         if after is not None:
@@ -79,6 +83,7 @@ class SqliteChanges:
             revision = ~number if change.unconfirmed else number
             continues = found is not None and not found.ended and not change.ended
             self._decided.append(NewRow(key, revision, change, continues))
+            self.written[key] = RecordInfo(revision, change.ended, self._now, len(change.record), change.unconfirmed)
             outcome = Written(revision)
             if change.client is not None or found is None or found.ended or is_expired(found, self._limits, self._now):
                 self._put_client(key, change.client)

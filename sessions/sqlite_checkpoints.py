@@ -17,7 +17,7 @@ from threading import Condition, Thread
 _BYTES = 16 * 1024 * 1024
 """Bytes of records after which the log is copied: then most pages of records were written several times, and are copied
 once."""
-_LONG_LOG_PAGES = 8192
+_LONG_LOG_PAGES = 4096
 """Pages from which on the log begins again."""
 _REPEATS = 3
 """Times that a long log is copied again: SQLite waits for the database file only if nobody has written meanwhile."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from secrets import token_bytes
 from typing import Any, NamedTuple
 
@@ -13,13 +13,6 @@ from .store import RecordUpdate
 
 _KEYS = 250
 """Keys of one statement; SQLite takes 999 in all its versions."""
-
-
-class FoundRow(NamedTuple):
-    """A record as it is in the file."""
-
-    info: RecordInfo
-    record: bytes
 
 
 class NewRow(NamedTuple):
@@ -34,22 +27,22 @@ class NewRow(NamedTuple):
 
 
 def find_records(
-    connection: sqlite3.Connection, keys: Sequence[bytes], known: Sequence[int | None]
-) -> dict[bytes, FoundRow]:
-    """Return the records that there are, by their keys; those of a known revision without their bytes."""
-    found: dict[bytes, FoundRow] = {}
-    wanted = [key for key, revision in zip(keys, known) if revision is None]
-    if len(wanted) < len(keys):
-        revisions = {key: revision for key, revision in zip(keys, known) if revision is not None}
-        for key, info in find_infos(connection, list(revisions)).items():
-            if info.revision == revisions[key]:
-                found[key] = FoundRow(info, b"")
-            else:
-                wanted.append(key)
+    connection: sqlite3.Connection, known: Mapping[bytes, int | None], infos: Mapping[bytes, RecordInfo]
+) -> tuple[dict[bytes, RecordInfo], dict[bytes, bytes]]:
+    """Return facts about each record that there is, by its key, and the records not `known`.
+
+    `infos` are those that the file still has: such records are not looked for.
+    """
+    found = {key: info for key in known if (info := infos.get(key)) is not None and info.revision == known[key]}
+    records: dict[bytes, bytes] = {}
+    if len(found) == len(known):
+        return found, records
+    found.update(find_infos(connection, [key for key in known if known[key] is not None and key not in found]))
+    wanted = [key for key in known if known[key] is None or (key in found and found[key].revision != known[key])]
     columns = "key, revision, ended, last, size, revision < 0, record"
     for row in _select(connection, columns, wanted):
-        found[row[0]] = FoundRow(RecordInfo(*row[1:6]), row[6])
-    return found
+        found[row[0]], records[row[0]] = RecordInfo(*row[1:6]), row[6]
+    return found, records
 
 
 def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, RecordInfo]:

@@ -31,13 +31,15 @@ from .sqlite_file import (
     store_error,
     store_file,
 )
-from .sqlite_rows import FoundRow, find_records
+from .sqlite_rows import find_records
 from .store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
 from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
 
 _BUSY_SECONDS = 5.0
 _CHECKPOINT_BUSY_SECONDS = 0.2
 """Time after which a checkpoint leaves to the next one what others use."""
+_MOST_INFOS = 32768
+"""Records about which is remembered what the file says: 10 MB."""
 _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records."""
 
@@ -65,6 +67,8 @@ class SqliteStore:
         self._lock = Lock()
         self._opened: _Opened | None = None
         self._read: dict[bytes, RecordInfo] = {}
+        self._infos: dict[bytes, RecordInfo] = {}
+        self._version: int | None = None
         self._seen: SeenTime | None = None
         self._swept: float | None = None
         self._expired = 0
@@ -79,10 +83,17 @@ class SqliteStore:
         """
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction(_begin_read) as connection:
+            self._forget_changed(connection)
             now, _ = self._look(*connection.execute("SELECT time, shared FROM tally").fetchone())
-            rows = find_records(connection, keys, [None if known is None else known.get(name) for name in ids])
-        self._read = {key: row.info for key, row in rows.items()}
-        return [self._present(rows.get(key), now) for key in keys]
+            wanted = dict(zip(keys, map((known or {}).get, ids)))
+            infos, records = find_records(connection, wanted, self._infos)
+            self._read = infos
+        return [
+            None
+            if (info := infos.get(key)) is None or is_expired(info, self._limits, now)
+            else StoredRecord(records.get(key, b""), info.revision)
+            for key in keys
+        ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
@@ -91,6 +102,7 @@ class SqliteStore:
             StoreUnavailableError: no change was made.
         """
         with self._transaction(_begin_write) as connection:
+            self._forget_changed(connection)
             count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
             now, reading = self._look(stored, shared)
             before = StoreUsage(count, size)
@@ -105,6 +117,7 @@ class SqliteStore:
                     "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?",
                     (usage.open, usage.bytes, now, reading.shared),
                 )
+            self._infos.update(batch.written)
         # These change only after the commit.
         self._expired += usage.expired
         self._swept = now if sweeps else self._swept
@@ -170,7 +183,7 @@ class SqliteStore:
             connection, identity = open_database(self.file, _BUSY_SECONDS)
             connect = partial(open_for_checkpoints, self.file, identity, _CHECKPOINT_BUSY_SECONDS)
             self._opened = _Opened(connection, identity, BackgroundCheckpoints(connect))
-            self._seen = self._swept = None  # it may be another file
+            self._seen = self._swept = self._version = None  # it may be another file
         return self._opened.connection
 
     def _disconnect(self) -> None:
@@ -180,17 +193,22 @@ class SqliteStore:
             with suppress(sqlite3.Error):  # it may be closed because it is broken
                 opened.connection.close()
 
+    def _forget_changed(self, connection: sqlite3.Connection) -> None:
+        """Forget the records if another connection has written since the last transaction.
+
+        One that is removed by this connection has expired, by what is known of it too.
+        """
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version or len(self._infos) > _MOST_INFOS:
+            self._infos.clear()
+            self._version = version
+
     def _look(self, stored: float, shared: float | None) -> tuple[float, Reading]:
         reading = self._clock()
         written = StoredTime(stored, reading.shared if shared is None else shared)
         now = current_time(written, self._seen, reading)
         self._seen = SeenTime(now, reading.own)
         return now, reading
-
-    def _present(self, found: FoundRow | None, now: float) -> StoredRecord | None:
-        if found is None or is_expired(found.info, self._limits, now):
-            return None
-        return StoredRecord(found.record, found.info.revision)
 
 
 def _begin_read(connection: sqlite3.Connection) -> None:

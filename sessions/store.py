@@ -37,7 +37,7 @@ class RecordUpdate(NamedTuple):
     """The client that starts the session; None where the host names none, or an open one continues."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Written:
     """The record is in the store."""
 

@@ -52,10 +52,10 @@ class KnownSessions:
             for id, known in sessions.items():  # noqa: A001 - the standard term
                 before = self._kept.pop(id, None)
                 if before is not None:
-                    self._bytes -= before.size + _BYTES_BESIDE
+                    self._bytes -= before.size
                 if known is not None:
                     self._kept[id] = known
-                    self._bytes += known.size + _BYTES_BESIDE
-            while self._bytes > self._most:
+                    self._bytes += known.size
+            while self._bytes + len(self._kept) * _BYTES_BESIDE > self._most:
                 _, oldest = self._kept.popitem(last=False)
-                self._bytes -= oldest.size + _BYTES_BESIDE
+                self._bytes -= oldest.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -115,7 +115,7 @@ class StoreSessions:
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Write each session whose record is still the loaded one."""
-        sessions = [*map(_stored, updates)]
+        sessions = [one.session if one.has_own_id or not one.starts else _stored(one.session) for one in updates]
         changes = [*map(_record_update, updates, sessions)]
         try:
             outcomes = self.store.write(changes)
@@ -203,17 +203,14 @@ class TokenSessions:
         return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, self.state_id))
 
 
-def _stored(update: SessionUpdate) -> Session:
-    """Return the session as it is stored."""
-    if update.has_own_id or not update.starts:
-        return update.session
-    # Nobody can repeat a request whose id is in its own response only, so that is not kept.
-    return replace(update.session, last_digest=b"", last_reply=Reply(b"", ""))
+def _stored(session: Session) -> Session:
+    """Return a session without the response that has its id: nobody else can repeat its request."""
+    return session._replace(last_digest=b"", last_reply=Reply(b"", ""))
 
 
 def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
-    record, revision = encode_session(session), update.loaded.revision
-    if not update.starts:
+    (before, revision, _), record = update.loaded, encode_session(session)
+    if before is not None:
         return RecordUpdate(update.id, record, revision, session.ended)
     return RecordUpdate(update.id, record, revision, session.ended, not update.has_own_id, update.client)
 

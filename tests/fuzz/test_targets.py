@@ -171,7 +171,7 @@ def test_a_record_that_is_read_as_another_breaks_the_law(monkeypatch: pytest.Mon
 
     def decode(record: bytes) -> Session:
         session = decode_session(record)
-        return replace(session, steps=session.last_start)
+        return session._replace(steps=session.last_start)
 
     monkeypatch.setattr(records, "decode_session", decode)
 

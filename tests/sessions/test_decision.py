@@ -21,8 +21,8 @@ from torchserve_neuron_lstm.sessions.session import Reply, Session
 MINE, OTHER = b"m" * 16, b"o" * 16
 REPLY = Reply(b"the answer", "text/plain")
 OPEN = Session(steps=7, last_start=4, last_digest=b"last", last_reply=REPLY, state=b"s", model=MINE)
-FIRST = replace(OPEN, steps=4, last_start=0)
-ENDED = replace(OPEN, state=b"", ended=True)
+FIRST = OPEN._replace(steps=4, last_start=0)
+ENDED = OPEN._replace(state=b"", ended=True)
 NEXT = ChunkRequest("id", start=False, end=False, step=7, digest=b"next", timesteps=2)
 LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
@@ -61,16 +61,16 @@ CASES = [
     ("a chunk after the end, without its step", replace(NEXT, step=None), ENDED, "410 SessionEnded"),
     ("another chunk in the end's place", replace(LAST, digest=b"other", end=True), ENDED, "410 SessionEnded"),
     ("a beginning after the end", START, ENDED, "StartSession"),
-    ("a chunk after an upgrade", NEXT, replace(OPEN, model=OTHER), "410 ModelChanged"),
-    ("a retry after an upgrade", LAST, replace(OPEN, model=OTHER), "Replay"),
-    ("a beginning after an upgrade", START, replace(OPEN, model=OTHER), "StartSession"),
+    ("a chunk after an upgrade", NEXT, OPEN._replace(model=OTHER), "410 ModelChanged"),
+    ("a retry after an upgrade", LAST, OPEN._replace(model=OTHER), "Replay"),
+    ("a beginning after an upgrade", START, OPEN._replace(model=OTHER), "StartSession"),
     (
         "the same beginning after an upgrade",
         replace(START, digest=b"last", timesteps=4),
-        replace(FIRST, model=OTHER),
+        FIRST._replace(model=OTHER),
         "StartSession",
     ),
-    ("a chunk after the end and an upgrade", NEXT, replace(ENDED, model=OTHER), "410 SessionEnded"),
+    ("a chunk after the end and an upgrade", NEXT, ENDED._replace(model=OTHER), "410 SessionEnded"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
 
 def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
     """After an empty chunk the step is unchanged, and the next chunk is accepted."""
-    empty = replace(OPEN, last_start=7)
+    empty = OPEN._replace(last_start=7)
 
     assert decide(NEXT, empty, MINE) == ContinueSession(empty)
     assert decide(replace(NEXT, digest=b"last", timesteps=0), empty, MINE) == Replay(REPLY)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import blake2b
 
 import pytest
@@ -83,11 +82,11 @@ def test_a_record_is_little_more_than_what_it_keeps() -> None:
 @pytest.mark.parametrize(
     "session",
     [
-        replace(SESSION, model=b"short"),
-        replace(SESSION, steps=-1),
-        replace(SESSION, steps=2**64),
-        replace(SESSION, last_digest=bytes(256)),
-        replace(SESSION, last_reply=Reply(b"", "x" * 65536)),
+        SESSION._replace(model=b"short"),
+        SESSION._replace(steps=-1),
+        SESSION._replace(steps=2**64),
+        SESSION._replace(last_digest=bytes(256)),
+        SESSION._replace(last_reply=Reply(b"", "x" * 65536)),
     ],
     ids=["a short model", "a negative step", "a huge step", "a long digest", "a long content type"],
 )

@@ -20,7 +20,14 @@ from memory_store import Clock
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreFullError, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import (
+    Conflict,
+    RecordUpdate,
+    StoredRecord,
+    StoreFullError,
+    StoreUnavailableError,
+    Written,
+)
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("sqlite_writer.py")
@@ -474,6 +481,43 @@ def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_
     assert second.totals()[:2] == (6, 4 * len(b"next") + 2 * len(b"by the other worker"))
     first.close()
     second.close()
+
+
+def test_a_record_that_the_reader_knows_is_told_as_another_wrote_removed_or_outlived_it(tmp_path: Path) -> None:
+    """Nothing is looked for as long as nobody else has written; then the file says what there is."""
+    clock = Clock()
+    limits = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+    first = SqliteStore(tmp_path, "tagger", limits, clock)
+    names = ["idle", "written", "ended"]
+    outcomes = first.write([RecordUpdate(name, b"record", None) for name in names])
+    known = {name: one.revision for name, one in zip(names, outcomes, strict=True) if isinstance(one, Written)}
+    revisions = {name: revision for name, revision in known.items() if revision is not None}
+
+    assert first.read(names, revisions) == [StoredRecord(b"", revisions[name]) for name in names]
+
+    second = SqliteStore(tmp_path, "tagger", limits, clock)
+    write(second, "written", b"by the other worker")
+    assert second.write([RecordUpdate("ended", b"end", revisions["ended"], ended=True)]) == [Written()]
+    found = first.read(names, revisions)
+    assert [one and one.record for one in found] == [b"", b"by the other worker", b"end"]
+
+    clock.now += 901
+    assert first.read(["idle"], revisions) == [None]
+    first.close()
+    second.close()
+
+
+def test_nothing_is_remembered_of_a_file_that_another_has_replaced(tmp_path: Path) -> None:
+    """The new file has none of the records that this store wrote to the old one."""
+    store = store_in(tmp_path)
+    (outcome,) = store.write([RecordUpdate("a", b"record", None)])
+    assert isinstance(outcome, Written)
+    assert outcome.revision is not None
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+    assert store.read(["a"], {"a": outcome.revision}) == [None]
+    store.close()
 
 
 def test_two_store_objects_in_one_process_hold_each_other_s_locks(tmp_path: Path) -> None:
