@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
-from weakref import ref
+from weakref import finalize, ref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,7 +78,7 @@ class GraphDevice:
         self.name = "the double of a GPU"
         self.torch_device = torch.device("cpu")
         self.known: set[int] = set()
-        """Addresses of memory that lives as long as the device's user wants."""
+        """Addresses of memory that lives as long as the device's user holds it."""
         self._left: set[int] = set()
         """Addresses of weights that were derived before memory ran out."""
         self.used, self._nbytes = 0, nbytes
@@ -178,15 +178,19 @@ class GraphDevice:
             raise OutOfMemory(f"{nbytes} bytes of a graph beside {self.used}")
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        if any(storage_ptr(tensor) == storage_ptr(one) for one in self._alive):
+        address, nbytes = storage_ptr(tensor), tensor.untyped_storage().nbytes()
+        if address in self.known:
             return tensor
-        self.used += tensor.untyped_storage().nbytes()
-        if self.used + self.pool > self._nbytes:
-            self.used -= tensor.untyped_storage().nbytes()
+        if self.used + nbytes + self.pool > self._nbytes:
             raise OutOfMemory(f"{tensor.numel()} elements beside {self.used} bytes")
-        self.known.add(storage_ptr(tensor))
-        self._alive.append(tensor)
+        self.used += nbytes
+        self.known.add(address)
+        finalize(tensor, self._free, address, nbytes)
         return tensor
+
+    def _free(self, address: int, nbytes: int) -> None:
+        self.known.discard(address)
+        self.used -= nbytes
 
     def _refuse_in_capture(self, what: str) -> None:
         if self._is_capturing:

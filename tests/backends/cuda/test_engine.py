@@ -107,12 +107,16 @@ def test_the_largest_bucket_is_captured_first(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path: Path) -> None:
-    """Loading fails with one message, which says what the others take."""
+    """Loading fails with one message, which says what the others take.
+
+    The bucket of 4 x 9 fits, but a grid with it has one of 1 x 9 too, which was not captured.
+    """
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
     directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
-    loaded(device, directory, weights)
+    held = loaded(device, directory, weights)
     for_the_second = device.used + device.captured[1]
+    del held
     with pytest.raises(LoadError, match="do not fit into the memory of the double") as caught:
         loaded(GraphDevice(for_the_second), directory, weights)
 
