@@ -13,30 +13,37 @@ WARM_UPS = 5
 
 def host_ms(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median milliseconds of each call by the host's clock, copies and waits included."""
-    for call in calls.values():
-        for _ in range(WARM_UPS):
-            call()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            taken[name].append(1000 * (time.perf_counter() - began))
-    return {name: median(own) for name, own in taken.items()}
+    return _medians(calls, rounds, _host_ms)
 
 
 def device_ms(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Return the median milliseconds of each call by CUDA events on the current stream."""
+    return _medians(calls, rounds, _device_ms)
+
+
+def _medians(
+    calls: Mapping[str, Callable[[], object]], rounds: int, ms_of: Callable[[Callable[[], object]], float]
+) -> dict[str, float]:
     for call in calls.values():
         for _ in range(WARM_UPS):
             call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            call()
-            end.record()
-            end.synchronize()
-            taken[name].append(start.elapsed_time(end))
+            taken[name].append(ms_of(call))
     return {name: median(own) for name, own in taken.items()}
+
+
+def _host_ms(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _device_ms(call: Callable[[], object]) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
