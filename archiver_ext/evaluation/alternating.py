@@ -17,11 +17,14 @@ from .calibrate import Call
 KeyT = TypeVar("KeyT")
 
 _UNDISTURBED = 1.1
-"""Largest ratio of a call's time in a round to its shortest time, for the round to count as undisturbed."""
+"""Largest ratio of a call's time in a round to its shortest time, for the call to count as undisturbed."""
 _ROUNDS = 2
 """Undisturbed rounds that are needed."""
-_NEGLIGIBLE = 0.01
-"""Share of a round's time; calls that take less may vary, since they decide nothing."""
+_VARYING = 0.1
+"""Share of a round's time; calls that together take less may vary, since the sums decide.
+
+Some programs take one of two times on a quiet machine, depending on the cores that their threads got.
+"""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ def measure_alternating(
 
     Every call takes its turn in each round, twice in a row: the first of the two finds the threads of the call before
     still waiting for work, and caches without its weights. Every other round is in reverse order. Rounds end when every
-    call has taken `budget_ms`, and in two of the rounds every call that counts took about its shortest time: then no
-    call was measured on a quieter machine than another one. They also end after `limit_ms` in all.
+    call has taken `budget_ms`, and in two of the rounds almost all calls took about their shortest time: then no engine
+    was measured on a quieter machine than another one. They also end after `limit_ms` in all.
     """
     rounds: list[dict[KeyT, float]] = []
     order = list(calls)
@@ -65,9 +68,14 @@ def _is_enough(rounds: Sequence[Mapping[KeyT, float]], budget_ms: float) -> bool
     if not rounds or any(2 * sum(taken[key] for taken in rounds) < budget_ms for key in rounds[0]):
         return False
     shortest = _shortest(rounds)
-    counting = [key for key, ms in shortest.items() if ms >= _NEGLIGIBLE * sum(shortest.values())]
-    undisturbed = [taken for taken in rounds if all(taken[key] <= _UNDISTURBED * shortest[key] for key in counting)]
+    most = _VARYING * sum(shortest.values())
+    undisturbed = [taken for taken in rounds if _varying_ms(taken, shortest) <= most]
     return len(undisturbed) >= _ROUNDS
+
+
+def _varying_ms(taken: Mapping[KeyT, float], shortest: Mapping[KeyT, float]) -> float:
+    """The shortest times of the calls that took longer in this round."""
+    return sum(ms for key, ms in shortest.items() if taken[key] > _UNDISTURBED * ms)
 
 
 def with_torch_threads(call: Call, threads: int) -> Call:

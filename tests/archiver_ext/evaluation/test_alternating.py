@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -76,6 +76,19 @@ def test_a_short_call_that_varies_does_not_prolong_the_measurement() -> None:
 
     assert compared.undisturbed
     assert len(machine.ran) == 2 * 2
+
+
+def test_a_program_that_takes_one_of_two_times_does_not_make_a_quiet_machine_look_busy() -> None:
+    """Its share of the time is too small to decide; with a larger share, the comparison counts as disturbed."""
+    for share, is_undisturbed in ((8, True), (40, False)):
+        machine = Machine()
+        runs = iter(range(1000))
+
+        def two_times(machine: Machine = machine, share: int = share, runs: Iterator[int] = runs) -> None:
+            machine.now += (share if next(runs) < 2 else 1.7 * share) / 1000
+
+        calls = {"one": machine.costing("one", 100 - share), "other": two_times}
+        assert measure_alternating(calls, clock=machine.clock).undisturbed == is_undisturbed
 
 
 def test_a_call_runs_with_the_threads_of_its_engine() -> None:
