@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -68,14 +69,18 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library.
+    """Write every library. They are compiled side by side: other programs rarely keep the other cores busy by then.
 
     Raises:
         CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine
             does not compute in this precision.
     """
-    for one in instruction_sets(precision):
-        (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one))
+    chosen = instruction_sets(precision)
+    compiler = cpp_compiler.compiler()
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        compiled = pool.map(lambda one: _library(compiler, SOURCE, one), chosen)
+        for one, library in zip(chosen, compiled, strict=True):
+            (directory / one.library).write_bytes(library)
 
 
 def is_built(directory: Path) -> bool:
