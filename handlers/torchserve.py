@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from .metrics import BatchMetrics, Metric
 from .open_service import open_service
 from .responses import RawResponse, http_headers
 from .service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
+from .torchserve_messages import read_in_blocks
 from .torchserve_metrics import DeclaredMetric, MetricReporter, declared_units
 from .torchserve_settings import max_response_bytes, read_server_properties
 
@@ -65,6 +67,7 @@ def load(context: Context) -> Service:
         raise RuntimeError(f"TorchServe's context cannot be read: {type(error).__name__}: {error}") from error
     service = open_service(host)
     _collect_seldom()
+    _spare_each_batch()
     return service
 
 
@@ -76,6 +79,21 @@ def _collect_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+
+
+def _spare_each_batch() -> None:
+    """Let the worker read messages in blocks, and leave out the line that TorchServe logs for each batch.
+
+    Java wakes for each line, on a core that the model needs. The line of the batch's lengths tells the same.
+    """
+    messages = sys.modules.get("ts.protocol.otf_message_handler")
+    if messages is not None:
+        read_in_blocks(messages)
+    logging.getLogger().addFilter(_is_not_of_each_batch)
+
+
+def _is_not_of_each_batch(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Backend received inference at")
 
 
 def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:

@@ -69,7 +69,7 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library. They are compiled side by side: other programs rarely keep the other cores busy by then.
+    """Write every library; they are compiled side by side.
 
     Raises:
         CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine

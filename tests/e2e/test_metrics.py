@@ -112,6 +112,14 @@ def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) 
     while not re.search(r"MODEL_LOG - neuron_lstm lengths 9:2 31:1$", log.read_text(), re.MULTILINE):
         assert time.monotonic() < deadline, log.read_text()[-2000:]
         time.sleep(0.1)
+    assert "Backend received inference" not in log.read_text()
+
+
+def test_the_worker_reads_this_torchserves_messages_in_blocks(measured: TorchServe) -> None:
+    """A worker that could not says so in its log."""
+    assert post_json(measured.inference, "/predictions/scorer", [FRAME]).status == 200
+
+    assert "read one value at a time" not in (measured.log_file.parent / "model_log.log").read_text()
 
 
 def test_a_server_without_our_metrics_file_serves_all_the_same(server: TorchServe) -> None:

@@ -79,7 +79,7 @@ def test_a_short_call_that_varies_does_not_prolong_the_measurement() -> None:
 
 
 def test_a_program_that_takes_one_of_two_times_does_not_make_a_quiet_machine_look_busy() -> None:
-    """Its share of the time is too small to decide; with a larger share, the comparison counts as disturbed."""
+    """A small share of the time does not decide; with a larger one, the comparison counts as disturbed."""
     for share, is_undisturbed in ((8, True), (40, False)):
         machine = Machine()
         runs = iter(range(1000))
