@@ -260,28 +260,44 @@ def _onednn_lstm(
     return y, (h_n, c_n)
 
 
+@contextlib.contextmanager
+def _vectors_of(bits: int) -> Iterator[None]:
+    """Let inductor know only instruction sets with vectors of `bits`.
+
+    It would compile a test program for each kind of AVX-512 that this machine has, in every compiling process.
+    """
+    from torch._inductor import cpu_vec_isa
+
+    known = list(cpu_vec_isa.supported_vec_isa_list)
+    cpu_vec_isa.supported_vec_isa_list[:] = [isa for isa in known if isa.bit_width() == bits]
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    try:
+        yield
+    finally:
+        cpu_vec_isa.supported_vec_isa_list[:] = known
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+
+
 def _compile(program: ExportedProgram, package: Path, compiler: str) -> None:
     target = cpp_compiler.cpu_target()
-    torch._inductor.aoti_compile_and_package(
-        program,
-        package_path=str(package),
-        inductor_configs={
-            "aot_inductor.package_constants_in_so": False,
-            # Not even small ones, which would be embedded in the code: the program must stay refittable.
-            "always_keep_tensor_constants": True,
-            # They would go into a cache that is deleted, and into a directory that all processes share.
-            "aot_inductor.precompile_headers": False,
-            # The wrapper only calls the computations: half the compile time, two thirds of the size, not slower.
-            "aot_inductor.compile_wrapper_opt_level": "Os",
-            "cpp.cxx": compiler,
-            "cpp.march": target.isa,
-            "cpp.simdlen": target.vector_bits,
-            "cpp.vec_isa_ok": True,  # checked by cpp_compiler; inductor would run a probe for each instruction set
-            # As many threads as the worker is given, not as many as the packaging machine has.
-            "cpp.dynamic_threads": True,
-            "compile_threads": 1,
-        },
-    )
+    configs = {
+        "aot_inductor.package_constants_in_so": False,
+        # Not even small ones, which would be embedded in the code: the program must stay refittable.
+        "always_keep_tensor_constants": True,
+        # They would go into a cache that is deleted, and into a directory that all processes share.
+        "aot_inductor.precompile_headers": False,
+        # The wrapper only calls the computations: half the compile time, two thirds of the size, not slower.
+        "aot_inductor.compile_wrapper_opt_level": "Os",
+        "cpp.cxx": compiler,
+        "cpp.march": target.isa,
+        "cpp.simdlen": target.vector_bits,
+        "cpp.vec_isa_ok": True,  # checked by cpp_compiler; inductor would run a test program for each instruction set
+        # As many threads as the worker is given, not as many as the packaging machine has.
+        "cpp.dynamic_threads": True,
+        "compile_threads": 1,
+    }
+    with _vectors_of(target.vector_bits):
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
 
 
 def _unpack(package: Path, directory: Path) -> None:

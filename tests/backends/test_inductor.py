@@ -30,9 +30,16 @@ def module() -> Recurrent:
 
 @pytest.fixture(scope="module")
 def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program for BATCH x TIME."""
-    target = tmp_path_factory.mktemp("gru")
-    Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), target)
+    """The program for BATCH x TIME; the compiler's commands are in the file `commands` beside the folder."""
+    folder = tmp_path_factory.mktemp("gru")
+    compiler = folder / "logging-g++"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {folder}/commands\nexec {cpp_compiler.compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    target = folder / "program"
+    target.mkdir()
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("CXX", str(compiler))
+        Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), target)
     return target
 
 
@@ -136,6 +143,15 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Inductor().load(directory, module.state_dict(), HOST, 1)
+
+
+def test_nothing_is_compiled_for_other_instruction_sets(directory: Path) -> None:
+    """Each test program of inductor takes a second of every process that compiles."""
+    commands = (directory.parent / "commands").read_text()
+
+    assert cpp_compiler.cpu_target().isa in commands
+    assert "avx512" not in commands
+    assert "amx" not in commands
 
 
 def test_the_library_is_stripped(directory: Path) -> None:
