@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import warm_archiver
+
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 
 BIN = Path(sys.executable).parent
 
@@ -103,6 +105,10 @@ class Project:
         return {str(path) for root in (self.folder, self.temporary) for path in root.rglob("*")}
 
 
+Packaged = tuple[int, str, str]
+Package = Callable[..., Packaged]
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A folder ready to be packaged with the eager engine, which takes no time to compile."""
@@ -114,6 +120,24 @@ def project(tmp_path: Path) -> Project:
     save_weights(made)
     made.configure()
     return made
+
+
+@pytest.fixture
+def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
+    """The commands, run in this process in the user's folder: exit code, standard output and error."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+
+    def run(*more: str) -> Packaged:
+        words = [word for word in more if word != "--json"]
+        flags = model_archiver.parse(
+            [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *words]
+        )
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
+        return code, *capfd.readouterr()
+
+    return run
 
 
 def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:

@@ -9,113 +9,32 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from archiving import Source, archived, write_source
 from one_partition import id_in_partition
-from redis_cluster import LocalCluster, running_cluster
-from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, assert_close, assert_refused, get, post
-from served_models import NATIVE, SCORER
-from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.sessions.ids import store_key
 from torchserve_neuron_lstm.sessions.partitions import hash_slot, partition_tags
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
+
+from .streaming_server import Streaming, streaming_server
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12
 """Rounds of simultaneous requests."""
 RECOVERY_SECONDS = 20
 
-BLOCK = """
-inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
-lengths: lengths
-outputs: [scores]
-buckets: {{batch: [1, 8], length: [16]}}
-backend: {backend}
-streaming: {streaming}
-"""
-
-
-@dataclass(frozen=True)
-class Streaming:
-    """A server with a model of each store."""
-
-    server: TorchServe
-    source: Source
-    sessions: Path
-    """The folder of the store on disk."""
-    redis: RedisServer
-    cluster: LocalCluster
-
-    def send(self, model: str, body: object = None, **headers: object) -> Reply:
-        """Send a chunk as JSON, or no body; headers by their last word: `id`, `start`, `end`, `step`, `token`."""
-        named = {f"ts_request_sequence_{word}": str(value) for word, value in headers.items()}
-        content = b"" if body is None else json.dumps(body).encode()
-        return post(self.server.inference, f"/predictions/{model}", content, {**JSON, **named})
-
-    def eager(self, frames: torch.Tensor) -> torch.Tensor:
-        """The answer to the whole sequence [T, 3] at once: [T, 4]."""
-        with torch.inference_mode():
-            scores: torch.Tensor = self.source.model(frames[None], torch.tensor([len(frames)]))[0]
-        return scores
-
-
-KEPT = ("--appendonly", "yes", "--appendfsync", "always")
-"""With a weaker setting, a killed server may lose a write that it has confirmed."""
-
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three servers that share the sessions of a model."""
-    (program, *_) = server_programs().values()
-    with running_cluster(program, tmp_path_factory.mktemp("cluster"), *KEPT) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def streaming(tmp_path_factory: pytest.TempPathFactory, cluster: LocalCluster) -> Iterator[Streaming]:
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     """The scorer with every store, and with another engine, on one TorchServe."""
-    folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
-    (program, *_) = server_programs().values()
-    redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *KEPT)
-    settings = {
-        "disk": "{}",
-        "native": "{}",
-        "few": "{max_sessions: 2}",
-        "client": "{store: client}",
-        "redis": f"{{store: redis, redis: {{url: '{redis.url}'}}}}",
-        "cluster": f"{{store: redis, redis: {{url: '{cluster.url}', cluster: true}}}}",
-    }
-    sources = {
-        name: write_source(
-            work / name,
-            SCORER,
-            BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime"),
-        )
-        for name, block in settings.items()
-    }
-    config = sources["disk"].folder / "model-config.yaml"
-    config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
-    with ThreadPoolExecutor(2) as packagers:
-        list(packagers.map(lambda name: archived(sources[name], name, folder), sources))
-    sessions = work / "sessions"
-    with (
-        running(redis),
-        serving(
-            folder,
-            {name: f"{name}.mar" for name in sources},
-            environment={"NEURON_LSTM_SESSIONS": str(sessions), "OMP_WAIT_POLICY": "passive"},
-        ) as server,
-    ):
-        yield Streaming(server, sources["disk"], sessions, redis, cluster)
+    with streaming_server(tmp_path_factory) as running:
+        yield running
 
 
 def draw(length: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Fixtures: the stores on which the protocol is tested."""
+"""Fixtures: the stores on which the protocol is tested, and clusters of Redis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from memory_store import Clock, MemoryStore
@@ -18,6 +18,8 @@ from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Store
+
+from .cluster_stores import LIMITS, MakeStore
 
 PROGRAMS = server_programs()
 
@@ -58,6 +60,41 @@ def limited_places(places: Places) -> Places:
     On a cluster, where they hold for each partition, one partition is used.
     """
     return lambda: _in_one_partition(places())
+
+
+@pytest.fixture(params=PROGRAMS, scope="module")
+def shared_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three servers that every test leaves as they were."""
+    with running_cluster(PROGRAMS[request.param], tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(shared_cluster: LocalCluster) -> LocalCluster:
+    """The three servers, without keys."""
+    shared_cluster.flush()
+    return shared_cluster
+
+
+@pytest.fixture(params=PROGRAMS)
+def replicated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
+    """Three servers with a replica each, for one test."""
+    with running_cluster(PROGRAMS[request.param], tmp_path, replicas=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def store_on() -> Iterator[MakeStore]:
+    """A function that makes a store for a cluster's address with some settings. It is closed in the end."""
+    with ExitStack() as opened:
+
+        def make(url: str, clock: Clock | None = None, limits: Limits = LIMITS, **settings: Any) -> RedisStore:
+            given = {"timeout_seconds": 30.0, "cluster": True} | settings  # a busy machine is slow now and then
+            store = RedisStore(RedisSettings(url, **given), "tagger", limits, clock)
+            opened.callback(store.close)
+            return store
+
+        yield make
 
 
 def _in_one_partition(place: Place) -> Place:

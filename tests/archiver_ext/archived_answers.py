@@ -1,0 +1,56 @@
+"""Unpacked archives of the tiny model, and their answers beside those of the model."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+
+from .conftest import Project
+
+
+def unpacked(archive: Path, into: Path) -> Path:
+    """An archive, unpacked as on a host."""
+    if archive.is_dir():
+        return archive
+    if archive.suffix == ".mar":
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(into)
+        return into
+    with tarfile.open(archive) as tar:
+        tar.extractall(into, filter="data")
+    return into / "tiny"
+
+
+def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
+    """The answers of an unpacked archive to a batch of sequences of these lengths."""
+    variants = load_archive(folder, threads=1)
+    return variants.run_plan(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)[0]
+
+
+def sequence(length: int) -> torch.Tensor:
+    """Some ids."""
+    return (torch.arange(length) * 7 + length) % 11
+
+
+def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
+    """The answers of the user's model to each sequence alone."""
+    names: dict[str, type[torch.nn.Module]] = {}
+    exec((project.folder / "model.py").read_text(), names)
+    weights = torch.load(project.folder / "weights.pt")
+    model = names["Tiny"](weights["lstm.weight_hh_l0"].shape[1])
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        both = [model.eval()(sequence(length)[None], torch.tensor([length])) for length in lengths]
+    return [(logits[0], final[0]) for logits, final in both]
+
+
+def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
+    """Check that an unpacked archive answers a batch as the user's model answers each sequence alone."""
+    for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,231 @@
+"""Each engine packages the tiny model in its own way, and `auto` keeps the fastest."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import odd_engines
+import pytest
+import torch
+from rich.console import Console
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands.inspect import print_manifest
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
+
+from .archived_answers import answers, check_answers, unpacked
+from .conftest import MODEL, Package, Project, save_weights
+
+
+def test_an_engine_of_another_distribution_serves_by_name(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is compiled, verified and measured like our own; the archive holds none of our engines."""
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="good")
+
+    code, output, error = package("--json")
+
+    assert code == 0, error
+    (engine,) = json.loads(output)["engines"]
+    assert engine["backend"] == "good"
+    pieces, ends = [[1, 2], [1, 4], [2, 2], [2, 4]], [[1, 1], [2, 1]]
+    programs = [(program["part"], program["bucket"]) for program in engine["programs"]]
+    assert sorted(programs) == [*(("chunk", bucket) for bucket in pieces), *(("head", bucket) for bucket in ends)]
+    assert len(engine["variants"]) == len(pieces)
+
+
+def test_a_simulated_engine_is_told_by_its_compilers_estimates(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Plans, table and `inspect` use the compiler's estimates.
+
+    The time of a simulation says nothing about the device.
+    """
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="simulated")
+
+    code, output, error = package("--json")
+    outcome = json.loads(output)
+    console = Console(record=True, width=200, file=io.StringIO())
+    calibrated = cli.main(["calibrate", outcome["archive"]])
+    manifest = json.loads(ArchiveReader(Path(outcome["archive"])).manifest_json())
+    print_manifest(manifest, console)
+
+    assert code == 0, error
+    assert calibrated == 1
+    assert outcome["simulation"] == "simulated by this processor: there is no such device"
+    assert [one["estimate_us"] for one in outcome["engines"][0]["variants"]] == [2.5, 2.5, 5.0, 5.0]
+    assert [one["milliseconds"] for one in outcome["engines"][0]["variants"]] == [0.0025, 0.0025, 0.005, 0.005]
+    assert (manifest["kind"], manifest["kind_reason"]) == ("sequence", "its device has no memory")
+    assert [variant["estimate_us"] for variant in manifest["variants"]] == [2.5, 2.5, 5.0, 5.0]
+    (row,) = (line.split("│") for line in console.export_text().splitlines() if "2 x 4" in line)
+    assert row[3].strip() == ""
+    assert row[6].strip() == "5.00"
+
+
+def test_auto_goes_on_without_a_compiler_and_says_so(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines that need a compiler are reported with the package to install; another engine is kept."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    project.configure(backend="auto")
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert "native was rejected: there is no C++ compiler no-such-compiler" in output
+    assert "inductor was rejected: there is no C++ compiler no-such-compiler" in output
+    assert "onnxruntime is packaged" in output
+
+
+@pytest.mark.timeout(300)
+def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """Engines are tried in chunks or over whole sequences, and all are measured.
+
+    The archive holds only the fastest, and the report says so.
+    """
+    project.configure(backend="auto", batch=[2], length=[4])
+
+    code, output, error = package("--json")
+
+    assert code == 0, error
+    told = json.loads(output)
+    kept, *others = told["engines"]
+    found = {one["backend"]: sorted({program["part"] for program in one["programs"]}) for one in told["engines"]}
+    assert found == {"native": ["sequence"], "inductor": ["chunk", "head"], "onnxruntime": ["chunk", "head"]}
+    assert kept["total_ms"] <= min(other["total_ms"] for other in others)
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert manifest.backend == told["backend"] == kept["backend"]
+    assert [path.name for path in (folder / "programs").iterdir()] == [kept["backend"]]
+    assert {variant.part for variant in manifest.variants} == set(found[kept["backend"]])
+    whole = kept["backend"] == "native"
+    assert manifest.kind == told["runs_as"] == ("sequence" if whole else "chunk")
+    assert manifest.kind_reason == told["runs_reason"]
+    assert manifest.kind_reason.startswith("native stops each row" if whole else "each chunk of time passes")
+    assert (len(manifest.padding_costs) > 0) == whole
+
+
+@pytest.mark.timeout(300)
+def test_a_native_archive_runs_whole_sequences_of_any_length(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """Whole sequences are used although the model can be chunked; the archive holds no other engine.
+
+    The report, the manifest and `inspect` give the reason.
+    """
+    project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
+    said = "native stops each row at its own end, so chunked execution would save nothing"
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert f"runs as sequence: {said}" in output
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
+    assert manifest.kind_reason == said
+    assert {variant.directory for variant in manifest.variants} == {"programs/native/sequence/any"}
+    assert {cost.bucket for cost in manifest.padding_costs} == {cost.bucket for cost in manifest.costs}
+    engines = {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
+    assert {"native", "module_program.py"} <= engines
+    assert not {"inductor.py", "onnxruntime.py", "vollo"} & engines
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_manifest(json.loads((folder / "variants.json").read_text()), console)
+    assert f"runs as     sequence: {said}" in console.export_text()
+    for lengths in ([1], [50], [9, 9], [31, 2, 50, 7, 7, 1, 12, 3, 44]):
+        check_answers(project, folder, lengths)
+    with pytest.raises(SequenceTooLong, match="51 timesteps"):
+        answers(folder, [51])
+
+
+@pytest.mark.timeout(400)
+def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """The archive stays below 1.2 times the weights plus 450 KB for each program.
+
+    A long sequence takes as many buckets as it needs.
+    """
+    hidden, length = 300, [3, 5]
+    save_weights(project, hidden=hidden)
+    project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
+
+    code, output, error = package("--archive-format", "zip-store")
+
+    assert code == 0, error
+    assert "runs as chunk" in output
+    weights = (project.folder / "weights.pt").stat().st_size
+    size = (project.folder / "tiny.mar").stat().st_size
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert size <= 1.2 * weights + 450 * 1024 * len(manifest.variants)
+    assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "grid", 17)
+    assert {variant.directory for variant in manifest.variants} == {
+        "programs/inductor/chunk/b2_t3",
+        "programs/inductor/chunk/b2_t5",
+        "programs/inductor/head/b2_t1",
+    }
+    for lengths in ([1], [17], [3, 3], [4, 11, 17, 1, 6]):
+        check_answers(project, folder, lengths)
+
+
+def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """One program for chunks and one for heads serve all lengths up to the longest."""
+    project.configure(backend="onnxruntime", longest=50)
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert "runs as chunk: each chunk of time passes lstm.h, lstm.c to the next" in output
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "any", 50)
+    assert {variant.directory for variant in manifest.variants} == {
+        "programs/onnxruntime/chunk/any",
+        "programs/onnxruntime/head/any",
+    }
+    assert {cost.part for cost in manifest.costs} == {"chunk", "head"}
+    for lengths in ([1], [50], [9, 9], [31, 2, 50, 7, 7, 1, 12]):
+        check_answers(project, folder, lengths)
+    with pytest.raises(SequenceTooLong, match="51 timesteps"):
+        answers(folder, [51])
+
+
+def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
+    """The line that needs the whole sequence is in the report and in the archive."""
+    text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
+    text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
+    (project.folder / "model.py").write_text(text)
+    names: dict[str, type[torch.nn.Module]] = {}
+    exec(text, names)
+    torch.manual_seed(0)
+    torch.save(names["Tiny"]().state_dict(), project.folder / "weights.pt")
+    project.configure(longest=30)
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert re.search(
+        r"runs as sequence: the recurrence is bidirectional \(at model\.py:\d+: .*self\.lstm\(packed\)", output
+    )
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
+    assert manifest.kind_reason in output
+    for lengths in ([1], [30], [17, 2, 30, 7, 7]):
+        check_answers(project, folder, lengths)

@@ -1,0 +1,221 @@
+"""A packaging that fails or is stopped gives the reason, and leaves no file."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import odd_engines
+import pytest
+
+from .conftest import BIN, MODEL, Package, Project, save_weights
+
+
+def no_config(project: Project) -> list[str]:
+    """Name a config file that does not exist."""
+    (project.folder / "model-config.yaml").unlink()
+    return []
+
+
+def bad_config(project: Project) -> list[str]:
+    """Write a key that TorchServe would ignore, and an empty one."""
+    (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {}\n")
+    return []
+
+
+def packed_answer(project: Project) -> list[str]:
+    """Write a model that returns packed data."""
+    (project.folder / "model.py").write_text(MODEL.replace("self.head(answers), state[-1]", "packed.data"))
+    return []
+
+
+def other_weights(project: Project) -> list[str]:
+    """Save a state dict of a larger model."""
+    save_weights(project, hidden=7)
+    return []
+
+
+def taken_name(project: Project) -> list[str]:
+    """Add an extra file with the name of our manifest."""
+    (project.folder / "variants.json").write_text("{}")
+    return ["--extra-files", "variants.json"]
+
+
+def same_name_twice(project: Project) -> list[str]:
+    """Add an extra file with the name of the model's file."""
+    (project.folder / "more").mkdir()
+    (project.folder / "more" / "model.py").write_text("# another")
+    return ["--extra-files", "more"]
+
+
+FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
+    (no_config, "there is no file model-config.yaml"),
+    (bad_config, "model-config.yaml:1: batchSize"),
+    (packed_answer, "model.py:"),
+    (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
+    (taken_name, "variants.json would replace a file"),
+    (same_name_twice, "model.py: another file of that name"),
+    (lambda project: ["--extra-files", "nowhere.txt"], "nowhere.txt"),
+    (lambda project: ["--requirements-file", "nowhere.txt"], "there is no file nowhere.txt"),
+    (lambda project: ["--export-path", "nowhere"], "nowhere is not a directory"),
+    (lambda project: ["--model-name", "a/b"], "special characters"),
+    (lambda project: ["--runtime", "LSP"], "--runtime LSP"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), FAILURES, ids=[complaint for _, complaint in FAILURES])
+def test_a_refusal_is_one_message_and_leaves_nothing(
+    project: Project, package: Package, spoil: Callable[[Project], list[str]], complaint: str
+) -> None:
+    """Errors in the user's files give no traceback, no archive, and no other file."""
+    more = spoil(project)
+    before = project.listing()
+
+    code, output, error = package(*more)
+
+    assert (code, output) == (1, "")
+    assert complaint in error
+    assert error.count("error:") == 1
+    assert "Traceback" not in error
+    assert project.listing() == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        ("refuses", r"refuses (?:chunk|head) (\d x \d): no \1 here"),
+        ("raises", "ValueError: something odd"),
+        ("dies", "ended by SIGABRT"),
+        ("unusable", "no such chip here; buy one"),
+        ("absent", "there is no backend 'absent'"),
+        ("wrong", "in 2 of 4 buckets"),
+    ],
+)
+def test_a_named_engine_that_fails_stops_the_packaging(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
+) -> None:
+    """A third-party engine that fails is named, and no file remains."""
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend=engine)
+    before = project.listing()
+
+    code, output, error = package()
+
+    assert (code, output) == (1, "")
+    assert re.search(complaint, error)
+    assert project.listing() == before
+
+
+def test_a_wrong_result_is_reported_for_every_bucket(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The table of errors names bucket, result, error and output."""
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="wrong")
+
+    _, _, error = package()
+
+    rows = [line.split() for line in error.splitlines() if line.startswith("  ") and " x " in line]
+    assert [(row[:3], row[3]) for row in rows] == [
+        (["1", "x", "2"], "passed"),
+        (["1", "x", "4"], "passed"),
+        (["2", "x", "2"], "failed"),
+        (["2", "x", "4"], "failed"),
+    ]
+    # the carry is wrong too, so that a second chunk has a larger error than the first
+    assert 0.00999 <= float(rows[2][4]) < 0.1
+
+
+def test_an_unexpected_error_is_shown_with_its_traceback(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected error is shown with its traceback and the place to report it, and leaves no file."""
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
+    before = project.listing()
+
+    code, _, error = package()
+
+    assert code == 1
+    assert "Traceback" in error
+    assert "This is a bug" in error
+    assert project.listing() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
+    """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
+    project.configure(backend="slow")
+    pids = tmp_path / "pids"
+    before = project.listing()
+    with stopped_while_compiling(project, tmp_path, pids, number) as process:
+        _, error = process.communicate(timeout=30)
+
+    assert process.returncode == 128 + number
+    assert error.strip().endswith(f"stopped by {number.name}; no file was written")
+    assert project.listing() == before
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            _until_gone(pid)
+
+
+def stopped_while_compiling(
+    project: Project, folder: Path, pids: Path, number: signal.Signals
+) -> subprocess.Popen[str]:
+    """The standard command, sent a signal as soon as a compiler runs.
+
+    Compilers write their process ids to `pids`.
+    """
+    command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
+    env = project.environment(PYTHONPATH=odd_engines.install(folder / "site"), SLOW_PIDS=str(pids))
+    process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 90
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(number)
+    return process
+
+
+def _until_gone(pid: int) -> None:
+    """Raise ProcessLookupError once the process does not exist; a zombie counts as existing for a while."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        os.kill(pid, 0)
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            raise ProcessLookupError
+        time.sleep(0.05)
+
+
+def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
+    """The command survives a crash of compiled code."""
+    project.configure(backend="crashes")
+    before = project.listing()
+
+    done = project.archive(PYTHONPATH=odd_engines.install(tmp_path / "site"))
+
+    assert done.returncode == 1
+    assert "error: the process was ended by SIGSEGV while packaging" in done.stderr
+    assert project.listing() == before
+
+
+def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
+    """Even SIGKILL, which permits no cleanup, leaves no archive and no process that would write one."""
+    project.configure(backend="slow")
+    pids = tmp_path / "pids"
+    with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:
+        process.communicate(timeout=30)
+
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            _until_gone(pid)
+    assert not (project.folder / "tiny.mar").exists()

@@ -1,0 +1,225 @@
+"""A manifest, the bytes of its `variants.json`, and the message for a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, TensorSpec
+from torchserve_neuron_lstm.config.manifest import (
+    Manifest,
+    ManifestError,
+    MeasuredCost,
+    MeasuredError,
+    RequiredPackage,
+    Variant,
+    read_manifest,
+)
+
+EXAMPLE = Manifest(
+    backend="inductor",
+    requires=(RequiredPackage("torch", "torch", "2.13.0"),),
+    host={"machine": "x86_64", "isa": "avx512"},
+    inputs=(TensorSpec("ids", "int64", ("batch", "time"), 0, 256),),
+    takes_lengths=True,
+    outputs=(TensorSpec("logits", "float32", ("batch", "time", 9)),),
+    padding="masked",
+    padding_reason="the model takes lengths",
+    overflow="reject",
+    kind="chunk",
+    kind_reason="each chunk of time passes lstm.h, amax to the next",
+    carried=(
+        CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
+        CarriedValue(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
+    ),
+    grid=BucketGrid((1, 4), (16,)),
+    shapes="grid",
+    longest=40,
+    variants=(
+        Variant("chunk", Bucket(1, 16), "programs/inductor/chunk/b1_t16"),
+        Variant("chunk", Bucket(4, 16), "programs/inductor/chunk/b4_t16", 6.5),
+    ),
+    checks=(MeasuredError(Bucket(1, 16), 1e-07), MeasuredError(Bucket(4, 16), 0.0)),
+    costs=(MeasuredCost("chunk", Bucket(1, 16), 0.5), MeasuredCost("chunk", Bucket(4, 16), 1.25)),
+    weights="weights.pt",
+    constants=None,
+    codec="my_codec:TextCodec",
+    threads=None,
+    files={"weights.pt": "ab", "model.py": "cd"},
+    produced_by={"torch": "2.13.0", "torchserve-neuron-lstm": "0.1.0"},
+)
+
+
+GOLDEN = """\
+{
+  "format": 5,
+  "backend": "inductor",
+  "requires": [
+    {
+      "distribution": "torch",
+      "module": "torch",
+      "version": "2.13.0"
+    }
+  ],
+  "host": {
+    "isa": "avx512",
+    "machine": "x86_64"
+  },
+  "inputs": [
+    {
+      "name": "ids",
+      "dtype": "int64",
+      "shape": [
+        "batch",
+        "time"
+      ],
+      "pad_value": 0,
+      "vocabulary": 256
+    }
+  ],
+  "takes_lengths": true,
+  "outputs": [
+    {
+      "name": "logits",
+      "dtype": "float32",
+      "shape": [
+        "batch",
+        "time",
+        9
+      ],
+      "pad_value": 0,
+      "vocabulary": null
+    }
+  ],
+  "padding": "masked",
+  "padding_reason": "the model takes lengths",
+  "overflow": "reject",
+  "kind": "chunk",
+  "kind_reason": "each chunk of time passes lstm.h, amax to the next",
+  "carried": [
+    {
+      "spec": {
+        "name": "lstm.h",
+        "dtype": "float32",
+        "shape": [
+          "batch",
+          1,
+          7
+        ],
+        "pad_value": 0,
+        "vocabulary": null
+      },
+      "fill": 0.0
+    },
+    {
+      "spec": {
+        "name": "amax",
+        "dtype": "float32",
+        "shape": [
+          "batch",
+          7
+        ],
+        "pad_value": 0,
+        "vocabulary": null
+      },
+      "fill": "-inf"
+    }
+  ],
+  "grid": {
+    "batches": [
+      1,
+      4
+    ],
+    "lengths": [
+      16
+    ]
+  },
+  "shapes": "grid",
+  "longest": 40,
+  "variants": [
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "directory": "programs/inductor/chunk/b1_t16",
+      "estimate_us": null
+    },
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "directory": "programs/inductor/chunk/b4_t16",
+      "estimate_us": 6.5
+    }
+  ],
+  "checks": [
+    {
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "max_error": 1e-07
+    },
+    {
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "max_error": 0.0
+    }
+  ],
+  "costs": [
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "milliseconds": 0.5
+    },
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "milliseconds": 1.25
+    }
+  ],
+  "padding_costs": [],
+  "weights": "weights.pt",
+  "constants": null,
+  "codec": "my_codec:TextCodec",
+  "kernel": null,
+  "placement": null,
+  "threads": null,
+  "streaming": null,
+  "precision": "float32",
+  "tolerance": {
+    "atol": 1e-05,
+    "rtol": 1e-05
+  },
+  "produced_by": {
+    "torch": "2.13.0",
+    "torchserve-neuron-lstm": "0.1.0"
+  },
+  "files": {
+    "model.py": "cd",
+    "weights.pt": "ab"
+  }
+}
+"""
+
+
+def refusal(directory: Path, text: str) -> str:
+    """The message for a manifest with this text."""
+    (directory / "variants.json").write_text(text)
+    with pytest.raises(RuntimeError) as refused:
+        read_manifest(directory)
+    assert isinstance(refused.value, ManifestError)
+    return str(refused.value)

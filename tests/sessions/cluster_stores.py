@@ -1,0 +1,38 @@
+"""Stores on a cluster, and a session in each of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from one_partition import id_in_partition
+from redis_cluster import LocalCluster
+from redis_server import RedisServer
+from store_calls import stored
+
+from torchserve_neuron_lstm.sessions.partitions import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError
+
+LIMITS = Limits(sessions=16_000, bytes=100_000_000, idle_seconds=900.0)
+NAMES = [id_in_partition("session", "tagger", partition) for partition in range(PARTITIONS)]
+"""A session of each partition."""
+TAGS = partition_tags("tagger")
+MakeStore = Callable[..., RedisStore]
+
+
+def write(store: RedisStore, record: bytes, names: Sequence[str] = NAMES) -> list[object]:
+    """Write a record of each session in the place of the stored one."""
+    found = [stored(store, name) for name in names]
+    changes = [RecordUpdate(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
+    return [*store.write(changes)]
+
+
+def errors(found: Sequence[object]) -> list[int]:
+    """The partitions whose session has an error."""
+    return [number for number, one in enumerate(found) if isinstance(one, StoreUnavailableError)]
+
+
+def partitions_of(cluster: LocalCluster, server: RedisServer) -> list[int]:
+    """The partitions that a server has."""
+    return [number for number, tag in enumerate(TAGS) if cluster.owner(hash_slot(tag)) is server]

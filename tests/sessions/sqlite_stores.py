@@ -1,0 +1,44 @@
+"""Stores of one model on disk, their reads and writes, and a process that writes beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
+
+LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+WRITER = Path(__file__).with_name("sqlite_writer.py")
+
+
+def store_in(directory: Path) -> SqliteStore:
+    """A store of one model."""
+    return SqliteStore(directory, "tagger", LIMITS)
+
+
+def write(store: SqliteStore, name: str, record: bytes) -> None:
+    """Write a record in the place of the stored one."""
+    (found,) = store.read([name])
+    assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
+
+
+def read(store: SqliteStore, name: str) -> bytes | None:
+    """The stored record."""
+    (found,) = store.read([name])
+    return found and found.record
+
+
+@contextmanager
+def writer(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A separate process that writes and reports its writes; it is killed in the end."""
+    command = [sys.executable, str(WRITER), str(directory), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

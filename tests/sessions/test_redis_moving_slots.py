@@ -1,0 +1,135 @@
+"""Slots of a cluster that move while their sessions are used."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from memory_store import Clock
+from one_partition import id_in_partition
+from redis_cluster import LocalCluster, ask
+from store_calls import begin, records, revision
+
+from torchserve_neuron_lstm.sessions.ids import store_key
+from torchserve_neuron_lstm.sessions.partitions import hash_slot
+from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
+
+from .cluster_stores import NAMES, TAGS, MakeStore, errors, write
+
+
+def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:
+    """Requests come before, while and after its keys move: they wait, or are repeated."""
+    store = store_on(cluster.url, limits=Limits(1_000_000, 10**9, 900.0))
+    slot = hash_slot(TAGS[3])
+    names = [id_in_partition(f"moves {number}", "tagger", 3) for number in range(300)]
+    begin(store, *names, record=b"0")
+    source = cluster.owner(slot)
+    for target in (next(one for one in cluster.primaries if one is not source), source):
+        count = int(records(store.read(names[:1]))[0] or b"0")
+        problems: list[object] = []
+        is_over = threading.Event()
+
+        def increment(began: int = count, problems: list[object] = problems, over: threading.Event = is_over) -> None:
+            number = began
+            while not over.is_set() or number < began + 3:
+                number += 1
+                problems += [one for one in write(store, b"%d" % number, names[:8]) if one != Written()]
+            problems += [one for one in records(store.read(names[:8])) if one != b"%d" % number]
+
+        writer = threading.Thread(target=increment)
+        writer.start()
+        move = cluster.begin_move(slot, target)
+        while move.move_keys(20):
+            time.sleep(0.01)
+        move.finish()
+        is_over.set()
+        writer.join()
+        assert problems == []
+        assert records(store.read(names[8:])) == [b"0"] * 292
+        assert cluster.owner(slot) is target
+    assert store.totals()[0] == 300
+
+
+def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, store_on: MakeStore) -> None:
+    """Sessions of other partitions go on; its own are refused until it has moved, and then go on too."""
+    store = store_on(cluster.url, timeout_seconds=0.5)
+    write(store, b"record")
+    slot = hash_slot(TAGS[3])
+    source = cluster.owner(slot)
+    target = next(one for one in cluster.primaries if one is not source)
+    changes = [RecordUpdate(name, b"next", revision(store, name)) for name in NAMES]
+    new = [RecordUpdate(id_in_partition("new", "tagger", number), b"new", None) for number in range(PARTITIONS)]
+    move = cluster.begin_move(slot, target)
+    move.move_keys(1)
+
+    outcomes = store.write(new)
+
+    move.finish()
+    assert errors(outcomes) == [3]
+    assert outcomes.count(Written()) == PARTITIONS - 1
+    patient = store_on(cluster.url)
+    assert patient.write(changes) == [Written()] * PARTITIONS
+    assert patient.write([new[3]]) == [Written()]
+    cluster.begin_move(slot, source).finish()
+
+
+@pytest.mark.parametrize("first", ["open", "record", "sizes"])
+def test_no_session_is_missing_while_its_slot_moves(cluster: LocalCluster, store_on: MakeStore, first: str) -> None:
+    """Its keys are on two servers, in any order: it is read as it is, or the request is refused."""
+    store = store_on(cluster.url, timeout_seconds=0.2)
+    write(store, b"record")
+    slot = hash_slot(TAGS[3])
+    source = cluster.owner(slot)
+    target = next(one for one in cluster.primaries if one is not source)
+    move = cluster.begin_move(slot, target)
+    keys = sorted(ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 9), key=lambda key: first.encode() not in key)
+    found = []
+    for key in keys:
+        move.move_key(key)
+        found.append(store.read(NAMES)[3])
+        time.sleep(0.2)
+    move.finish()
+
+    assert len(keys) == 3
+    assert all(isinstance(one, StoreUnavailableError) or records([one]) == [b"record"] for one in found)
+    assert records(store_on(cluster.url).read(NAMES)) == [b"record"] * PARTITIONS
+    cluster.begin_move(slot, source).finish()
+
+
+def test_sessions_that_expire_while_their_slot_moves_are_counted_right(
+    cluster: LocalCluster, store_on: MakeStore
+) -> None:
+    """A server ends the script that would remove a record which has moved; nothing is removed by half."""
+    clock, tag = Clock(), TAGS[3]
+    store = store_on(cluster.url, clock, Limits(16_000, 10**8, 900.0, client_sessions=1600), timeout_seconds=0.5)
+    old, new, ended, other = (id_in_partition(name, "tagger", 3) for name in ("old", "new", "ended", "other"))
+    more = [id_in_partition(f"{number}", "tagger", 3) for number in range(9)]
+    assert store.write([RecordUpdate(name, bytes(100), None, client="c") for name in (old, *more)]) == [Written()] * 10
+    clock.now += 880
+    starts = [
+        RecordUpdate(new, b"", None, client="c"),
+        RecordUpdate(ended, b"", None, ended=True),
+        RecordUpdate(other, b"", None, unconfirmed=True),
+    ]
+    assert store.write(starts) == [Written()] * 3  # so that every key of the partition is there
+    clock.now += 30
+    slot, seen = hash_slot(tag), revision(store, new)
+    source = cluster.owner(slot)
+    target = next(one for one in cluster.primaries if one is not source)
+    move = cluster.begin_move(slot, target)
+    move.move_key(f"neuron-lstm:{{{tag}}}:record:{store_key(old, 'tagger').hex()}")
+    with pytest.raises(StoreUnavailableError, match="non local key"):
+        store.write([RecordUpdate(new, b"next", seen)])
+    move.finish()
+    time.sleep(0.5)
+
+    assert records(store.read([new])) == [b"next"]
+    clock.now += 2000
+    for number in range(3):
+        clock.now += 10
+        begin(store, id_in_partition(f"last {number}", "tagger", 3), record=b"")
+    assert store.totals()[:2] == (3, 0)
+    assert not ask(target, "HGETALL", f"neuron-lstm:{{{tag}}}:clients")
+    cluster.begin_move(slot, source).finish()

@@ -1,0 +1,284 @@
+"""The file of a session store: who can read it, and what happens when it is deleted or damaged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
+
+from .sqlite_stores import LIMITS, read, store_in, write, writer
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for an action of another process."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def files(directory: Path) -> dict[str, str]:
+    """The names and modes of the files."""
+    return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in directory.iterdir()}
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    """Set the umask for the context."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o777], ids=oct)
+def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
+    """This holds for any umask, also while the log exists."""
+    store = store_in(tmp_path / "sessions")
+    with umask(mask):
+        write(store, "a", b"record")
+
+    assert oct(stat.S_IMODE((tmp_path / "sessions").stat().st_mode)) == "0o700"
+    assert files(tmp_path / "sessions") == dict.fromkeys(
+        ("tagger.sessions", "tagger.sessions-wal", "tagger.sessions-shm"), "0o600"
+    )
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    """The file may be a copy."""
+    store = store_in(tmp_path)
+    write(store, "a", b"record")
+    store.close()
+    store.file.chmod(0o644)
+
+    assert read(store_in(tmp_path), "a") == b"record"
+    assert files(tmp_path)["tagger.sessions"] == "0o600"
+
+
+def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> None:
+    """Another user could replace our file. The message says what to do."""
+    tmp_path.chmod(0o1777)
+    with pytest.raises(StoreUnavailableError, match="where every user can write: name a new folder in it"):
+        store_in(tmp_path).read(["a"])
+
+    write(store_in(tmp_path / "sessions"), "a", b"record")
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """A link to a file and a link to a missing file are refused."""
+    for target in (tmp_path / "elsewhere", tmp_path / "tagger.txt"):
+        store_file(tmp_path, "tagger").unlink(missing_ok=True)
+        store_file(tmp_path, "tagger").symlink_to(target)
+        with pytest.raises(StoreUnavailableError, match="is not a regular file; move it away"):
+            store_in(tmp_path).read(["a"])
+        target.write_text("")
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+def test_neither_ids_nor_names_of_models_lead_out_of_the_folder(tmp_path: Path) -> None:
+    """A model's name is encoded in its file's name, and can be decoded."""
+    for model in ("../up", "a/b", "naïve 型", "100%"):
+        SqliteStore(tmp_path / "sessions", model, LIMITS).write([RecordUpdate("a", b"", None)])
+
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions"]
+    assert stored_models(tmp_path / "sessions") == ["../up", "100%", "a/b", "naïve 型"]
+    assert stored_models(tmp_path / "nowhere") == []
+
+
+def test_the_file_holds_no_id(tmp_path: Path) -> None:
+    """A copy of the file gives no session."""
+    store = store_in(tmp_path)
+    write(store, "the-id-of-somebody", b"the record of somebody")
+
+    everything = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"the record of somebody" in everything
+    assert b"the-id-of" not in everything
+
+
+def test_nothing_is_opened_before_the_first_call(tmp_path: Path) -> None:
+    """A server without sessions has no files for them."""
+    SqliteStore(tmp_path / "sessions", "tagger", LIMITS).close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
+    """The records are unchanged."""
+    store = store_in(tmp_path)
+    write(store, "a", b"record")
+    store.close()
+
+    assert list(files(tmp_path)) == ["tagger.sessions"]
+    assert read(store, "a") == b"record"
+
+
+def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
+    """All stores that have it open make one new file, with or without its companion files."""
+    for kept in ((), ("-wal",), ("-shm",), ("-wal", "-shm")):
+        first, second = store_in(tmp_path), store_in(tmp_path)
+        write(first, "a", b"before")
+        assert read(second, "a") == b"before"
+        for suffix in {"", "-wal", "-shm"} - set(kept):
+            first.file.with_name(first.file.name + suffix).unlink()
+
+        assert read(first, "a") is None
+        write(first, "b", b"after")
+        assert read(second, "a") is None
+        assert read(second, "b") == b"after"
+        write(second, "b", b"by the other")
+        assert read(first, "b") == b"by the other"
+        first.close()
+        second.close()
+        assert read(store_in(tmp_path), "b") == b"by the other"
+        first.file.unlink()
+
+
+def test_a_file_that_is_deleted_while_others_write_is_whole_when_made_anew(tmp_path: Path) -> None:
+    """Its companion files remain, and the other processes still have them open."""
+    with writer(tmp_path, "rounds", "0") as process:
+        assert process.stdout is not None
+        store = store_in(tmp_path)
+        process.stdout.readline()
+        for number in range(10):
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            store.file.unlink()
+            for name in range(20):
+                write(store, f"{number} {name}", bytes(6000))
+            process.send_signal(signal.SIGCONT)
+            wait_for(lambda: read(store, "0") is not None)
+            assert [read(store, f"{number} {name}") for name in range(20)] == [bytes(6000)] * 20
+    store.close()
+
+    connection = sqlite3.connect(store.file)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
+    """An example is a backup that is restored after the file and its companions were removed."""
+    store, other = store_in(tmp_path / "here"), store_in(tmp_path / "there")
+    write(store, "a", b"here")
+    write(other, "a", b"there")
+    other.close()
+    for path in store.file.parent.iterdir():
+        path.unlink()
+
+    other.file.rename(store.file)
+
+    assert read(store, "a") == b"there"
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00" * 50_000, b"no database " * 5000, b"SQLite format 3\x00" + b"\xff" * 20_000]
+)
+def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbage: bytes) -> None:
+    """To recover, move the file away, as the message says."""
+    store = store_in(tmp_path)
+    write(store, "a", b"record")
+    store.close()
+    store.file.write_bytes(garbage)
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match=r"the session store .*tagger\.sessions.*move it away"):
+            store.read(["a"])
+        with pytest.raises(StoreUnavailableError):
+            store.write([RecordUpdate("a", b"", None)])
+    assert store.file.read_bytes() == garbage
+    store.file.rename(tmp_path / "away")
+    write(store, "a", b"anew")
+    assert read(store, "a") == b"anew"
+
+
+def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
+    """The error appears when the overwritten part is read; no call fails in any other way."""
+    store = store_in(tmp_path)
+    for number in range(100):
+        write(store, f"{number}", bytes(6000))
+    store.close()
+    assert read(store, "0") is not None
+    with store.file.open("r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (store.file.stat().st_size - 8192))
+
+    readable = 0
+    for number in range(100):
+        with suppress(StoreUnavailableError):
+            read(store, f"{number}")
+            readable += 1
+    assert readable < 50
+    store.file.unlink()
+    write(store, "0", b"anew")
+
+
+def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    """A database of another program is not changed either."""
+    store = store_in(tmp_path)
+    for statement in ("PRAGMA user_version = 7", "CREATE TABLE something (x)"):
+        connection = sqlite3.connect(store.file)
+        connection.execute(statement)
+        connection.close()
+        before = store.file.read_bytes()
+        with pytest.raises(
+            StoreUnavailableError, match="was written by another version of this software; move it away"
+        ):
+            store.read(["a"])
+        assert store.file.read_bytes() == before
+        store.file.unlink()
+
+
+def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
+    """The store works after that file was removed."""
+    (tmp_path / "sessions").write_text("")
+    store = store_in(tmp_path / "sessions")
+    with pytest.raises(StoreUnavailableError, match="the server must be able to write to it and to its folder"):
+        store.read(["a"])
+    (tmp_path / "sessions").unlink()
+
+    write(store, "a", b"record")
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    """File systems limit the length of names."""
+    with pytest.raises(StoreUnavailableError, match="File name too long"):
+        SqliteStore(tmp_path, "x" * 300, LIMITS).read(["a"])
+
+
+def test_a_folder_that_cannot_be_written_to_is_told() -> None:
+    """A process without special rights cannot write; it can as soon as the folder permits it."""
+    # not below tmp_path, which other users cannot enter
+    with TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        with writer(Path(directory) / "sessions", "read-only") as process:
+            assert process.stdout is not None
+            lines = process.stdout.read().split("\n")
+            assert process.wait(60) == 0
+
+    assert "the server must be able to write to it and to its folder" in lines[0]
+    assert lines[1:] == ["written", ""]
+
+
+def test_nothing_is_remembered_of_a_file_that_another_has_replaced(tmp_path: Path) -> None:
+    """The new file has none of the records that this store wrote to the old one."""
+    store = store_in(tmp_path)
+    (outcome,) = store.write([RecordUpdate("a", b"record", None)])
+    assert isinstance(outcome, Written)
+    assert outcome.revision is not None
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+    assert store.read(["a"], {"a": outcome.revision}) == [None]
+    store.close()

@@ -1,0 +1,149 @@
+"""Several workers on one file of sessions: locks, conflicts, and writers that are killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sqlite3
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+from memory_store import Clock
+
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.sqlite_file import store_file
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoredRecord, StoreUnavailableError, Written
+
+from .sqlite_stores import read, store_in, write, writer
+
+
+def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store waits for it first; reading is possible meanwhile."""
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
+    store = store_in(tmp_path)
+    write(store, "a", b"record")
+    holder = sqlite3.connect(store.file, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+
+    assert read(store, "a") == b"record"
+    with pytest.raises(StoreUnavailableError, match=r"locked; another process has held it for 0\.2 seconds"):
+        store.write([RecordUpdate("b", b"", None)])
+    holder.execute("ROLLBACK")
+    holder.close()
+    write(store, "b", b"record")
+
+
+def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes do not hang."""
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    with pytest.raises(StoreUnavailableError, match=r"locked; another process has held it for 0\.2 seconds"):
+        store_in(tmp_path).read(["a"])
+    os.close(descriptor)
+    write(store_in(tmp_path), "a", b"record")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("action", ["rounds", "checkpoints"])
+def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, action: str) -> None:
+    """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
+    random = Random(1)
+    told = 0
+    for _ in range(8):
+        with writer(tmp_path, action, f"{told}") as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            told = int(process.stdout.readline())
+            time.sleep(random.uniform(0.0, 0.15))
+            process.send_signal(signal.SIGKILL)
+            rest = process.stdout.read().split("\n")
+            told = max([told, *(int(line) for line in rest[:-1])])
+        store = store_in(tmp_path)
+        found = {read(store, f"{number}") for number in range(8)}
+        store.close()
+        assert len(found) == 1  # all eight of one call, or of the call before
+        (record,) = found
+        assert record is not None
+        assert int(record[:10]) in (told, told + 1)  # it may have ended before its report
+        told = int(record[:10])
+        connection = sqlite3.connect(store_file(tmp_path, "tagger"))
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("SELECT open, bytes FROM tally").fetchone() == (8, 8 * len(record))
+        connection.close()
+    assert told >= 8
+
+
+def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
+    """All processes create the file, and increment one number."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(writer(tmp_path, "add", "40")) for _ in range(3)]
+        assert [process.wait(60) for process in processes] == [0, 0, 0]
+
+    assert read(store_in(tmp_path), "sum") == b"120"
+
+
+def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_a_batch(tmp_path: Path) -> None:
+    """The others are written, and what is counted is what is there."""
+    first, second = store_in(tmp_path), store_in(tmp_path)
+    names = [f"{number}" for number in range(6)]
+    first.write([RecordUpdate(name, b"record", None) for name in names])
+    found = [one for one in first.read(names) if one is not None]
+    for name in ("1", "4"):
+        write(second, name, b"by the other worker")
+
+    outcomes = first.write([RecordUpdate(name, b"next", one.revision) for name, one in zip(names, found, strict=True)])
+
+    lost = {"1", "4"}
+    assert outcomes == [Conflict() if name in lost else Written() for name in names]
+    assert [read(second, name) for name in names] == [
+        b"by the other worker" if name in lost else b"next" for name in names
+    ]
+    assert second.totals()[:2] == (6, 4 * len(b"next") + 2 * len(b"by the other worker"))
+    first.close()
+    second.close()
+
+
+def test_a_record_that_the_reader_knows_is_told_as_another_wrote_removed_or_outlived_it(tmp_path: Path) -> None:
+    """Nothing is looked for as long as nobody else has written; then the file says what there is."""
+    clock = Clock()
+    limits = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+    first = SqliteStore(tmp_path, "tagger", limits, clock)
+    names = ["idle", "written", "ended"]
+    outcomes = first.write([RecordUpdate(name, b"record", None) for name in names])
+    known = {name: one.revision for name, one in zip(names, outcomes, strict=True) if isinstance(one, Written)}
+    revisions = {name: revision for name, revision in known.items() if revision is not None}
+
+    assert first.read(names, revisions) == [StoredRecord(b"", revisions[name]) for name in names]
+
+    second = SqliteStore(tmp_path, "tagger", limits, clock)
+    write(second, "written", b"by the other worker")
+    assert second.write([RecordUpdate("ended", b"end", revisions["ended"], ended=True)]) == [Written()]
+    found = first.read(names, revisions)
+    assert [one and one.record for one in found] == [b"", b"by the other worker", b"end"]
+
+    clock.now += 901
+    assert first.read(["idle"], revisions) == [None]
+    first.close()
+    second.close()
+
+
+def test_two_store_objects_in_one_process_hold_each_other_s_locks(tmp_path: Path) -> None:
+    """A closed store takes no locks from the other: the system drops a process's locks with any close."""
+    first, second = store_in(tmp_path), store_in(tmp_path)
+    write(first, "a", b"record")
+    write(second, "a", b"next")
+    second.close()
+    with writer(tmp_path, "add", "5") as process:
+        assert process.wait(60) == 0
+    write(first, "b", b"record")
+
+    assert read(first, "sum") == b"5"
+    assert read(store_in(tmp_path), "b") == b"record"
+    assert store_in(tmp_path).totals().sessions == 3
