@@ -39,25 +39,28 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
         else:
             print_result(result, Console())
 
-    return guarded(run)
+    return guarded(run, stopped="; no file was written")
 
 
-def guarded(run: Callable[[], None]) -> int:
-    """Run a command, with one message for each way in which it can end. Returns the exit code."""
+def guarded(run: Callable[[], None], stopped: str = "") -> int:
+    """Run a command, with one message for each way in which it can end. Returns the exit code.
+
+    `stopped` is what to add where a signal ends it.
+    """
     try:
         with raise_on_termination():
             run()
     except KeyboardInterrupt:
-        return _stopped(signal.SIGINT)
+        return _stopped(signal.SIGINT, stopped)
     except Terminated as end:
-        return _stopped(end.signal)
+        return _stopped(end.signal, stopped)
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
         return _failed(error)
     return 0
 
 
-def _stopped(by: signal.Signals) -> int:
-    sys.stderr.write(f"stopped by {by.name}; no file was written\n")
+def _stopped(by: signal.Signals, addition: str) -> int:
+    sys.stderr.write(f"stopped by {by.name}{addition}\n")
     return 128 + by
 
 
