@@ -17,7 +17,7 @@ from ..bucketing.shapes import Bucket, ProgramRole
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 """Precision of a program's computation. Its inputs, outputs and carried values keep their own dtypes."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -289,7 +289,7 @@ def simulation_of(engine: Backend) -> str | None:
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
     """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
 
-    Some engines support only float32, whose outputs are within every tolerance that bfloat16's are. An engine without
-    float32 must not be tried if float32 is configured.
+    Some engines support only float32, whose outputs are within every tolerance of a lower precision. An engine with
+    neither `wanted` nor float32 must not be tried.
     """
     return wanted if wanted in engine.precisions else engine.precisions[0]

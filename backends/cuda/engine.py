@@ -62,7 +62,7 @@ class Cuda(Backend):
     name = "cuda"
     polymorphic = True
     any_shape = False
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
 
     def unavailable(self) -> str | None:
         """Return None: torch writes the programs, with or without a GPU."""

@@ -59,13 +59,14 @@ def test_wide_layers_are_computed_in_float32(tmp_path: Path) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
 @torch.no_grad()
-def test_half_precision_is_near(tmp_path: Path) -> None:
-    """Recurrences compute in bfloat16; inputs and outputs are float32."""
+def test_a_lower_precision_is_near(precision: Precision, error: float, tmp_path: Path) -> None:
+    """Recurrences compute in it; inputs and outputs are float32."""
     module = Recurrent(Case(layers=2)).eval()
     x, lengths = ragged_batch(0.0)
 
-    assert largest_error(loaded(module, tmp_path, "bfloat16")([x, lengths]), module.alone(x, lengths)) < 3e-2
+    assert largest_error(loaded(module, tmp_path, precision)([x, lengths]), module.alone(x, lengths)) < error
 
 
 class Stepping(nn.Module):

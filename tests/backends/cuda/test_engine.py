@@ -219,15 +219,35 @@ def test_a_chain_of_chunks_carries_its_state_on_the_device(tmp_path: Path) -> No
         state = expected[1]
 
 
+@pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("case", [Case(layers=2), Case(projected=True, bidirectional=True), Case("gru")], ids=str)
 @torch.no_grad()
-def test_bfloat16_computes_recurrences_in_it(tmp_path: Path) -> None:
-    """Inputs and outputs keep their dtype, and the weights are reduced once."""
-    module, device = Recurrent(Case("lstm", layers=2)).eval(), GraphDevice()
+def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str, error: float, tmp_path: Path) -> None:
+    """Inputs and outputs keep their dtype, whatever the padding holds; the weights are reduced once."""
+    module, device = Recurrent(case).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
-    run = loaded(device, compiled(program, tmp_path / "program", precision="bfloat16"), weights_of(program))
-    x, lengths = ragged_batch(0.0)
+    run = loaded(device, compiled(program, tmp_path / "program", precision=precision), weights_of(program))
+    for garbage in GARBAGE:
+        x, lengths = ragged_batch(garbage)
+        outputs = run([x, lengths])
 
-    assert 1e-6 < largest_error(run([x, lengths]), module.alone(x, lengths)) < 3e-2
+        assert {output.dtype for output in outputs} == {torch.float32}
+        assert 1e-6 < largest_error(outputs, module.alone(x, lengths)) < error
+
+
+@torch.no_grad()
+def test_packaging_computes_in_the_precision_that_the_gpu_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification on the CPU sees the rounding: more than that of float32, less than that of bfloat16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    module, inputs = Recurrent(Case(layers=2)).eval(), ragged_batch(0.0)
+    program, errors = exported(module, *inputs), {}
+    for precision in Cuda.precisions:
+        directory = compiled(program, tmp_path / precision, precision=precision)
+        with simulation.enable_emulation():
+            run = Cuda().load(directory, weights_of(program), {}, 1)
+        errors[precision] = largest_error(run(inputs), module.alone(*inputs))
+
+    assert errors["float32"] < 1e-6 < errors["float16"] < errors["bfloat16"]
 
 
 @torch.no_grad()
