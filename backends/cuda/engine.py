@@ -36,7 +36,7 @@ from ..simulation import emulation_enabled
 from ..versions import lowest_torch_requirement
 from .derived_weights import DerivedWeights
 from .device import Device, OutOfMemory
-from .graph_program import GraphProgram, Module
+from .graph_program import GraphProgram, Module, WarmShape
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
@@ -151,7 +151,8 @@ def load_on_device(
     """
     wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one.directory, weights).items()}
     try:
-        uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
+        with device.current():
+            uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
     except OutOfMemory as error:
         raise LoadError(f"the weights do not fit into the memory of {device.name}: {error}") from error
     turn, derived = Lock(), DerivedWeights(uploaded.values())
@@ -171,18 +172,27 @@ def load_on_device(
 def _capture_all(
     device: Device, loaded: Mapping[ProgramRole, GraphProgram], programs: Mapping[ProgramRole, StoredProgram]
 ) -> None:
-    """Capture every program in its buckets. The largest comes first, so that its memory serves all others."""
-    free = device.free_bytes()
+    """Capture every program in its buckets. The largest comes first, so that its memory serves all others.
+
+    All run before the first is captured: the memory of graphs is theirs, so a run beside them would need memory twice.
+    """
+    with device.current():
+        free = device.free_bytes()
     fitting: dict[Bucket, int] = {}
     failing: list[Bucket] = []
+    warm: list[tuple[Bucket, ProgramRole, WarmShape]] = []
     examples = [(bucket, role, make) for role, own in programs.items() for bucket, make in own.examples.items()]
     for bucket, role, make in sorted(examples, key=lambda one: one[0].batch * one[0].length, reverse=True):
         try:
-            taken = loaded[role].prepare(make())
-        except OutOfMemory:  # noqa: PERF203 - a capture takes far longer
+            warm.append((bucket, role, loaded[role].warm_up(make())))
+        except OutOfMemory:  # noqa: PERF203 - a run takes far longer
             failing.append(bucket)
-        else:
-            fitting[bucket] = max(taken, fitting.get(bucket, 0))
+    for bucket, role, shape in warm:
+        fitting[bucket] = max(shape.nbytes, fitting.get(bucket, 0))
+        try:
+            loaded[role].capture(shape)
+        except OutOfMemory:
+            failing.append(bucket)
     if failing:
         left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
         raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from graph_device import GraphDevice, RuleBroken
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, StoredProgram
@@ -122,6 +123,71 @@ def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path
 
     assert f"{2 * BATCH} x {TIME} takes about" in str(caught.value)
     assert "would fit is buckets: {batch: [1], length: [4]}" in str(caught.value)
+
+
+@torch.no_grad()
+def test_loading_needs_no_more_memory_than_serving(tmp_path: Path) -> None:
+    """All buckets run before the first is captured: a run beside captured graphs would need memory of its own."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    held = loaded(device, directory, weights)
+    enough = device.used + device.pool
+    del held
+    small = GraphDevice(enough)
+    loaded(small, directory, weights)
+
+    assert len(small.captured) == len(BUCKETS)
+
+
+@torch.no_grad()
+def test_threads_take_turns_on_the_device(tmp_path: Path) -> None:
+    """Each thread makes the device current for its own call, and gets its own outputs."""
+    module = Recurrent(CASES[0]).eval()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    requests = [ragged_batch(0.0, *bucket) for bucket in BUCKETS * 6]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(run, requests))
+
+    for (x, lengths), outputs in zip(requests, found, strict=True):
+        assert largest_error(outputs, module.alone(x, lengths)) <= 1e-5
+
+
+@torch.no_grad()
+def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is carried batch first, or one row for a whole batch, is copied before."""
+    plain, (x, lengths), state = masked.aten_lstm, ragged_batch(0.0), torch.randn(BATCH, 2, 6)
+    module = BatchFirstState().eval()
+    program, expected = exported(module, x, lengths, state), list(module(x, lengths, state))
+
+    def picky(
+        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        assert all(state.is_contiguous() for state in states), "rnn: hx is not contiguous"
+        return plain(x, states, weights)
+
+    monkeypatch.setattr(masked, "aten_lstm", picky)
+    run = load_on_device(
+        GraphDevice(), {"chunk": StoredProgram(compiled(program, tmp_path / "program"), {})}, weights_of(program)
+    )["chunk"]
+
+    assert largest_error(run([x, lengths, state]), expected) <= 1e-5
+
+
+class BatchFirstState(nn.Module):
+    """Layers whose h[B, L, H] is carried batch first, and whose c is one learned row for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.LSTM(5, 6, 2, batch_first=True)
+        self.c_0 = nn.Parameter(torch.randn(2, 1, 6))
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        states = h.transpose(0, 1), self.c_0.expand(-1, x.shape[0], -1)
+        weights = list(self.core._flat_weights)
+        y, h_n, c_n = torch.ops.neuron_lstm.lstm(x, lengths, *states, weights, True, 2, False, True)
+        return y, c_n, h_n.transpose(0, 1)
 
 
 @torch.no_grad()
@@ -291,7 +357,11 @@ def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> Non
 def test_the_double_notices_broken_rules() -> None:
     """Waits, allocations, tensors that outlive a capture, and memory of the host."""
     device = GraphDevice()
-    own, host = device.allocate(8), torch.ones(8, dtype=torch.uint8)
+    with pytest.raises(RuleBroken, match="another device"):
+        device.allocate(8)
+    with device.current():
+        own = device.allocate(8)
+    host = torch.ones(8, dtype=torch.uint8)
     kept: list[torch.Tensor] = []
     broken = {
         "waits for a value": lambda: bool(own.sum()),
@@ -301,5 +371,5 @@ def test_the_double_notices_broken_rules() -> None:
         "is not on the device": lambda: own.add_(host),
     }
     for message, body in broken.items():
-        with pytest.raises(RuleBroken, match=message):
+        with device.current(), pytest.raises(RuleBroken, match=message):
             device.capture(body)  # type: ignore[arg-type]
