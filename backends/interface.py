@@ -5,14 +5,14 @@ A third party adds one with an entry point in `torchserve_neuron_lstm.backends`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 
-from ..bucketing.shapes import Bucket, ProgramRole
+from ..bucketing.shapes import Bucket
 
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
@@ -210,7 +210,14 @@ class StoredProgram:
 
     directory: Path
     examples: Mapping[Bucket, Callable[[], Sequence[torch.Tensor]]]
-    """Functions that return inputs of each bucket in which the program will run."""
+    """Functions that return inputs of each bucket in which the program will run.
+
+    Empty: the first calls show them.
+    """
+
+
+Key = TypeVar("Key", bound=Hashable)
+"""Name of a program among those of an archive."""
 
 
 @runtime_checkable
@@ -224,9 +231,9 @@ class DeviceSharing(Backend, Protocol):
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
 
     def load_together(
-        self, programs: Mapping[ProgramRole, StoredProgram], weights: Weights, device: str | None
-    ) -> Mapping[ProgramRole, LoadedProgram]:
-        """Load the programs of an archive, ready for each of their buckets.
+        self, programs: Mapping[Key, StoredProgram], weights: Weights, device: str | None
+    ) -> Mapping[Key, LoadedProgram]:
+        """Load the programs of an archive, ready for each bucket that they have an example of.
 
         `device` is one such as cuda:1; None: the first.
 

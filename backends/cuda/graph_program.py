@@ -13,9 +13,9 @@ from threading import Lock
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..signature import Signature
+from ..signature import Signature, describe_tensor
 from .buffer_layout import BufferLayout, layout_of
-from .device import Device
+from .device import Device, OutOfMemory
 
 Module = Callable[..., Sequence[torch.Tensor]]
 """A program as a function of its inputs; all its tensors are on the device."""
@@ -164,9 +164,19 @@ class GraphProgram:
         shapes = tuple([tuple(tensor.shape) for tensor in inputs])
         found = self._graphs.get(shapes)
         if found is None:
-            shape = warm_up(self._device, self._module, inputs)
-            found = self._graphs[shapes] = capture(self._device, self._module, shape)
+            found = self._graphs[shapes] = self._capture_new(inputs)
         return found
+
+    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+        """Capture a shape that is first seen in a call."""
+        try:
+            return capture(self._device, self._module, warm_up(self._device, self._module, inputs))
+        except OutOfMemory as error:
+            shown = ", ".join(map(describe_tensor, inputs))
+            raise OutOfMemory(
+                f"the graph of {shown} does not fit into the memory of {self._device.name} ({error}): serve smaller "
+                f"buckets; or leave more memory free: fewer workers on this GPU, no other process on it"
+            ) from error
 
 
 def _shapes(layout: BufferLayout) -> tuple[tuple[int, ...], ...]:

@@ -130,8 +130,12 @@ class TorchDevice:
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the GPU meanwhile.
         recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
-        with _memory_errors(), _without_tf32(), recording:
-            body()
+        try:
+            with _memory_errors(), _without_tf32(), recording:
+                body()
+        except OutOfMemory:
+            self._pool = torch.cuda.graph_pool_handle()  # torch may still take the former one for a broken capture
+            raise
         return graph.replay
 
     def synchronize(self) -> None:

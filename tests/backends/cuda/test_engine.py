@@ -127,7 +127,7 @@ def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path
 
 @torch.no_grad()
 def test_loading_needs_no_more_memory_than_serving(tmp_path: Path) -> None:
-    """All buckets run before the first is captured: a run beside captured graphs would need memory of its own."""
+    """All buckets run before the first is captured: a run beside graphs would need memory twice."""
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
     directory, weights = compiled(program, tmp_path / "program"), weights_of(program)

@@ -1,4 +1,4 @@
-"""The adapter of torch.cuda as far as it runs without a GPU: settings of torch, and errors about memory."""
+"""The adapter of torch.cuda where it needs no GPU: settings of torch, and errors about memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_other_errors_stay_as_they_are() -> None:
 
 
 def test_values_of_a_run_that_did_not_fit_are_freed_at_once() -> None:
-    """Smaller buckets are tried next, so that no circle of errors and frames may hold the memory until a collection."""
+    """Smaller buckets are tried next: no circle of errors and frames holds the memory."""
     made: list[ref[torch.Tensor]] = []
 
     def run() -> None:
