@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from benchmarks.gpu import contestants
+from benchmarks.gpu.__main__ import measure
 from benchmarks.gpu.cases import Case, triangle
 from benchmarks.gpu.contestants import NotRun
+from benchmarks.gpu.report import CaseTimes, rows
 from benchmarks.gpu.training import training_calls
 from graph_device import GraphDevice
 
@@ -46,6 +49,27 @@ def test_training_has_both_contestants() -> None:
         call()
 
     assert set(calls) == {"packed", "lowered"}
+
+
+def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table names its error in one line; the engine's precisions are compared with eager packed."""
+
+    def broken(case: Case, *_: object) -> Callable[[], list[torch.Tensor]]:
+        raise RuntimeError("no kernel | for this GPU\nmore")
+
+    for name in ("compiled", "native", "onnxruntime"):
+        monkeypatch.setattr(contestants, name, broken)
+    times = measure(Case("small", triangle(4, 6), 3, 5, 2), GraphDevice(), rounds=1)
+
+    assert [*times.milliseconds] == ["cuda", "cuda, bfloat16", "cuda, float16", "eager packed", "eager padded"]
+    assert {*times.not_run.values()} == {"RuntimeError: no kernel / for this GPU"}
+    assert times.errors["cuda"] <= 1e-5 < times.errors["cuda, float16"] < times.errors["cuda, bfloat16"] < 3e-2
+
+
+def test_without_the_engine_there_are_no_ratios() -> None:
+    """The milliseconds of the others are told nevertheless."""
+    times = CaseTimes("small", {"eager packed": 2.0}, {"cuda": "OutOfMemory: too small"}, {})
+    assert [*rows(times)] == ["| small | eager packed | 2.000 | |", "| | cuda | not run: OutOfMemory: too small | |"]
 
 
 @pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")
