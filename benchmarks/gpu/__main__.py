@@ -24,11 +24,11 @@ from .cases import CASES, Case
 from .contestants import Call, NotRun
 from .report import OURS, CaseTimes, heading, rows
 from .timing import device_ms, host_ms
-from .training import TRAINED, training_calls
+from .training import TRAINING_HEADING, TRAININGS, training_calls, training_row
 
 
 def main() -> int:
-    """Measure and print; returns 1 where there is no GPU."""
+    """Measure and print; returns 1 where there is no GPU, or where the engine or training failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="cuda beside its rivals on a GPU")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each case (default: 50)")
     options = parser.parse_args()
@@ -45,13 +45,15 @@ def main() -> int:
         times = measure(case, device, options.rounds)
         complete = complete and OURS in times.milliseconds
         _tell(rows(times))
-    _tell(["", f"| training, {TRAINED.name} | ms, CUDA events | times as long as lowered |", "|---|---|---|"])
-    try:
-        steps = device_ms(training_calls(device.torch_device), max(5, options.rounds // 5))
-    except Exception as error:  # noqa: BLE001 - the figures above are told, whatever it raises
-        _tell([f"| not run: {_reason(error)} | | |"])
-        return 1
-    _tell(f"| {name} | {ms:.2f} | {ms / steps['lowered']:.2f} |" for name, ms in steps.items())
+    _tell(TRAINING_HEADING)
+    for one in TRAININGS:
+        try:
+            steps = device_ms(training_calls(one, device.torch_device), max(5, options.rounds // 5), limit_s=5.0)
+        except Exception as error:  # noqa: BLE001, PERF203 - the other lines are told, whatever it raises
+            complete = False
+            _tell([f"| {one.setup}, {one.which} | {one.longest} | not run: {_reason(error)} | | | |"])
+        else:
+            _tell([training_row(one, steps)])
     return 0 if complete else 1
 
 

@@ -14,7 +14,8 @@ from benchmarks.gpu.__main__ import measure
 from benchmarks.gpu.cases import Case, triangle
 from benchmarks.gpu.contestants import NotRun
 from benchmarks.gpu.report import CaseTimes, rows
-from benchmarks.gpu.training import training_calls
+from benchmarks.gpu.timing import host_ms
+from benchmarks.gpu.training import TRAININGS, Training, training_calls, training_row
 from graph_device import GraphDevice
 
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
@@ -42,13 +43,11 @@ def test_the_padded_model_is_left_out_where_it_is_wrong() -> None:
     assert torch.allclose(contestants.padded(case, CPU)()[1], contestants.packed(case, CPU)()[1], atol=1e-5)
 
 
-def test_training_has_both_contestants() -> None:
-    """Each runs a step."""
-    calls = training_calls(CPU, Case("small", triangle(4, 6), 3, 5, 1))
-    for call in calls.values():
-        call()
+def test_training_has_all_contestants() -> None:
+    """Each runs a step, and the table has its time."""
+    milliseconds = host_ms(training_calls(Training("B", "forward and backward", 6), CPU, rows=4), rounds=1)
 
-    assert set(calls) == {"packed", "lowered"}
+    assert training_row(TRAININGS[-1], milliseconds).startswith("| B, forward and backward | 256 | ")
 
 
 def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
