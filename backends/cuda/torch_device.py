@@ -136,6 +136,11 @@ class TorchDevice:
         except OutOfMemory:
             self._pool = torch.cuda.graph_pool_handle()  # torch may still take the former one for a broken capture
             raise
+        except RuntimeError as error:
+            raise LoadError(
+                f"a call of the program cannot be part of a CUDA graph ({str(error).splitlines()[0]}): package the "
+                f"model with this operator in partitioner_config.ops_to_partition, or with another backend"
+            ) from error
         return graph.replay
 
     def synchronize(self) -> None:

@@ -78,12 +78,10 @@ def test_graphs_share_memory_in_any_order_of_calls_and_threads(tmp_path: Path) -
     run = loaded(module, tmp_path)
     requests = [ragged_batch(0.0, *BUCKETS[index % 3]) for index in (0, 2, 1, 1, 0, 2) * 10]
     before = torch.cuda.current_device(), torch.cuda.current_stream()
-    alone = run(requests[0])
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(run, requests))
 
     assert (torch.cuda.current_device(), torch.cuda.current_stream()) == before
-    assert all(torch.equal(one, other) for one, other in zip(alone, found[0], strict=True))
     for (x, lengths), outputs in zip(requests, found, strict=True):
         assert largest_error(outputs, module.alone(x, lengths)) <= 2e-5
 

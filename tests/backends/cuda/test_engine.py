@@ -241,10 +241,35 @@ def test_attention_and_pooling_around_a_recurrence_are_exact(tmp_path: Path) -> 
     assert largest_error(run(inputs), list(module(*inputs))) <= 1e-5
 
 
-def test_a_size_that_depends_on_data_is_refused_when_packaging(tmp_path: Path) -> None:
+class WrittenByMask(nn.Module):
+    """A model that writes where a mask is true."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[x[:, :, 0] > 0] = torch.ones(5)
+        return y + lengths[:, None, None]
+
+
+class Places(nn.Module):
+    """A model that counts places, by a composite operator without a tag."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0)[0].sum() + lengths
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Selecting(), r"index\.Tensor selects by a mask"),
+        (WrittenByMask(), r"index_put_\.default selects by a mask"),
+        (Places(), r"where\.default returns a size that depends on data"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_size_that_depends_on_data_is_refused_when_packaging(model: nn.Module, reason: str, tmp_path: Path) -> None:
     """The message names the call, and what to do."""
-    program = exported(Selecting(), *ragged_batch(0.0))
-    with pytest.raises(CompileError, match=r"selects by a mask.*partitioner_config"):
+    program = exported(model, *ragged_batch(0.0))
+    with pytest.raises(CompileError, match=rf"{reason}.*partitioner_config"):
         compiled(program, tmp_path / "program")
 
 
