@@ -18,6 +18,8 @@ from .device import OutOfMemory, Result
 
 _WARM_UPS = 3
 """Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
+_BFLOAT16_CUDNN = 91300
+"""First release of cuDNN, 9.13, by which torch computes recurrences of bfloat16."""
 _NO_MEMORY = ("out of memory", "_STATUS_ALLOC_FAILED")
 """Words of errors that are no OutOfMemoryError: of the driver, of cuBLAS and of cuDNN."""
 
@@ -182,7 +184,9 @@ def _runs_in_cudnn(weight: torch.Tensor) -> bool:
     """Whether torch computes a recurrence of this dtype in cuDNN, by the same conditions."""
     if not torch.cudnn_is_acceptable(weight):
         return False
-    return weight.dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) >= (8, 0)
+    if weight.dtype != torch.bfloat16:
+        return True
+    return (torch.backends.cudnn.version() or 0) >= _BFLOAT16_CUDNN and torch.cuda.get_device_capability() >= (8, 0)
 
 
 @contextmanager
