@@ -6,6 +6,7 @@ documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.ht
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -133,7 +134,7 @@ class TorchDevice:
         # Other threads of the process may use the GPU meanwhile.
         recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
         try:
-            with _memory_errors(), _without_tf32(), recording:
+            with _memory_errors(), _without_tf32(), _without_collections(), recording:
                 body()
         except OutOfMemory:
             self._pool = torch.cuda.graph_pool_handle()  # torch may still take the former one for a broken capture
@@ -187,6 +188,18 @@ def _runs_in_cudnn(weight: torch.Tensor) -> bool:
     if weight.dtype != torch.bfloat16:
         return True
     return (torch.backends.cudnn.version() or 0) >= _BFLOAT16_CUDNN and torch.cuda.get_device_capability() >= (8, 0)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage: pinned memory in it would record the event of its last copy into the graph."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

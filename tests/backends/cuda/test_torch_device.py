@@ -13,7 +13,7 @@ import torch
 import torch.backends.cudnn.rnn
 
 from torchserve_neuron_lstm.backends.cuda.device import OutOfMemory
-from torchserve_neuron_lstm.backends.cuda.torch_device import _memory_errors, _without_tf32
+from torchserve_neuron_lstm.backends.cuda.torch_device import _memory_errors, _without_collections, _without_tf32
 
 BACKENDS: Any = torch.backends
 SETTINGS = (BACKENDS.cuda.matmul, BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn)
@@ -80,6 +80,19 @@ def test_other_errors_stay_as_they_are() -> None:
     """A wrong size is no lack of memory."""
     with pytest.raises(RuntimeError, match="sizes"), _memory_errors():
         raise RuntimeError("sizes do not match")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_collected_within_and_as_before_afterwards(enabled: bool) -> None:
+    """A worker of TorchServe may have its collections off already."""
+    if not enabled:
+        gc.disable()
+    try:
+        with pytest.raises(OutOfMemory, match="collects: False"), _without_collections():
+            raise OutOfMemory(f"collects: {gc.isenabled()}")
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 def test_values_of_a_run_that_did_not_fit_are_freed_at_once() -> None:
