@@ -5,19 +5,19 @@ A third party adds one with an entry point in `torchserve_neuron_lstm.backends`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 
-from ..bucketing.shapes import Bucket, ProgramRole
+from ..bucketing.shapes import Bucket
 
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "bfloat16", "float16"]
 """Precision of a program's computation. Its inputs, outputs and carried values keep their own dtypes."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -210,7 +210,14 @@ class StoredProgram:
 
     directory: Path
     examples: Mapping[Bucket, Callable[[], Sequence[torch.Tensor]]]
-    """Functions that return inputs of each bucket in which the program will run."""
+    """Functions that return inputs of each bucket in which the program will run.
+
+    Empty: the first calls show them.
+    """
+
+
+Key = TypeVar("Key", bound=Hashable)
+"""Name of a program among those of an archive."""
 
 
 @runtime_checkable
@@ -224,9 +231,9 @@ class DeviceSharing(Backend, Protocol):
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
 
     def load_together(
-        self, programs: Mapping[ProgramRole, StoredProgram], weights: Weights, device: str | None
-    ) -> Mapping[ProgramRole, LoadedProgram]:
-        """Load the programs of an archive, ready for each of their buckets.
+        self, programs: Mapping[Key, StoredProgram], weights: Weights, device: str | None
+    ) -> Mapping[Key, LoadedProgram]:
+        """Load the programs of an archive, ready for each bucket that they have an example of.
 
         `device` is one such as cuda:1; None: the first.
 
@@ -289,7 +296,7 @@ def simulation_of(engine: Backend) -> str | None:
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
     """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
 
-    Some engines support only float32, whose outputs are within every tolerance that bfloat16's are. An engine without
-    float32 must not be tried if float32 is configured.
+    Some engines support only float32, whose outputs are within every tolerance of a lower precision. An engine with
+    neither `wanted` nor float32 must not be tried.
     """
     return wanted if wanted in engine.precisions else engine.precisions[0]

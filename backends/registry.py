@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Literal, Optional
 
-from .interface import Backend, LoadError
+from .interface import Backend, LoadError, Precision
 
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 """Group of entry points that name a `Backend` class.
@@ -24,8 +24,15 @@ ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 The name of the entry point is that of the engine.
 """
 
-Purpose = Literal["serve_float32", "serve_bfloat16", "fallback", "trace", "choose_lengths"]
+Purpose = Literal["serve_float32", "serve_bfloat16", "serve_float16", "fallback", "trace", "choose_lengths"]
 """Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""
+
+SERVING: Mapping[Precision, Purpose] = {
+    "float32": "serve_float32",
+    "bfloat16": "serve_bfloat16",
+    "float16": "serve_float16",
+}
+"""The purpose of engines that serve, by the lowest precision that the YAML allows."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "native.engine",
         "Native",
         files=(*_NATIVE_FILES, "cpp_compiler.py", *PROGRAM_FILES),
-        auto={"serve_float32": 0, "serve_bfloat16": 0},
+        auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0},
         quick=True,
         toolchain=(),
     ),
@@ -83,7 +90,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Inductor",
         files=("inductor.py", "cpp_compiler.py", "masked.py", "module_program.py", "recurrent_operators.py"),
         packages=("torch._inductor",),
-        auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
+        auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "trace": 0},
         toolchain=(),
     ),
     "onnxruntime": EngineSpec(
@@ -91,7 +98,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "OnnxRuntime",
         files=("onnxruntime.py", "onnx_engine.py"),
         packages=("onnxruntime",),
-        auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
+        auto={"serve_float32": 2, "serve_bfloat16": 2, "serve_float16": 2, "trace": 1, "choose_lengths": 0},
         quick=True,
         toolchain=(*_ONNX_EXPORTER, "onnxruntime"),
     ),
@@ -108,7 +115,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "cuda.engine",
         "Cuda",
         files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
-        auto={"serve_float32": 3, "serve_bfloat16": 4},
+        auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3},
         quick=True,
         toolchain=(),
     ),

@@ -4,8 +4,8 @@ One archive holds one engine, so that it holds the weights once. `auto` tries th
 those that the YAML names, and selects the one that spends the fewest measured milliseconds on batches of every size,
 with lengths spread evenly, as they will be planned. An engine by name is the only one tried.
 
-Where the YAML allows bfloat16, `auto` tries the engines that compute in it beside those in float32, whose outputs are
-within every tolerance that bfloat16's are. An engine by name must compute in the precision that is asked for.
+Where the YAML allows a lower precision, `auto` tries the engines that compute in it beside those in float32, whose
+outputs are within its tolerance too. An engine by name must compute in the precision that is asked for.
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ...backends.compile_job import CompileResult
-from ...backends.interface import Backend, CompilerOption, DeviceSharing, Precision, WholeSequences, simulation_of
+from ...backends.interface import (
+    Backend,
+    CompilerOption,
+    DeviceSharing,
+    Precision,
+    WholeSequences,
+    precision_of,
+    simulation_of,
+)
 from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.registry import ENGINES, auto_engines, get_backend
+from ...backends.registry import ENGINES, SERVING, auto_engines, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.engine_choice import AUTO
 from ...config.manifest import CostMeasurement
@@ -115,8 +123,7 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
 
 
 def _auto_engines(config: ServingConfig) -> list[Backend]:
-    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
-    return [get_backend(name) for name in names]
+    return [get_backend(name) for name in auto_engines(SERVING[config.precision])]
 
 
 def _not_comparable(engine: Backend) -> str | None:
@@ -135,7 +142,7 @@ def _to_compare(name: str, config: ServingConfig) -> Backend:
         engine = get_backend(name)
     except Exception as error:
         raise PackagingError(f"{path}: {error}") from error
-    if config.precision == "float32" and "float32" not in engine.precisions:
+    if precision_of(engine, config.precision) not in (config.precision, "float32"):
         raise PackagingError(f"{path}: {_other_precision(engine, config.precision)}")
     if (emulated := simulation_of(engine)) is not None:
         raise PackagingError(
@@ -223,12 +230,12 @@ def _given_options(config: ServingConfig) -> Iterator[tuple[str, CompilerOption]
 
 
 def _other_precision(engine: Backend, requested: Precision) -> str:
+    known = " or ".join(engine.precisions)
     if "float32" not in engine.precisions:
-        known = " or ".join(engine.precisions)
         return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that will do"
-    others = [name for name in auto_engines("serve_bfloat16") if requested in get_backend(name).precisions]
+    others = [name for name in auto_engines(SERVING[requested]) if requested in get_backend(name).precisions]
     return (
-        f"{engine.name} computes only in float32, not in {requested}: leave precision out, or write backend: {AUTO} to "
+        f"{engine.name} computes only in {known}, not in {requested}: leave precision out, or write backend: {AUTO} to "
         f"compare it with engines that do ({', '.join(others)})"
     )
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 from ..interface import CompileError
 
@@ -22,13 +24,13 @@ def capture_refusal(node: Node) -> str | None:
     target: Any = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"{target.name()} decides by a value of a tensor" if target.name() in _READ_ON_HOST else None
-    if not isinstance(target, torch._ops.OpOverload) or not node.users:
+    if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
         return None
     if target in _INDEXED:
         return f"{target} selects by a mask, so that a size depends on data" if _has_mask(node) else None
     if torch.Tag.data_dependent_output in target.tags:
         return f"{target} reads a value of a tensor"
-    if torch.Tag.dynamic_output_shape in target.tags:
+    if torch.Tag.dynamic_output_shape in target.tags or _has_new_size(node):
         return f"{target} returns a size that depends on data"
     return None
 
@@ -67,6 +69,18 @@ def _is_factory(node: Node) -> bool:
     arguments = target._schema.arguments
     takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
     return not takes_tensors and any(argument.name == "device" for argument in arguments)
+
+
+def _has_new_size(node: Node) -> bool:
+    """Whether a size first appears in the outputs of a call. Composite operators have no tag for it."""
+    given = {symbol for argument in node.all_input_nodes for symbol in _data_dependent(argument)}
+    return bool(_data_dependent(node) - given)
+
+
+def _data_dependent(node: Node) -> set[Any]:
+    """The symbols of a node's sizes that depend on data."""
+    tensors = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    return {symbol for tensor in tensors for symbol in free_unbacked_symbols(tensor)}
 
 
 def _has_mask(node: Node) -> bool:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import torch
@@ -18,11 +19,17 @@ class OutOfMemory(RuntimeError):
 
 
 class Device(Protocol):
-    """A device with one stream: work runs in the order in which it was given, and later than it was given."""
+    """A device with one stream: work runs in the order in which it was given, and later than it was given.
+
+    Each thread has a current device and stream of its own, so all methods are called in the context of `current`.
+    """
 
     name: str
     """Name for people, e.g. NVIDIA H100 80GB HBM3."""
     torch_device: torch.device
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make the device and its stream the current ones of this thread."""
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a CPU tensor on the device.

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...bucketing.shapes import Bucket, ProgramRole
+from ...bucketing.shapes import Bucket
 from ...config.json_codec import JsonError, read_json, write_json
 from ..interface import (
     DEFAULTS,
     Backend,
     CompileSettings,
+    Key,
     LoadedProgram,
     LoadError,
     Precision,
@@ -36,7 +37,7 @@ from ..simulation import emulation_enabled
 from ..versions import lowest_torch_requirement
 from .derived_weights import DerivedWeights
 from .device import Device, OutOfMemory
-from .graph_program import GraphProgram, Module
+from .graph_program import GraphProgram, Module, WarmShape
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
@@ -62,7 +63,7 @@ class Cuda(Backend):
     name = "cuda"
     polymorphic = True
     any_shape = False
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
 
     def unavailable(self) -> str | None:
         """Return None: torch writes the programs, with or without a GPU."""
@@ -123,8 +124,8 @@ class Cuda(Backend):
         return self.load_together({"sequence": StoredProgram(directory, {})}, weights, None)["sequence"]
 
     def load_together(
-        self, programs: Mapping[ProgramRole, StoredProgram], weights: Weights, device: str | None
-    ) -> Mapping[ProgramRole, LoadedProgram]:
+        self, programs: Mapping[Key, StoredProgram], weights: Weights, device: str | None
+    ) -> Mapping[Key, LoadedProgram]:
         """Move the weights to the GPU once, and capture each program in its buckets, the largest first.
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
@@ -134,7 +135,7 @@ class Cuda(Backend):
                 fit. Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
-            return {role: _on_cpu(stored.directory, weights) for role, stored in programs.items()}
+            return {key: _on_cpu(stored.directory, weights) for key, stored in programs.items()}
         missing = gpu_missing()
         if missing is not None:
             raise LoadError(f"the programs run on an NVIDIA GPU: {missing}. Or package the model with another backend")
@@ -142,8 +143,8 @@ class Cuda(Backend):
 
 
 def load_on_device(
-    device: Device, programs: Mapping[ProgramRole, StoredProgram], weights: Weights
-) -> Mapping[ProgramRole, LoadedProgram]:
+    device: Device, programs: Mapping[Key, StoredProgram], weights: Weights
+) -> Mapping[Key, LoadedProgram]:
     """Load programs onto a device, and capture them in their buckets, the largest first.
 
     Raises:
@@ -151,38 +152,46 @@ def load_on_device(
     """
     wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one.directory, weights).items()}
     try:
-        uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
+        with device.current():
+            uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
     except OutOfMemory as error:
         raise LoadError(f"the weights do not fit into the memory of {device.name}: {error}") from error
     turn, derived = Lock(), DerivedWeights(uploaded.values())
     loaded = {
-        role: GraphProgram(
+        key: GraphProgram(
             device,
             read_signature(stored.directory),
             _module(stored.directory, uploaded, derived, device.flatten, device.torch_device),
             turn,
         )
-        for role, stored in programs.items()
+        for key, stored in programs.items()
     }
     _capture_all(device, loaded, programs)
     return loaded
 
 
-def _capture_all(
-    device: Device, loaded: Mapping[ProgramRole, GraphProgram], programs: Mapping[ProgramRole, StoredProgram]
-) -> None:
-    """Capture every program in its buckets. The largest comes first, so that its memory serves all others."""
-    free = device.free_bytes()
+def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], programs: Mapping[Key, StoredProgram]) -> None:
+    """Capture every program in its buckets. The largest comes first, so that its memory serves all others.
+
+    All run before the first is captured: the memory of graphs is theirs, so a run beside them would need memory twice.
+    """
+    with device.current():
+        free = device.free_bytes()
     fitting: dict[Bucket, int] = {}
     failing: list[Bucket] = []
-    examples = [(bucket, role, make) for role, own in programs.items() for bucket, make in own.examples.items()]
-    for bucket, role, make in sorted(examples, key=lambda one: one[0].batch * one[0].length, reverse=True):
+    warm: list[tuple[Bucket, Key, WarmShape]] = []
+    examples = [(bucket, key, make) for key, own in programs.items() for bucket, make in own.examples.items()]
+    for bucket, key, make in sorted(examples, key=lambda one: one[0].batch * one[0].length, reverse=True):
         try:
-            taken = loaded[role].prepare(make())
-        except OutOfMemory:  # noqa: PERF203 - a capture takes far longer
+            warm.append((bucket, key, loaded[key].warm_up(make())))
+        except OutOfMemory:  # noqa: PERF203 - a run takes far longer
             failing.append(bucket)
-        else:
-            fitting[bucket] = max(taken, fitting.get(bucket, 0))
+    for bucket, key, shape in warm:
+        fitting[bucket] = max(shape.nbytes, fitting.get(bucket, 0))
+        try:
+            loaded[key].capture(shape)
+        except OutOfMemory:
+            failing.append(bucket)
     if failing:
         left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
         raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))

@@ -13,12 +13,23 @@ from threading import Lock
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..signature import Signature
+from ..signature import Signature, describe_tensor
 from .buffer_layout import BufferLayout, layout_of
-from .device import Device
+from .device import Device, OutOfMemory
 
 Module = Callable[..., Sequence[torch.Tensor]]
 """A program as a function of its inputs; all its tensors are on the device."""
+
+
+@dataclass(frozen=True)
+class WarmShape:
+    """A program that has run in one shape, and that can be captured in it."""
+
+    inputs: BufferLayout
+    input_buffer: torch.Tensor
+    outputs: BufferLayout
+    nbytes: int
+    """Memory of inputs and outputs, and the most that its values take while it runs."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +41,10 @@ class CapturedGraph:
     outputs: BufferLayout
     output_buffer: torch.Tensor
     launch: Callable[[], None]
-    nbytes: int
-    """Memory of its buffers, and the most that its values take while it runs."""
 
 
-def capture(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
-    """Capture a program in the shapes of these inputs, which are on the CPU.
+def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> WarmShape:
+    """Run a program on these inputs, which are on the CPU, so that it can be captured in their shapes.
 
     Raises:
         OutOfMemory: it does not fit into the device's memory.
@@ -44,17 +53,26 @@ def capture(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> C
     input_buffer = device.allocate(own.nbytes)
     device.copy(input_buffer, _staged(device, own, inputs))
     arguments = own.views(input_buffer)
-    # Layouts alone: no value of the warm-up may stay in memory while the graph is recorded.
+    # Layouts alone: no value of the warm-up may stay in memory while a graph is recorded.
     found, most = device.warm_up(lambda: layout_of(module(*arguments)))
-    output_buffer = device.allocate(found.nbytes)
-    results = found.views(output_buffer)
+    return WarmShape(own, input_buffer, found, own.nbytes + found.nbytes + most)
+
+
+def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
+    """Capture a program in a shape.
+
+    Raises:
+        OutOfMemory: it does not fit into the device's memory.
+    """
+    arguments = shape.inputs.views(shape.input_buffer)
+    output_buffer = device.allocate(shape.outputs.nbytes)
+    results = shape.outputs.views(output_buffer)
 
     def body() -> None:
         for result, value in zip(results, module(*arguments)):
             result.copy_(value)
 
-    launch = device.capture(body)
-    return CapturedGraph(own, input_buffer, found, output_buffer, launch, own.nbytes + found.nbytes + most)
+    return CapturedGraph(shape.inputs, shape.input_buffer, shape.outputs, output_buffer, device.capture(body))
 
 
 class GraphProgram:
@@ -68,16 +86,25 @@ class GraphProgram:
         self._device, self._signature, self._module, self._turn = device, signature, module, turn
         self._graphs: dict[tuple[tuple[int, ...], ...], CapturedGraph] = {}
 
-    def prepare(self, inputs: Sequence[torch.Tensor]) -> int:
-        """Capture the shapes of these inputs; returns the bytes of the graph.
+    def warm_up(self, inputs: Sequence[torch.Tensor]) -> WarmShape:
+        """Run on inputs, so that their shapes can be captured.
 
         Raises:
             WrongInput: the inputs are not those of the program.
-            OutOfMemory: the graph does not fit into the device's memory.
+            OutOfMemory: the values do not fit into the device's memory.
         """
         self._signature.check_inputs(inputs)
-        with self._turn, torch.no_grad():
-            return self._graph(inputs).nbytes
+        with self._turn, self._device.current(), torch.no_grad():
+            return warm_up(self._device, self._module, inputs)
+
+    def capture(self, shape: WarmShape) -> None:
+        """Capture a shape in which the program has run.
+
+        Raises:
+            OutOfMemory: the graph does not fit into the device's memory.
+        """
+        with self._turn, self._device.current(), torch.no_grad():
+            self._graphs[_shapes(shape.inputs)] = capture(self._device, self._module, shape)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call; inputs and outputs are on the CPU.
@@ -86,7 +113,7 @@ class GraphProgram:
             WrongInput: the inputs are not those of the program.
         """
         self._signature.check_inputs(inputs)
-        with self._turn, torch.no_grad():
+        with self._turn, self._device.current(), torch.no_grad():
             graph = self._graph(inputs)
             self._device.copy(graph.input_buffer, _staged(self._device, graph.inputs, inputs))
             fetched = self._launch(graph)
@@ -102,7 +129,7 @@ class GraphProgram:
             WrongInput: the inputs are not those of the program.
         """
         fetched: list[tuple[CapturedGraph, torch.Tensor]] = []
-        with self._turn, torch.no_grad():
+        with self._turn, self._device.current(), torch.no_grad():
             for bucket, call in zip(buckets, calls):
                 inputs = [*call, *(value[: bucket.batch] for value in carried)]
                 self._signature.check_inputs(inputs)
@@ -137,8 +164,23 @@ class GraphProgram:
         shapes = tuple([tuple(tensor.shape) for tensor in inputs])
         found = self._graphs.get(shapes)
         if found is None:
-            found = self._graphs[shapes] = capture(self._device, self._module, inputs)
+            found = self._graphs[shapes] = self._capture_new(inputs)
         return found
+
+    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+        """Capture a shape that is first seen in a call."""
+        try:
+            return capture(self._device, self._module, warm_up(self._device, self._module, inputs))
+        except OutOfMemory as error:
+            shown = ", ".join(map(describe_tensor, inputs))
+            raise OutOfMemory(
+                f"the graph of {shown} does not fit into the memory of {self._device.name} ({error}): serve smaller "
+                f"buckets; or leave more memory free: fewer workers on this GPU, no other process on it"
+            ) from error
+
+
+def _shapes(layout: BufferLayout) -> tuple[tuple[int, ...], ...]:
+    return tuple([place.shape for place in layout.places])
 
 
 def _staged(device: Device, layout: BufferLayout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

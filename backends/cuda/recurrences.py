@@ -34,7 +34,8 @@ def recurrent_functions(
 
     def flat(cell: str, layer: masked.Layer) -> masked.Layer:
         def run(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-            return layer(x, states, derived.derive(cell, weights, lambda own: flatten(cell, own)))
+            given = [state.contiguous() for state in states]  # cuDNN refuses others
+            return layer(x, given, derived.derive(cell, weights, lambda own: flatten(cell, own)))
 
         return run
 

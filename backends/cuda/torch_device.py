@@ -1,14 +1,16 @@
 """The GPU itself, through torch.cuda.
 
-The only file of the folder that tests without a GPU cannot run. Not run on a GPU: none was available. Written from
-torch's documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
+Not run on a GPU: none was available. Tests without a GPU run its settings and its errors only. Written from torch's
+documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) and its source.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -17,6 +19,10 @@ from .device import OutOfMemory, Result
 
 _WARM_UPS = 3
 """Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
+_BFLOAT16_CUDNN = 91300
+"""First release of cuDNN, 9.13, by which torch computes recurrences of bfloat16."""
+_NO_MEMORY = ("out of memory", "_STATUS_ALLOC_FAILED")
+"""Words of errors that are no OutOfMemoryError: of the driver, of cuBLAS and of cuDNN."""
 
 
 def gpu_missing() -> str | None:
@@ -63,9 +69,18 @@ class TorchDevice:
         self.stream = torch.cuda.Stream(self.torch_device)
         self._pool = torch.cuda.graph_pool_handle()
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the GPU current, then its stream: a stream alone would select the former GPU at its end.
+
+        That would create a context there, which takes some hundred megabytes.
+        """
+        with torch.cuda.device(self.torch_device), torch.cuda.stream(self.stream):
+            yield
+
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the GPU."""
-        with _memory_errors(), self._on_stream():
+        with _memory_errors():
             uploaded = tensor.detach().to(self.torch_device)
         self.stream.synchronize()
         return uploaded
@@ -75,7 +90,7 @@ class TorchDevice:
         import torch.backends.cudnn.rnn
 
         flat = [weight.clone() for weight in weights]
-        if not torch.backends.cudnn.is_acceptable(flat[0]):
+        if not _runs_in_cudnn(flat[0]):
             return flat
         w_ih, w_hh = flat[:2]
         gates = {"lstm": 4, "gru": 3}.get(cell, 1)
@@ -90,7 +105,7 @@ class TorchDevice:
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Return zeros of the GPU."""
-        with _memory_errors(), self._on_stream():
+        with _memory_errors():
             return torch.zeros(nbytes, dtype=torch.uint8, device=self.torch_device)
 
     def pinned(self, nbytes: int) -> torch.Tensor:
@@ -99,17 +114,17 @@ class TorchDevice:
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Enqueue a copy."""
-        with self._on_stream():
-            target.copy_(source, non_blocking=True)
+        target.copy_(source, non_blocking=True)
 
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
-        """Run a function some times; returns the last result and the most bytes."""
-        with _memory_errors(), self._on_stream(), _without_tf32():
-            self.stream.synchronize()
+        """Run a function some times; returns the result and the bytes of the last run."""
+        with _memory_errors(), _without_tf32():
+            for _ in range(_WARM_UPS - 1):
+                body()
+            # Weights that the first run derives stay: they are no memory of the shape.
             before = torch.cuda.memory_allocated(self.torch_device)
             torch.cuda.reset_peak_memory_stats(self.torch_device)
-            for _ in range(_WARM_UPS):
-                result = body()
+            result = body()
             self.stream.synchronize()
             return result, torch.cuda.max_memory_allocated(self.torch_device) - before
 
@@ -118,14 +133,18 @@ class TorchDevice:
         graph = torch.cuda.CUDAGraph()
         # Other threads of the process may use the GPU meanwhile.
         recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
-        with _memory_errors(), torch.cuda.device(self.torch_device), _without_tf32(), recording:
-            body()
-
-        def launch() -> None:
-            with self._on_stream():
-                graph.replay()
-
-        return launch
+        try:
+            with _memory_errors(), _without_tf32(), _without_collections(), recording:
+                body()
+        except OutOfMemory:
+            self._pool = torch.cuda.graph_pool_handle()  # torch may still take the former one for a broken capture
+            raise
+        except RuntimeError as error:
+            raise LoadError(
+                f"a call of the program cannot be part of a CUDA graph ({str(error).splitlines()[0]}): package the "
+                f"model with this operator in partitioner_config.ops_to_partition, or with another backend"
+            ) from error
+        return graph.replay
 
     def synchronize(self) -> None:
         """Wait for the stream."""
@@ -137,9 +156,6 @@ class TorchDevice:
         held = torch.cuda.memory_reserved(self.torch_device) - torch.cuda.memory_allocated(self.torch_device)
         return int(free) + int(held)
 
-    def _on_stream(self) -> torch.cuda.StreamContext:
-        return torch.cuda.stream(self.stream)
-
 
 @contextmanager
 def _memory_errors() -> Iterator[None]:
@@ -147,24 +163,63 @@ def _memory_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        found: BaseException | None = error
-        while found is not None and not isinstance(found, torch.cuda.OutOfMemoryError):
-            found = found.__context__
-        if found is None:
+        reason = _memory_reason(error)
+        if reason is None:
             raise
-        torch.cuda.empty_cache()
-        raise OutOfMemory(str(found).splitlines()[0]) from error
+        raise OutOfMemory(reason) from error
+
+
+def _memory_reason(error: BaseException | None) -> str | None:
+    """The message about memory in a chain of errors; None if there is none.
+
+    No frame of the chain may keep a variable for one of its errors: such a circle would hold the GPU's memory.
+    """
+    while error is not None:
+        if isinstance(error, torch.cuda.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY):
+            return str(error).splitlines()[0]
+        error = error.__context__
+    return None
+
+
+def _runs_in_cudnn(weight: torch.Tensor) -> bool:
+    """Whether torch computes a recurrence of this dtype in cuDNN, by the same conditions."""
+    if not torch.cudnn_is_acceptable(weight):
+        return False
+    if weight.dtype != torch.bfloat16:
+        return True
+    return (torch.backends.cudnn.version() or 0) >= _BFLOAT16_CUDNN and torch.cuda.get_device_capability() >= (8, 0)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage: pinned memory in it would record the event of its last copy into the graph."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     """Compute products of float32 in float32. TF32 has ten bits, for an error of 1e-3.
 
-    Graphs keep what was set while they were recorded.
+    Graphs keep what was set while they were recorded. torch before 2.9 has other names for the settings; from 2.9 on
+    it refuses to read those if a user has set the new ones.
     """
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    import torch.backends.cudnn.rnn
+
+    backends: Any = torch.backends
+    name, exact = ("fp32_precision", "ieee") if hasattr(backends, "fp32_precision") else ("allow_tf32", False)
+    cudnn = [backends.cudnn.conv, backends.cudnn.rnn] if exact else [backends.cudnn]
+    settings = [backends.cuda.matmul, *cudnn]
+    before = [getattr(setting, name) for setting in settings]
     try:
+        for setting in settings:
+            setattr(setting, name, exact)
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+        for setting, value in zip(settings, before):
+            setattr(setting, name, value)

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from ...config.json_codec import JsonError, read_json
-from ..interface import Backend, LoadedProgram, LoadError, Weights
+from ..interface import Backend, DeviceSharing, Key, LoadedProgram, LoadError, StoredProgram, Weights
 from ..signature import Signature, read_signature
 
 SEGMENTS = "segments.json"
@@ -56,18 +56,48 @@ def load_compiled(
     """
     if not is_partitioned(directory):
         return engine.load(directory, weights, host, threads)
-    signature = read_signature(directory)
-    plan = read_segments(directory)
-    runs: dict[int, LoadedProgram] = {}
-    # The CPU's segments last: they set the number of threads of torch.
-    for index in sorted(range(len(plan.segments)), key=lambda index: plan.segments[index].place == "cpu"):
-        place = plan.segments[index].place
-        folder = directory / segment_directory(index, place)
-        if place == "cpu":
-            runs[index] = _load_on_cpu(folder, weights, threads)
-        else:
-            runs[index] = engine.load(folder, weights, host, threads)
-    return _partitioned_program(signature, plan, [runs[index] for index in range(len(runs))])
+    folders = _device_folders(directory)
+    on_device = {index: engine.load(folder, weights, host, threads) for index, folder in folders.items()}
+    return _with_cpu_segments(directory, on_device, weights, threads)
+
+
+def load_sharing_device(
+    engine: DeviceSharing, directories: Mapping[Key, Path], weights: Weights, device: str | None, threads: int
+) -> Mapping[Key, LoadedProgram]:
+    """Load partitioned programs whose segments share a device's memory.
+
+    The first call of each makes it ready.
+
+    Raises:
+        LoadError: as for `DeviceSharing.load_together`, or a file is damaged.
+    """
+    folders = {key: _device_folders(directory) for key, directory in directories.items()}
+    stored = {(key, index): StoredProgram(folder, {}) for key, own in folders.items() for index, folder in own.items()}
+    loaded = engine.load_together(stored, weights, device)
+    return {
+        key: _with_cpu_segments(directory, {index: loaded[key, index] for index in folders[key]}, weights, threads)
+        for key, directory in directories.items()
+    }
+
+
+def _device_folders(directory: Path) -> dict[int, Path]:
+    """The directories of the engine's segments, by their index."""
+    places = [segment.place for segment in read_segments(directory).segments]
+    return {index: directory / segment_directory(index, place) for index, place in enumerate(places) if place != "cpu"}
+
+
+def _with_cpu_segments(
+    directory: Path, on_device: Mapping[int, LoadedProgram], weights: Weights, threads: int
+) -> LoadedProgram:
+    """A program of loaded segments, and of the CPU's. These come last: they set torch's threads."""
+    signature, plan = read_signature(directory), read_segments(directory)
+    runs = [
+        on_device[index]
+        if index in on_device
+        else _load_on_cpu(directory / segment_directory(index, "cpu"), weights, threads)
+        for index in range(len(plan.segments))
+    ]
+    return _partitioned_program(signature, plan, runs)
 
 
 def is_partitioned(directory: Path) -> bool:

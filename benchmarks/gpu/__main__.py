@@ -10,48 +10,61 @@ import argparse
 import platform
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
 
 from . import contestants
 from .cases import CASES, Case
 from .contestants import Call, NotRun
-from .report import OURS, CaseTimes, table
+from .report import OURS, CaseTimes, heading, rows
 from .timing import device_ms, host_ms
-from .training import TRAINED, training_calls
+from .training import TRAINING_HEADING, TRAININGS, training_calls, training_row
 
 
 def main() -> int:
-    """Measure and print; returns 1 where there is no GPU."""
+    """Measure and print; returns 1 where there is no GPU, or where the engine or training failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="cuda beside its rivals on a GPU")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each case (default: 50)")
     options = parser.parse_args()
     if (reason := gpu_missing()) is not None:
         print(f"not run: {reason}", file=sys.stderr)
         return 1
+    # The engine computes in float32 as its tolerance asks for, so its rivals do so too.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     device = TorchDevice(0)
-    times = [measure(case, device, options.rounds) for case in CASES]
-    machine = f"{device.name}, torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
-    print(*table(times, machine), sep="\n")
-    steps = device_ms(training_calls(device.torch_device), max(5, options.rounds // 5))
-    print()
-    print(f"| training, {TRAINED.name} | ms, CUDA events | times as long as lowered |")
-    print("|---|---|---|")
-    for name, ms in steps.items():
-        print(f"| {name} | {ms:.2f} | {ms / steps['lowered']:.2f} |")
-    return 0
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
+    _tell(heading(f"{device.name}, {versions}; TF32 is off for all"))
+    complete = True
+    for case in CASES:
+        times = measure(case, device, options.rounds)
+        complete = complete and OURS in times.milliseconds
+        _tell(rows(times))
+    _tell(TRAINING_HEADING)
+    for one in TRAININGS:
+        try:
+            steps = device_ms(training_calls(one, device.torch_device), max(5, options.rounds // 5), limit_s=5.0)
+        except Exception as error:  # noqa: BLE001, PERF203 - the other lines are told, whatever it raises
+            complete = False
+            _tell([f"| {one.setup}, {one.which} | {one.longest} | not run: {_reason(error)} | | | |"])
+        else:
+            _tell([training_row(one, steps)])
+    return 0 if complete else 1
 
 
-def measure(case: Case, device: TorchDevice, rounds: int) -> CaseTimes:
+def measure(case: Case, device: Device, rounds: int) -> CaseTimes:
     """Measure all contestants of a case that can run here."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         makers: dict[str, Callable[[], Call]] = {
             OURS: lambda: contestants.engine(case, device, _made(folder / "ours")),
+            f"{OURS}, bfloat16": lambda: contestants.engine(case, device, _made(folder / "bfloat16"), "bfloat16"),
+            f"{OURS}, float16": lambda: contestants.engine(case, device, _made(folder / "float16"), "float16"),
             "eager packed": lambda: contestants.packed(case, device.torch_device),
             "eager padded": lambda: contestants.padded(case, device.torch_device),
             "torch.compile reduce-overhead": lambda: contestants.compiled(case, device.torch_device),
@@ -59,15 +72,34 @@ def measure(case: Case, device: TorchDevice, rounds: int) -> CaseTimes:
             "native, 2 cores": lambda: contestants.native(case, _made(folder / "native")),
         }
         calls: dict[str, Call] = {}
+        found: dict[str, Sequence[Tensor]] = {}
         not_run: dict[str, str] = {}
         for contestant, make in makers.items():
             try:
-                calls[contestant] = make()
-            except NotRun as error:  # noqa: PERF203 - each is made once
-                not_run[contestant] = str(error)
-        pairs = zip(calls[OURS](), calls["eager packed"](), strict=True)
-        largest = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
-        return CaseTimes(case.name, host_ms(calls, rounds), not_run, largest)
+                call = make()
+                found[contestant] = call()
+            except Exception as error:  # noqa: BLE001, PERF203 - one that fails, by whatever, leaves the others
+                not_run[contestant] = _reason(error)
+            else:
+                calls[contestant] = call
+        right = found.get("eager packed", ())
+        errors = {name: _largest(found[name], right) for name in calls if name.startswith(OURS) and right}
+        return CaseTimes(case.name, host_ms(calls, rounds), not_run, errors)
+
+
+def _largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    return max(float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True))
+
+
+def _reason(error: Exception) -> str:
+    """What a contestant raised, in one line."""
+    first = (str(error).splitlines() or [""])[0].replace("|", "/")
+    return first if isinstance(error, NotRun) else f"{type(error).__name__}: {first[:200]}"
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
 
 
 def _made(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
-from torchserve_neuron_lstm.backends.interface import StoredProgram
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, StoredProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -24,10 +24,10 @@ class NotRun(RuntimeError):
     """A contestant that is not here, or that would be wrong."""
 
 
-def engine(case: Case, device: Device, folder: Path) -> Call:
-    """Return the engine `cuda`, its graph captured."""
+def engine(case: Case, device: Device, folder: Path, precision: Precision = "float32") -> Call:
+    """Return the engine `cuda`, whose first call captures its graph."""
     inputs, program = case.inputs(), exported(case)
-    Cuda().compile(program, None, folder)
+    Cuda().compile(program, None, folder, CompileSettings(precision))
     run = load_on_device(device, {"sequence": StoredProgram(folder, {})}, weights_of(program))["sequence"]
     return lambda: run(inputs)
 
@@ -90,7 +90,10 @@ def onnxruntime(case: Case, folder: Path) -> Call:
         torch.onnx.export(model, (x, lengths), str(file), input_names=["x", "lengths"], dynamo=False)
     except Exception as error:
         raise NotRun(f"torch cannot export the model here: {type(error).__name__}") from error
-    session = engine_package.InferenceSession(str(file), providers=["CUDAExecutionProvider"])
+    provider = ("CUDAExecutionProvider", {"use_tf32": "0"})
+    session = engine_package.InferenceSession(str(file), providers=[provider])
+    if session.get_providers()[0] != provider[0]:  # it falls back to the CPU, with a line in the log only
+        raise NotRun("onnxruntime cannot load its CUDA provider here")
     feeds = {"x": x.numpy(), "lengths": lengths.numpy()}
     return lambda: [torch.from_numpy(value) for value in session.run(None, feeds)]
 

@@ -9,26 +9,35 @@ from statistics import median
 import torch
 
 WARM_UPS = 5
+LEAST_ROUNDS = 5
+LIMIT_S = 40.0
+"""Seconds after which no further round of a case begins: a slow contestant does not take all time."""
 
 
-def host_ms(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def host_ms(calls: Mapping[str, Callable[[], object]], rounds: int, limit_s: float = LIMIT_S) -> dict[str, float]:
     """Return the median milliseconds of each call by the host's clock, copies and waits included."""
-    return _medians(calls, rounds, _host_ms)
+    return _medians(calls, rounds, limit_s, _host_ms)
 
 
-def device_ms(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def device_ms(calls: Mapping[str, Callable[[], object]], rounds: int, limit_s: float = LIMIT_S) -> dict[str, float]:
     """Return the median milliseconds of each call by CUDA events on the current stream."""
-    return _medians(calls, rounds, _device_ms)
+    return _medians(calls, rounds, limit_s, _device_ms)
 
 
 def _medians(
-    calls: Mapping[str, Callable[[], object]], rounds: int, ms_of: Callable[[Callable[[], object]], float]
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    limit_s: float,
+    ms_of: Callable[[Callable[[], object]], float],
 ) -> dict[str, float]:
     for call in calls.values():
         for _ in range(WARM_UPS):
             call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    began = time.perf_counter()
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and time.perf_counter() - began > limit_s:
+            break
         for name, call in calls.items():
             taken[name].append(ms_of(call))
     return {name: median(own) for name, own in taken.items()}

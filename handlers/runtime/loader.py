@@ -12,7 +12,7 @@ import torch
 
 from ...backends.interface import Chaining, DeviceSharing, StoredProgram, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
-from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled
+from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
@@ -170,7 +170,8 @@ def load_archive(
         programs=_load_programs(directory, manifest, threads, _read_all(directory, copies)),
         copies=tuple(copies.values()),
     )
-    for bucket in manifest.grid.buckets:
+    # The largest first: where the device keeps memory for each, that of the largest serves the others.
+    for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
         warm_up(archive, bucket, bucket.batch)
     return archive
 
@@ -230,17 +231,28 @@ def _load_programs(
     directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> dict[ProgramRole, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
-    directories = [directory / variant.directory for variant in manifest.variants]
-    if isinstance(backend, DeviceSharing) and not any(map(is_partitioned, directories)):
-        torch.set_num_threads(threads)
-        stored = {variant.part: _stored(directory, manifest, variant) for variant in manifest.variants}
-        together = backend.load_together(stored, weights, manifest.device)
-        return {role: {None: program} for role, program in together.items()}
+    if isinstance(backend, DeviceSharing):
+        programs = _load_together(backend, directory, manifest, threads, weights)
+    else:
+        programs = {
+            (one.part, one.bucket): load_compiled(backend, directory / one.directory, weights, manifest.host, threads)
+            for one in manifest.variants
+        }
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
-    for variant in manifest.variants:
-        program = load_compiled(backend, directory / variant.directory, weights, manifest.host, threads)
-        loaded.setdefault(variant.part, {})[variant.bucket] = program
+    for (role, bucket), program in programs.items():
+        loaded.setdefault(role, {})[bucket] = program
     return loaded
+
+
+def _load_together(
+    backend: DeviceSharing, directory: Path, manifest: Manifest, threads: int, weights: Weights
+) -> Mapping[tuple[ProgramRole, Bucket | None], Program]:
+    torch.set_num_threads(threads)
+    directories = {(variant.part, variant.bucket): directory / variant.directory for variant in manifest.variants}
+    if any(map(is_partitioned, directories.values())):
+        return load_sharing_device(backend, directories, weights, manifest.device, threads)
+    stored = {(variant.part, variant.bucket): _stored(directory, manifest, variant) for variant in manifest.variants}
+    return backend.load_together(stored, weights, manifest.device)
 
 
 def _stored(directory: Path, manifest: Manifest, variant: Variant) -> StoredProgram:

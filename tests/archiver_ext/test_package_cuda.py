@@ -61,6 +61,19 @@ def packaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return source, place / "tagger"
 
 
+@pytest.fixture(scope="module")
+def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Path]:
+    """A model with one operator on the CPU, and its archive, unpacked as on a host."""
+    place = tmp_path_factory.mktemp("partitioned")
+    (place / "tagger.py").write_text(MODEL.format(both=", bidirectional=True", width=12))
+    keys = 'backend: cuda\npartitioner_config: {ops_to_partition: ["aten::clamp"]}\n'
+    source = write_source(place / "user", place / "tagger.py", BLOCK + keys)
+    archived(source, "tagger", place)
+    with ZipFile(place / "tagger.mar") as file:
+        file.extractall(place / "tagger")
+    return source, place / "tagger"
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> GraphDevice:
     """A double of the first of two GPUs."""
@@ -93,6 +106,35 @@ def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], d
 
     assert largest_difference(variants, source.model) <= 1e-5
     assert len(device.captured) == captured >= 4
+
+
+def test_segments_share_the_weights_and_are_captured_at_load(
+    partitioned: tuple[Source, Path], device: GraphDevice
+) -> None:
+    """Each weight is on the GPU once for all segments; no request waits for a capture."""
+    source, host = partitioned
+    variants = load_archive(host, threads=1, device="cuda:1")
+    captured, buckets = len(device.captured), len(variants.manifest.grid.buckets)
+
+    assert largest_difference(variants, source.model) <= 1e-5
+    assert len(device.captured) == captured == 2 * buckets
+    assert device.uploads == len({*source.model.state_dict()})
+
+
+def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source, Path], device: GraphDevice) -> None:
+    """As whole programs are."""
+    with pytest.raises(LoadError, match=r"there is no cuda:2 here"):
+        load_archive(partitioned[1], threads=1, device="cuda:2")
+
+
+def test_a_bucket_whose_segments_do_not_fit_is_told(
+    partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
+) -> None:
+    """The message says what to do."""
+    load_archive(partitioned[1], threads=1)
+    monkeypatch.setattr(engine, "TorchDevice", lambda index: GraphDevice(device.used))
+    with pytest.raises(RuntimeError, match=r"the graph of int64 \[3, 7\].*does not fit into the memory of the double"):
+        load_archive(partitioned[1], threads=1)
 
 
 def test_the_host_measures_its_gpu(packaged: tuple[Source, Path], device: GraphDevice) -> None:

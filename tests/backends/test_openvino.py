@@ -80,7 +80,7 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
     """One program runs in both precisions, with any values in the padding; inputs and outputs are float32."""
     module, program = program_of(case)
     errors = {}
-    for precision in PRECISIONS:
+    for precision in engine.OpenVino.precisions:
         if engine._unsupported_precision(precision):
             continue
         directory = tmp_path / precision

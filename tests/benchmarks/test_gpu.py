@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from benchmarks.gpu import contestants
+from benchmarks.gpu.__main__ import measure
 from benchmarks.gpu.cases import Case, triangle
 from benchmarks.gpu.contestants import NotRun
-from benchmarks.gpu.training import training_calls
+from benchmarks.gpu.report import CaseTimes, rows
+from benchmarks.gpu.timing import host_ms
+from benchmarks.gpu.training import TRAININGS, Training, training_calls, training_row
 from graph_device import GraphDevice
 
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
@@ -39,13 +43,32 @@ def test_the_padded_model_is_left_out_where_it_is_wrong() -> None:
     assert torch.allclose(contestants.padded(case, CPU)()[1], contestants.packed(case, CPU)()[1], atol=1e-5)
 
 
-def test_training_has_both_contestants() -> None:
-    """Each runs a step."""
-    calls = training_calls(CPU, Case("small", triangle(4, 6), 3, 5, 1))
-    for call in calls.values():
-        call()
+def test_training_has_all_contestants() -> None:
+    """Each runs a step, and the table has its time."""
+    milliseconds = host_ms(training_calls(Training("B", "forward and backward", 6), CPU, rows=4), rounds=1)
 
-    assert set(calls) == {"packed", "lowered"}
+    assert training_row(TRAININGS[-1], milliseconds).startswith("| B, forward and backward | 256 | ")
+
+
+def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table names its error in one line; the engine's precisions are compared with eager packed."""
+
+    def broken(case: Case, *_: object) -> Callable[[], list[torch.Tensor]]:
+        raise RuntimeError("no kernel | for this GPU\nmore")
+
+    for name in ("compiled", "native", "onnxruntime"):
+        monkeypatch.setattr(contestants, name, broken)
+    times = measure(Case("small", triangle(4, 6), 3, 5, 2), GraphDevice(), rounds=1)
+
+    assert [*times.milliseconds] == ["cuda", "cuda, bfloat16", "cuda, float16", "eager packed", "eager padded"]
+    assert {*times.not_run.values()} == {"RuntimeError: no kernel / for this GPU"}
+    assert times.errors["cuda"] <= 1e-5 < times.errors["cuda, float16"] < times.errors["cuda, bfloat16"] < 3e-2
+
+
+def test_without_the_engine_there_are_no_ratios() -> None:
+    """The milliseconds of the others are told nevertheless."""
+    times = CaseTimes("small", {"eager packed": 2.0}, {"cuda": "OutOfMemory: too small"}, {})
+    assert [*rows(times)] == ["| small | eager packed | 2.000 | |", "| | cuda | not run: OutOfMemory: too small | |"]
 
 
 @pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")

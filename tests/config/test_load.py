@@ -88,6 +88,7 @@ def test_every_key_is_read() -> None:
         ("precision: bfloat16\n  tolerance: {}", (1e-2, 1e-2)),
         ("precision: bfloat16\n  tolerance: {atol: 0.5}", (0.5, 1e-2)),
         ("tolerance: {rtol: 0.0}\n  precision: bfloat16", (1e-2, 0.0)),
+        ("precision: float16", (2e-3, 2e-3)),
         ("precision: float32", (1e-5, 1e-5)),
         ("tolerance: {atol: 0.5}", (0.5, 1e-5)),
     ],
@@ -95,7 +96,7 @@ def test_every_key_is_read() -> None:
 def test_what_is_left_out_of_the_tolerance_follows_from_the_precision(
     written: str, bounds: tuple[float, float]
 ) -> None:
-    """The default is a hundredth if bfloat16 is allowed; a written value is kept."""
+    """The default is larger if a lower precision is allowed; a written value is kept."""
     config = parse_config(f"{SMALL}  {written}\n", "a.yaml")
 
     assert (config.tolerance.atol, config.tolerance.rtol) == bounds
@@ -199,7 +200,7 @@ model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each 
 model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
 model-config.yaml:23: neuron_lstm.backend: expected auto or the name of a backend, as in onnxruntime, got the text \
 'a/b'
-model-config.yaml:24: neuron_lstm.precision: expected 'float32' or 'bfloat16', got the text 'bf16'
+model-config.yaml:24: neuron_lstm.precision: expected 'float32', 'bfloat16' or 'float16', got the text 'bf16'
 model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \
 write 1.0e-5)
 model-config.yaml:25: neuron_lstm.tolerance.rtol: expected 0 or more, got -1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from torchserve_neuron_lstm import lower
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
-from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, StoredProgram
+from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, StoredProgram
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -59,13 +61,63 @@ def test_wide_layers_are_computed_in_float32(tmp_path: Path) -> None:
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
 @torch.no_grad()
-def test_half_precision_is_near(tmp_path: Path) -> None:
-    """Recurrences compute in bfloat16; inputs and outputs are float32."""
+def test_a_lower_precision_is_near(precision: Precision, error: float, tmp_path: Path) -> None:
+    """Recurrences compute in it; inputs and outputs are float32."""
     module = Recurrent(Case(layers=2)).eval()
     x, lengths = ragged_batch(0.0)
 
-    assert largest_error(loaded(module, tmp_path, "bfloat16")([x, lengths]), module.alone(x, lengths)) < 3e-2
+    assert largest_error(loaded(module, tmp_path, precision)([x, lengths]), module.alone(x, lengths)) < error
+
+
+@torch.no_grad()
+def test_graphs_share_memory_in_any_order_of_calls_and_threads(tmp_path: Path) -> None:
+    """No call sees another one's values; a thread's current device and stream are as before."""
+    module = Recurrent(Case(layers=2, bidirectional=True)).eval()
+    run = loaded(module, tmp_path)
+    requests = [ragged_batch(0.0, *BUCKETS[index % 3]) for index in (0, 2, 1, 1, 0, 2) * 10]
+    before = torch.cuda.current_device(), torch.cuda.current_stream()
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(run, requests))
+
+    assert (torch.cuda.current_device(), torch.cuda.current_stream()) == before
+    for (x, lengths), outputs in zip(requests, found, strict=True):
+        assert largest_error(outputs, module.alone(x, lengths)) <= 2e-5
+
+
+@pytest.mark.parametrize("precision", Cuda.precisions)
+@torch.no_grad()
+def test_the_weights_of_recurrences_are_in_the_block_that_cudnn_reads(precision: Precision, tmp_path: Path) -> None:
+    """Otherwise torch warns, and copies them there with each call."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="RNN module weights are not part of single contiguous")
+        loaded(Recurrent(Case(layers=2, bidirectional=True)).eval(), tmp_path, precision)
+
+
+@torch.no_grad()
+def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path) -> None:
+    """On 1 GiB, as torch is told: the grid of the message can be loaded after it."""
+    module = Recurrent(Case()).eval()
+    program = exported(module, *ragged_batch(0.0))
+    Cuda().compile(program, None, tmp_path)
+    small, large = Bucket(1, 4), Bucket(1 << 15, 512)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 2**30 / total))
+    try:
+        for buckets in ((small, large), (small,)):
+            stored = StoredProgram(tmp_path, {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in buckets})
+            if large in buckets:
+                with pytest.raises(LoadError, match=r"32768 x 512 takes about .*batch: \[1\], length: \[4\]"):
+                    load_on_device(TorchDevice(0), {"sequence": stored}, weights_of(program))
+            else:
+                run = load_on_device(TorchDevice(0), {"sequence": stored}, weights_of(program))["sequence"]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    x, lengths = ragged_batch(0.0, *small)
+
+    assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 2e-5
 
 
 class Stepping(nn.Module):

@@ -8,7 +8,9 @@ garbage. A tensor that a program makes on another device is not noticed, since t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, TypeVar
 from weakref import finalize, ref
 
@@ -31,9 +33,9 @@ class RuleBroken(AssertionError):
 class _Rules(TorchDispatchMode):
     """Checks of every call of a function on the device."""
 
-    def __init__(self, device: GraphDevice) -> None:
+    def __init__(self, device: GraphDevice, beside: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
-        self._device = device
+        self._device, self._beside = device, beside
         self.own: set[int] = set()
         """Memory that the function has allocated, which it may read."""
         self.nbytes = 0
@@ -60,7 +62,7 @@ class _Rules(TorchDispatchMode):
             self._made.append(ref(tensor))
             self.own.add(address)
             self.nbytes += tensor.untyped_storage().nbytes()
-            self._device.reserve(self.nbytes)
+            self._device.reserve(self._beside + self.nbytes)
         self.calls.append((str(func), tuple(tuple(tensor.shape) for tensor in _tensors(found))))
         return found
 
@@ -90,13 +92,31 @@ class GraphDevice:
         self._alive: list[torch.Tensor] = []
         self._queue: list[Callable[[], object]] = []
         self._is_capturing = False
+        self._threads: set[int] = set()
+        """Threads in which the device is current."""
 
     @property
     def readable(self) -> set[int]:
         """Addresses that any work may read."""
         return self.known | self._left
 
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        thread = get_ident()
+        if self._threads:
+            raise RuleBroken("two threads use one stream, or one thread twice")
+        self._threads.add(thread)
+        try:
+            yield
+        finally:
+            self._threads.discard(thread)
+
+    def _check_current(self) -> None:
+        if get_ident() not in self._threads:
+            raise RuleBroken("another device is the current one of this thread")
+
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._check_current()
         self.uploads += 1
         return self._keep(tensor.detach().clone())
 
@@ -106,6 +126,7 @@ class GraphDevice:
         return [weight.clone() for weight in weights]
 
     def allocate(self, nbytes: int) -> torch.Tensor:
+        self._check_current()
         self._refuse_in_capture("allocates memory that is not the graphs'")
         return self._keep(torch.full((nbytes,), _GARBAGE, dtype=torch.uint8))
 
@@ -117,6 +138,7 @@ class GraphDevice:
         return memory
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self._check_current()
         for tensor in (target, source):
             if storage_ptr(tensor) not in self.known | self._pinned:
                 raise RuleBroken("a copy of memory that is neither pinned nor the device's")
@@ -126,8 +148,9 @@ class GraphDevice:
         self._queue.append(lambda: target.copy_(source))
 
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
+        self._check_current()
         self.synchronize()
-        with _Rules(self) as rules:
+        with _Rules(self, beside=self.pool) as rules:
             try:
                 result = body()
             except OutOfMemory:
@@ -138,6 +161,7 @@ class GraphDevice:
         return result, rules.nbytes
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        self._check_current()
         self.synchronize()
         self._is_capturing = True
         try:
@@ -157,6 +181,7 @@ class GraphDevice:
                 raise RuleBroken("the work depends on what the buffers hold")
 
         def launch() -> None:
+            self._check_current()
             self.launches += 1
             self._queue.append(replay)
 
@@ -173,7 +198,7 @@ class GraphDevice:
         return self._nbytes - self.used - self.pool
 
     def reserve(self, nbytes: int) -> None:
-        """Raise if so many bytes of a graph do not fit beside what is used."""
+        """Raise if so many bytes of a graph, or of a run beside the graphs, do not fit beside what is used."""
         if self.used + max(nbytes, self.pool) > self._nbytes:
             raise OutOfMemory(f"{nbytes} bytes of a graph beside {self.used}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ....backends.interface import Backend, LoadError, Ragged
-from ....backends.registry import Purpose, auto_engines, get_backend
+from ....backends.registry import SERVING, auto_engines, get_backend
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
@@ -94,8 +94,7 @@ def _padding_of_auto(config: ServingConfig) -> EnginePadding:
 
 
 def _engines_without_buckets(config: ServingConfig) -> Iterator[str]:
-    purpose: Purpose = "serve_bfloat16" if config.precision == "bfloat16" else "serve_float32"
-    for name in config.auto.engines or auto_engines(purpose):
+    for name in config.auto.engines or auto_engines(SERVING[config.precision]):
         try:
             engine = get_backend(name)
         except LoadError:

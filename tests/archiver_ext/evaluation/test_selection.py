@@ -33,6 +33,7 @@ def test_auto_tries_bfloat16_only_where_it_is_allowed() -> None:
     """The engines in float32 are tried too, because their answers are more exact."""
     assert tried("auto", "float32") == {"native", "inductor", "onnxruntime", "cuda"}
     assert tried("auto", "bfloat16") == {"native", "inductor", "onnxruntime", "cuda", "openvino"}
+    assert tried("auto", "float16") == tried("auto", "float32")
 
 
 def test_auto_tries_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,14 @@ def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
     """The refusal names an engine that supports it."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):
         candidate_engines(config(backend=name, precision="bfloat16"))
+
+
+def test_an_engine_of_other_low_precisions_is_refused_by_all_of_its_own() -> None:
+    """bfloat16 has fewer digits than float16: it does not stand for it."""
+    with pytest.raises(PackagingError, match=r"only in float32 or bfloat16, not in float16.*\(cuda\)"):
+        candidate_engines(config(backend="openvino", precision="float16"))
+    with pytest.raises(PackagingError, match="vollo computes only in bfloat16, not in float16"):
+        candidate_engines(config(backend={"auto": {"try": ["vollo"]}}, precision="float16"))
 
 
 def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from graph_device import GraphDevice, RuleBroken
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, StoredProgram
@@ -125,6 +126,71 @@ def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path
 
 
 @torch.no_grad()
+def test_loading_needs_no_more_memory_than_serving(tmp_path: Path) -> None:
+    """All buckets run before the first is captured: a run beside graphs would need memory twice."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    held = loaded(device, directory, weights)
+    enough = device.used + device.pool
+    del held
+    small = GraphDevice(enough)
+    loaded(small, directory, weights)
+
+    assert len(small.captured) == len(BUCKETS)
+
+
+@torch.no_grad()
+def test_threads_take_turns_on_the_device(tmp_path: Path) -> None:
+    """Each thread makes the device current for its own call, and gets its own outputs."""
+    module = Recurrent(CASES[0]).eval()
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    requests = [ragged_batch(0.0, *bucket) for bucket in BUCKETS * 6]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(run, requests))
+
+    for (x, lengths), outputs in zip(requests, found, strict=True):
+        assert largest_error(outputs, module.alone(x, lengths)) <= 1e-5
+
+
+@torch.no_grad()
+def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is carried batch first, or one row for a whole batch, is copied before."""
+    plain, (x, lengths), state = masked.aten_lstm, ragged_batch(0.0), torch.randn(BATCH, 2, 6)
+    module = BatchFirstState().eval()
+    program, expected = exported(module, x, lengths, state), list(module(x, lengths, state))
+
+    def picky(
+        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        assert all(state.is_contiguous() for state in states), "rnn: hx is not contiguous"
+        return plain(x, states, weights)
+
+    monkeypatch.setattr(masked, "aten_lstm", picky)
+    run = load_on_device(
+        GraphDevice(), {"chunk": StoredProgram(compiled(program, tmp_path / "program"), {})}, weights_of(program)
+    )["chunk"]
+
+    assert largest_error(run([x, lengths, state]), expected) <= 1e-5
+
+
+class BatchFirstState(nn.Module):
+    """Layers whose h[B, L, H] is carried batch first, and whose c is one learned row for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = nn.LSTM(5, 6, 2, batch_first=True)
+        self.c_0 = nn.Parameter(torch.randn(2, 1, 6))
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        states = h.transpose(0, 1), self.c_0.expand(-1, x.shape[0], -1)
+        weights = list(self.core._flat_weights)
+        y, h_n, c_n = torch.ops.neuron_lstm.lstm(x, lengths, *states, weights, True, 2, False, True)
+        return y, c_n, h_n.transpose(0, 1)
+
+
+@torch.no_grad()
 def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:
     """No bucket is blamed for them."""
     program = exported(Recurrent(CASES[0]), *ragged_batch(0.0))
@@ -175,10 +241,35 @@ def test_attention_and_pooling_around_a_recurrence_are_exact(tmp_path: Path) -> 
     assert largest_error(run(inputs), list(module(*inputs))) <= 1e-5
 
 
-def test_a_size_that_depends_on_data_is_refused_when_packaging(tmp_path: Path) -> None:
+class WrittenByMask(nn.Module):
+    """A model that writes where a mask is true."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[x[:, :, 0] > 0] = torch.ones(5)
+        return y + lengths[:, None, None]
+
+
+class Places(nn.Module):
+    """A model that counts places, by a composite operator without a tag."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0)[0].sum() + lengths
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Selecting(), r"index\.Tensor selects by a mask"),
+        (WrittenByMask(), r"index_put_\.default selects by a mask"),
+        (Places(), r"where\.default returns a size that depends on data"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_size_that_depends_on_data_is_refused_when_packaging(model: nn.Module, reason: str, tmp_path: Path) -> None:
     """The message names the call, and what to do."""
-    program = exported(Selecting(), *ragged_batch(0.0))
-    with pytest.raises(CompileError, match=r"selects by a mask.*partitioner_config"):
+    program = exported(model, *ragged_batch(0.0))
+    with pytest.raises(CompileError, match=rf"{reason}.*partitioner_config"):
         compiled(program, tmp_path / "program")
 
 
@@ -219,15 +310,35 @@ def test_a_chain_of_chunks_carries_its_state_on_the_device(tmp_path: Path) -> No
         state = expected[1]
 
 
+@pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("case", [Case(layers=2), Case(projected=True, bidirectional=True), Case("gru")], ids=str)
 @torch.no_grad()
-def test_bfloat16_computes_recurrences_in_it(tmp_path: Path) -> None:
-    """Inputs and outputs keep their dtype, and the weights are reduced once."""
-    module, device = Recurrent(Case("lstm", layers=2)).eval(), GraphDevice()
+def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str, error: float, tmp_path: Path) -> None:
+    """Inputs and outputs keep their dtype, whatever the padding holds; the weights are reduced once."""
+    module, device = Recurrent(case).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
-    run = loaded(device, compiled(program, tmp_path / "program", precision="bfloat16"), weights_of(program))
-    x, lengths = ragged_batch(0.0)
+    run = loaded(device, compiled(program, tmp_path / "program", precision=precision), weights_of(program))
+    for garbage in GARBAGE:
+        x, lengths = ragged_batch(garbage)
+        outputs = run([x, lengths])
 
-    assert 1e-6 < largest_error(run([x, lengths]), module.alone(x, lengths)) < 3e-2
+        assert {output.dtype for output in outputs} == {torch.float32}
+        assert 1e-6 < largest_error(outputs, module.alone(x, lengths)) < error
+
+
+@torch.no_grad()
+def test_packaging_computes_in_the_precision_that_the_gpu_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification on the CPU sees the rounding: more than that of float32, less than that of bfloat16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    module, inputs = Recurrent(Case(layers=2)).eval(), ragged_batch(0.0)
+    program, errors = exported(module, *inputs), {}
+    for precision in Cuda.precisions:
+        directory = compiled(program, tmp_path / precision, precision=precision)
+        with simulation.enable_emulation():
+            run = Cuda().load(directory, weights_of(program), {}, 1)
+        errors[precision] = largest_error(run(inputs), module.alone(*inputs))
+
+    assert errors["float32"] < 1e-6 < errors["float16"] < errors["bfloat16"]
 
 
 @torch.no_grad()
@@ -271,7 +382,11 @@ def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> Non
 def test_the_double_notices_broken_rules() -> None:
     """Waits, allocations, tensors that outlive a capture, and memory of the host."""
     device = GraphDevice()
-    own, host = device.allocate(8), torch.ones(8, dtype=torch.uint8)
+    with pytest.raises(RuleBroken, match="another device"):
+        device.allocate(8)
+    with device.current():
+        own = device.allocate(8)
+    host = torch.ones(8, dtype=torch.uint8)
     kept: list[torch.Tensor] = []
     broken = {
         "waits for a value": lambda: bool(own.sum()),
@@ -281,5 +396,5 @@ def test_the_double_notices_broken_rules() -> None:
         "is not on the device": lambda: own.add_(host),
     }
     for message, body in broken.items():
-        with pytest.raises(RuleBroken, match=message):
+        with device.current(), pytest.raises(RuleBroken, match=message):
             device.capture(body)  # type: ignore[arg-type]
