@@ -79,7 +79,7 @@ def build(directory: Path, precision: Precision = "float32") -> None:
     compiler = cpp_compiler.compiler()
     with ThreadPoolExecutor(len(chosen)) as pool:
         compiled = pool.map(lambda one: _library(compiler, SOURCE, one), chosen)
-        for one, library in zip(chosen, compiled, strict=True):
+        for one, library in zip(chosen, compiled):
             (directory / one.library).write_bytes(library)
 
 
