@@ -261,7 +261,7 @@ def _onednn_lstm(
 
 
 @contextlib.contextmanager
-def _vectors_of(bits: int) -> Iterator[None]:
+def _only_vectors_of(bits: int) -> Iterator[None]:
     """Let inductor know only instruction sets with vectors of `bits`.
 
     It would compile a test program for each kind of AVX-512 that this machine has, in every compiling process.
@@ -296,7 +296,7 @@ def _compile(program: ExportedProgram, package: Path, compiler: str) -> None:
         "cpp.dynamic_threads": True,
         "compile_threads": 1,
     }
-    with _vectors_of(target.vector_bits):
+    with _only_vectors_of(target.vector_bits):
         torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
 
 

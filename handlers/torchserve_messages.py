@@ -38,7 +38,7 @@ class ReadAhead:
         self._at = end
         while len(taken) < length:
             missing = length - len(taken)
-            # Not one byte of a long body is copied twice: a block has no more than what is missing of it.
+            # Of a long body no more than what is missing is asked for: what follows it would be copied once more.
             block = connection.recv(max(missing, _BLOCK))
             if not block:
                 return self._at_end(connection, missing)
@@ -58,6 +58,6 @@ def read_in_blocks(messages: Any) -> None:
     if isinstance(own, ReadAhead):
         return
     if not inspect.isfunction(own) or list(inspect.signature(own).parameters) != ["conn", "length"]:
-        _log.info("TorchServe's messages are read one value at a time: %s has no %s", messages.__name__, _READER)
+        _log.info("TorchServe's messages are read one value at a time: %s has no known %s", messages.__name__, _READER)
         return
     setattr(messages, _READER, ReadAhead(own))

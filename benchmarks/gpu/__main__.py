@@ -92,7 +92,7 @@ def _largest(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
 
 
 def _reason(error: Exception) -> str:
-    """What a contestant raised, in one line."""
+    """The error of a contestant, in one line."""
     first = (str(error).splitlines() or [""])[0].replace("|", "/")
     return first if isinstance(error, NotRun) else f"{type(error).__name__}: {first[:200]}"
 
