@@ -66,7 +66,10 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
     """
     from redis import exceptions
 
-    what = f"the session store {url or settings.address} cannot be used: {error}"
+    told = str(error)
+    if isinstance(error, exceptions.AskError):
+        told = f"slot {error.slot_id} moves to {error.node_addr[0]}:{error.node_addr[1]}"
+    what = f"the session store {url or settings.address} cannot be used: {told}"
     found = StoreUnavailableError(what)
     # Within a script it is an error of the script, which quotes it.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):

@@ -49,6 +49,7 @@ class ClusterConnections:
         now = monotonic()
         deadline = now + self._settings.timeout_seconds
         answers = self._known_outages(requests, now)
+        reasons: dict[int, Later] = {}
         if not self._shards.owners:
             self._shards.refresh(deadline)
         for number, pause in enumerate(_pauses()):
@@ -57,7 +58,7 @@ class ClusterConnections:
                 break
             sleep(max(0.0, min(pause, deadline - monotonic())))
             connected = self._shards.connected
-            results = self._shards.ask(left, replicas, deadline)
+            results = _with_reasons(self._shards.ask(left, replicas, deadline), reasons)
             if any(isinstance(result, Later) for result in results.values()):
                 self._shards.refresh(deadline, connected - self._shards.connected)
             for partition, result in results.items():
@@ -100,6 +101,18 @@ class ClusterConnections:
                 self._outages[partition] = _Outage(monotonic() + self._settings.timeout_seconds, error)
                 given_up[partition] = error
         return given_up
+
+
+def _with_reasons(results: Mapping[int, Result], reasons: dict[int, Later]) -> dict[int, Result]:
+    """Return `results` with a server's last reason where the time limit ended a later round; keep the reasons.
+
+    The last round may begin with less time than a reply takes: its silence tells nothing.
+    """
+    said = {partition: one for partition, one in results.items() if isinstance(one, Later) and not one.is_silence}
+    reasons.update(said)
+    return {
+        partition: reasons.get(partition, one) if isinstance(one, Later) else one for partition, one in results.items()
+    }
 
 
 def _pauses() -> Iterator[float]:

@@ -147,11 +147,13 @@ class Shards:
         return self._nodes[address]
 
     def _failure(self, address: Address, error: Exception) -> StoreUnavailableError | Later:
-        from redis.exceptions import AuthenticationError
+        from redis import exceptions
 
         self._drop(address)
         found = store_error(self._settings, error, server_url(self._settings, address))
-        return found if isinstance(error, AuthenticationError) else Later(found)
+        if isinstance(error, exceptions.AuthenticationError):
+            return found
+        return Later(found, isinstance(error, exceptions.TimeoutError))
 
     def _without_owner(self, partition: int) -> StoreUnavailableError | Later:
         if self._why_unknown is not None:

@@ -53,6 +53,8 @@ class Later(NamedTuple):
     """The commands can be repeated: none of them was refused for what it is."""
 
     error: Exception
+    is_silence: bool = False
+    """Whether no server gave the reason: none replied in time."""
 
 
 def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
