@@ -104,7 +104,7 @@ class ClusterConnections:
 
 
 def _with_reasons(results: Mapping[int, Result], reasons: dict[int, Later]) -> dict[int, Result]:
-    """Return `results` with a server's last reason where the time limit ended a later round; keep the reasons.
+    """Give silent results the last reason that a server gave, and keep the new reasons.
 
     The last round may begin with less time than a reply takes: its silence tells nothing.
     """
