@@ -81,6 +81,8 @@ demo-ray: $(HOSTS_STAMP)
 
 # Several processes compute at once here: threads that wait by spinning would take the cores from those that work.
 test test-all: export OMP_WAIT_POLICY = passive
+# Hundreds of processes import the same files, which are compiled once where Python may keep what it compiled.
+test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not long"
 

@@ -88,8 +88,8 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
-        ("refuses", r"refuses (?:chunk|head) (\d x \d): no \1 here"),
-        ("raises", "ValueError: something odd"),
+        pytest.param("refuses", r"refuses (?:chunk|head) (\d x \d): no \1 here", marks=pytest.mark.long),
+        pytest.param("raises", "ValueError: something odd", marks=pytest.mark.long),
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
         ("absent", "there is no backend 'absent'"),

@@ -123,7 +123,7 @@ def eager_model(source: Source) -> torch.nn.Module:
         ("image", "eager"),
         ("mlp", "onnxruntime"),
         pytest.param("function", "onnxruntime", marks=pytest.mark.long),
-        ("image", "inductor"),
+        pytest.param("image", "inductor", marks=pytest.mark.long),
         pytest.param("images", "inductor", marks=pytest.mark.long),
     ],
 )

@@ -56,7 +56,7 @@ def saved(folder: Path, model: nn.Module) -> Path:
 sizes = st.integers(1, 40)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(words=sizes, width=sizes, hidden=st.integers(2, 40), tags=sizes, layers=st.integers(1, 3), both=st.booleans())
 def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> None:
     """The class has the weights' names and shapes then; what is equal to its default is left out."""

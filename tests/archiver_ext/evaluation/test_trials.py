@@ -254,8 +254,10 @@ def test_an_engine_that_clearly_lost_is_not_tried_again(
 
 @pytest.mark.parametrize(
     ("milliseconds", "calm"),
-    [(LOST, False), ({"eager": 1.0, "onnxruntime": 1.15}, True)],
-    ids=["disturbed", "close"],
+    [
+        pytest.param(LOST, False, id="disturbed"),
+        pytest.param({"eager": 1.0, "onnxruntime": 1.15}, True, id="close", marks=pytest.mark.long),
+    ],
 )
 def test_an_engine_that_did_not_clearly_lose_is_tried_again(
     package: Callable[..., Any],

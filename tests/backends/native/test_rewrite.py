@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -296,9 +297,15 @@ class Looped(nn.Module):
         return y if self.inside else self.linear(y)
 
 
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("cell", Looped.CELLS)
+USUAL = {("lstm", False, True), ("lstm", True, False), ("gru", True, True), ("rnn", False, False)}
+LOOPS = [
+    pytest.param(*loop, marks=() if loop in USUAL else pytest.mark.long)
+    for loop in product(Looped.CELLS, (False, True), (False, True))
+]
+"""Each cell, and each value of both choices, with every cell in `make test-all`."""
+
+
+@pytest.mark.parametrize(("cell", "given", "inside"), LOOPS)
 @torch.no_grad()
 def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, inside: bool) -> None:
     """Zeros are not stored, and the linear layer may be in the loop or after it."""

@@ -80,6 +80,7 @@ def test_memory_is_read_and_written_within_its_bounds() -> None:
     assert "signed integer overflow" in run(file, "overflow").stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not halves_here(), reason="not run: this kind of machine has no half precision")
 @pytest.mark.parametrize("instructions", halves_here(), ids=lambda one: one.library)
