@@ -80,7 +80,7 @@ def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, s
 def test_the_reason_that_a_server_gave_outlasts_its_silence(
     cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last round may have less time than a reply takes; an operator is told what the server said before."""
+    """The last round may have less time than a reply takes; what the server said before is told."""
     store = store_on(cluster.url, timeout_seconds=2.0)
     write(store, b"record")
     slot = hash_slot(TAGS[3])
