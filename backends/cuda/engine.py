@@ -130,7 +130,7 @@ class Cuda(Backend):
         device: str | None,
         rehearsals: Sequence[Rehearsal[Key]] = (),
     ) -> Mapping[Key, LoadedProgram]:
-        """Move the weights to the GPU once, and capture the programs as the rehearsals call them, the largest first.
+        """Move the weights to the GPU once, and capture the programs as the rehearsals call them.
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
 
@@ -150,7 +150,7 @@ class Cuda(Backend):
 def load_on_device(
     device: Device, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
 ) -> Mapping[Key, LoadedProgram]:
-    """Load programs onto a device, and capture them as the rehearsals call them, the largest first.
+    """Load programs onto a device, and capture them as the rehearsals call them.
 
     Raises:
         LoadError: as `Cuda.load_together`.

@@ -83,7 +83,7 @@ def load_sharing_device(
     threads: int,
     rehearsals: Sequence[Rehearsal[Key]] = (),
 ) -> Mapping[Key, LoadedProgram]:
-    """Load partitioned programs whose segments share a device's memory, ready for the rehearsals of whole programs.
+    """Load partitioned programs whose segments share a device's memory, ready for rehearsals.
 
     Raises:
         LoadError: as for `DeviceSharing.load_together`, or a file is damaged.
