@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
 
 import torch
 
@@ -204,20 +204,17 @@ class Placing(Backend, Protocol):
         """
 
 
-@dataclass(frozen=True)
-class StoredProgram:
-    """A compiled program of an archive."""
-
-    directory: Path
-    examples: Mapping[Bucket, Callable[[], Sequence[torch.Tensor]]]
-    """Functions that return inputs of each bucket in which the program will run.
-
-    Empty: the first calls show them.
-    """
-
-
 Key = TypeVar("Key", bound=Hashable)
 """Name of a program among those of an archive."""
+
+
+@dataclass(frozen=True)
+class Rehearsal(Generic[Key]):
+    """Calls of an archive's programs in one bucket, as requests will make them."""
+
+    bucket: Bucket
+    run: Callable[[Mapping[Key, LoadedProgram]], object]
+    """Calls some of the given programs with inputs of the bucket."""
 
 
 @runtime_checkable
@@ -231,11 +228,15 @@ class DeviceSharing(Backend, Protocol):
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
 
     def load_together(
-        self, programs: Mapping[Key, StoredProgram], weights: Weights, device: str | None
+        self,
+        programs: Mapping[Key, Path],
+        weights: Weights,
+        device: str | None,
+        rehearsals: Sequence[Rehearsal[Key]] = (),
     ) -> Mapping[Key, LoadedProgram]:
-        """Load the programs of an archive, ready for each bucket that they have an example of.
+        """Load the programs of an archive from their directories, ready for the calls of each rehearsal.
 
-        `device` is one such as cuda:1; None: the first.
+        `device` is one such as cuda:1; None: the first. Each rehearsal is run once or not at all, in any order.
 
         Raises:
             LoadError: as for `load`, or there is no such device, or its memory does not suffice.

@@ -5,6 +5,8 @@ Used while packaging only.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +15,17 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
 from ..interface import CompileError
+from .composite_calls import ExampleArguments, example_arguments, is_composite, tell_calls
+from .waiting_operators import waits_for_value
 
+_LOG = logging.getLogger(__name__)
 _aten = torch.ops.aten
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 _READ_ON_HOST = frozenset({"cond", "while_loop"})
+
+
+class _CannotBeCaptured(Exception):
+    """A call that cannot be part of a CUDA graph."""
 
 
 def capture_refusal(node: Node) -> str | None:
@@ -26,12 +35,48 @@ def capture_refusal(node: Node) -> str | None:
         return f"{target.name()} decides by a value of a tensor" if target.name() in _READ_ON_HOST else None
     if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
         return None
+    given = example_arguments(node)
+    if is_composite(target):
+        reason = _inner_refusal(target, given) if given.known else _tag_refusal(target)
+    else:
+        reason = _own_refusal(target, given.args, given.kwargs)
+    if reason is None and _has_new_size(node):
+        reason = "returns a size that depends on data"
+    return None if reason is None else f"{target} {reason}"
+
+
+def _inner_refusal(target: torch._ops.OpOverload, given: ExampleArguments) -> str | None:
+    """Why one of the calls that a composite operator makes cannot be captured."""
+
+    def check(inner: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if (reason := _own_refusal(inner, args, kwargs)) is not None:
+            raise _CannotBeCaptured(reason)
+
+    try:
+        tell_calls(target, given, check)
+    except _CannotBeCaptured as found:
+        return str(found)
+    except Exception as error:  # noqa: BLE001 - what torch cannot trace may still run; loading names it if not
+        _LOG.debug("the calls of %s cannot be told: %s", target, error)
+    return None
+
+
+def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why an operator that is no composite cannot be captured."""
     if target in _INDEXED:
-        return f"{target} selects by a mask, so that a size depends on data" if _has_mask(node) else None
+        return "selects by a mask, so that a size depends on data" if _has_mask(args[1]) else None
+    if target == _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
+        return None  # the size is given, so nothing is read
+    if waits_for_value(target, args, kwargs):
+        return "reads a value of a tensor"
+    return _tag_refusal(target)
+
+
+def _tag_refusal(target: torch._ops.OpOverload) -> str | None:
     if torch.Tag.data_dependent_output in target.tags:
-        return f"{target} reads a value of a tensor"
-    if torch.Tag.dynamic_output_shape in target.tags or _has_new_size(node):
-        return f"{target} returns a size that depends on data"
+        return "reads a value of a tensor"
+    if torch.Tag.dynamic_output_shape in target.tags:
+        return "returns a size that depends on data"
     return None
 
 
@@ -83,7 +128,5 @@ def _data_dependent(node: Node) -> set[Any]:
     return {symbol for tensor in tensors for symbol in free_unbacked_symbols(tensor)}
 
 
-def _has_mask(node: Node) -> bool:
-    indices: Any = node.args[1]
-    tensors = [index for index in indices if isinstance(index, Node)]
-    return any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in tensors)
+def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)

@@ -26,8 +26,8 @@ from ..interface import (
     LoadedProgram,
     LoadError,
     Precision,
+    Rehearsal,
     Requirement,
-    StoredProgram,
     Weights,
 )
 from ..module_program import ModuleProgram
@@ -37,7 +37,7 @@ from ..simulation import emulation_enabled
 from ..versions import lowest_torch_requirement
 from .derived_weights import DerivedWeights
 from .device import Device, OutOfMemory
-from .graph_program import GraphProgram, Module, WarmShape
+from .graph_program import GraphProgram, Module, WarmProgram, bytes_together
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
@@ -121,12 +121,16 @@ class Cuda(Backend):
             LoadError: there is no GPU, this torch lacks an operator, or the weights do not match or fit.
         """
         torch.set_num_threads(threads)
-        return self.load_together({"sequence": StoredProgram(directory, {})}, weights, None)["sequence"]
+        return self.load_together({"sequence": directory}, weights, None)["sequence"]
 
     def load_together(
-        self, programs: Mapping[Key, StoredProgram], weights: Weights, device: str | None
+        self,
+        programs: Mapping[Key, Path],
+        weights: Weights,
+        device: str | None,
+        rehearsals: Sequence[Rehearsal[Key]] = (),
     ) -> Mapping[Key, LoadedProgram]:
-        """Move the weights to the GPU once, and capture each program in its buckets, the largest first.
+        """Move the weights to the GPU once, and capture the programs as the rehearsals call them.
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
 
@@ -135,22 +139,23 @@ class Cuda(Backend):
                 fit. Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
-            return {key: _on_cpu(stored.directory, weights) for key, stored in programs.items()}
+            return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
         missing = gpu_missing()
         if missing is not None:
             raise LoadError(f"the programs run on an NVIDIA GPU: {missing}. Or package the model with another backend")
-        return load_on_device(TorchDevice(gpu_index(device, torch.cuda.device_count())), programs, weights)
+        found = TorchDevice(gpu_index(device, torch.cuda.device_count()))
+        return load_on_device(found, programs, weights, rehearsals)
 
 
 def load_on_device(
-    device: Device, programs: Mapping[Key, StoredProgram], weights: Weights
+    device: Device, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
 ) -> Mapping[Key, LoadedProgram]:
-    """Load programs onto a device, and capture them in their buckets, the largest first.
+    """Load programs onto a device, and capture them as the rehearsals call them.
 
     Raises:
         LoadError: as `Cuda.load_together`.
     """
-    wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one.directory, weights).items()}
+    wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one, weights).items()}
     try:
         with device.current():
             uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
@@ -160,18 +165,18 @@ def load_on_device(
     loaded = {
         key: GraphProgram(
             device,
-            read_signature(stored.directory),
-            _module(stored.directory, uploaded, derived, device.flatten, device.torch_device),
+            read_signature(directory),
+            _module(directory, uploaded, derived, device.flatten, device.torch_device),
             turn,
         )
-        for key, stored in programs.items()
+        for key, directory in programs.items()
     }
-    _capture_all(device, loaded, programs)
+    _capture_all(device, loaded, rehearsals)
     return loaded
 
 
-def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], programs: Mapping[Key, StoredProgram]) -> None:
-    """Capture every program in its buckets. The largest comes first, so that its memory serves all others.
+def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], rehearsals: Sequence[Rehearsal[Key]]) -> None:
+    """Capture all calls of the rehearsals. The largest bucket comes first, so that its memory serves all others.
 
     All run before the first is captured: the memory of graphs is theirs, so a run beside them would need memory twice.
     """
@@ -179,22 +184,38 @@ def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], programs: M
         free = device.free_bytes()
     fitting: dict[Bucket, int] = {}
     failing: list[Bucket] = []
-    warm: list[tuple[Bucket, Key, WarmShape]] = []
-    examples = [(bucket, key, make) for key, own in programs.items() for bucket, make in own.examples.items()]
-    for bucket, key, make in sorted(examples, key=lambda one: one[0].batch * one[0].length, reverse=True):
+    warm: list[tuple[Bucket, list[WarmProgram]]] = []
+    for rehearsal in sorted(rehearsals, key=lambda one: one.bucket.batch * one.bucket.length, reverse=True):
         try:
-            warm.append((bucket, key, loaded[key].warm_up(make())))
+            warm.append((rehearsal.bucket, _rehearse(rehearsal, loaded)))
         except OutOfMemory:  # noqa: PERF203 - a run takes far longer
-            failing.append(bucket)
-    for bucket, key, shape in warm:
-        fitting[bucket] = max(shape.nbytes, fitting.get(bucket, 0))
+            failing.append(rehearsal.bucket)
+    for bucket, called in warm:
+        fitting[bucket] = max(bytes_together(one.shape for one in called), fitting.get(bucket, 0))
         try:
-            loaded[key].capture(shape)
+            for one in called:
+                one.capture()
         except OutOfMemory:
             failing.append(bucket)
     if failing:
         left = {bucket: taken for bucket, taken in fitting.items() if bucket not in failing}
         raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))
+
+
+def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[WarmProgram]:
+    """Run a rehearsal; returns its calls in their order."""
+    called: list[WarmProgram] = []
+
+    def noted(program: GraphProgram) -> LoadedProgram:
+        def call(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            shape, outputs = program.warm_up(inputs)
+            called.append(WarmProgram(program, shape))
+            return outputs
+
+        return call
+
+    rehearsal.run({key: noted(program) for key, program in loaded.items()})
+    return called
 
 
 def _weights(directory: Path, weights: Weights) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,7 @@ inputs or all outputs, through pinned memory. In a chain of chunks the carried v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -28,8 +28,16 @@ class WarmShape:
     inputs: BufferLayout
     input_buffer: torch.Tensor
     outputs: BufferLayout
-    nbytes: int
-    """Memory of inputs and outputs, and the most that its values take while it runs."""
+    output_buffer: torch.Tensor
+    values: int
+    """The most bytes that its values take while it runs, beside inputs and outputs."""
+
+
+def bytes_together(shapes: Iterable[WarmShape]) -> int:
+    """Return the memory of programs that run one after the other: only that of their values is shared."""
+    known = list(shapes)
+    buffers = sum(shape.inputs.nbytes + shape.outputs.nbytes for shape in known)
+    return buffers + max((shape.values for shape in known), default=0)
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,10 @@ class CapturedGraph:
     launch: Callable[[], None]
 
 
-def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> WarmShape:
-    """Run a program on these inputs, which are on the CPU, so that it can be captured in their shapes.
+def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
+    """Run a program on these inputs, so that it can be captured in their shapes; returns its outputs too.
+
+    Inputs and outputs are on the CPU.
 
     Raises:
         OutOfMemory: it does not fit into the device's memory.
@@ -53,9 +63,16 @@ def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> W
     input_buffer = device.allocate(own.nbytes)
     device.copy(input_buffer, _staged(device, own, inputs))
     arguments = own.views(input_buffer)
-    # Layouts alone: no value of the warm-up may stay in memory while a graph is recorded.
-    found, most = device.warm_up(lambda: layout_of(module(*arguments)))
-    return WarmShape(own, input_buffer, found, own.nbytes + found.nbytes + most)
+    found, most = device.warm_up(lambda: list(module(*arguments)))
+    layout = layout_of(found)
+    output_buffer = device.allocate(layout.nbytes)
+    for result, value in zip(layout.views(output_buffer), found):
+        result.copy_(value)
+    del found  # no value of the warm-up may stay in memory while a graph is recorded
+    fetched = device.pinned(layout.nbytes)
+    device.copy(fetched, output_buffer)
+    device.synchronize()
+    return WarmShape(own, input_buffer, layout, output_buffer, most), layout.views(fetched)
 
 
 def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
@@ -65,14 +82,13 @@ def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
         OutOfMemory: it does not fit into the device's memory.
     """
     arguments = shape.inputs.views(shape.input_buffer)
-    output_buffer = device.allocate(shape.outputs.nbytes)
-    results = shape.outputs.views(output_buffer)
+    results = shape.outputs.views(shape.output_buffer)
 
     def body() -> None:
         for result, value in zip(results, module(*arguments)):
             result.copy_(value)
 
-    return CapturedGraph(shape.inputs, shape.input_buffer, shape.outputs, output_buffer, device.capture(body))
+    return CapturedGraph(shape.inputs, shape.input_buffer, shape.outputs, shape.output_buffer, device.capture(body))
 
 
 class GraphProgram:
@@ -86,8 +102,8 @@ class GraphProgram:
         self._device, self._signature, self._module, self._turn = device, signature, module, turn
         self._graphs: dict[tuple[tuple[int, ...], ...], CapturedGraph] = {}
 
-    def warm_up(self, inputs: Sequence[torch.Tensor]) -> WarmShape:
-        """Run on inputs, so that their shapes can be captured.
+    def warm_up(self, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
+        """Run on inputs, so that their shapes can be captured; returns the outputs too.
 
         Raises:
             WrongInput: the inputs are not those of the program.
@@ -170,13 +186,30 @@ class GraphProgram:
     def _capture_new(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
         """Capture a shape that is first seen in a call."""
         try:
-            return capture(self._device, self._module, warm_up(self._device, self._module, inputs))
+            shape, _ = warm_up(self._device, self._module, inputs)
+            return capture(self._device, self._module, shape)
         except OutOfMemory as error:
             shown = ", ".join(map(describe_tensor, inputs))
             raise OutOfMemory(
                 f"the graph of {shown} does not fit into the memory of {self._device.name} ({error}): serve smaller "
                 f"buckets; or leave more memory free: fewer workers on this GPU, no other process on it"
             ) from error
+
+
+@dataclass(frozen=True)
+class WarmProgram:
+    """A program with a shape in which it has run."""
+
+    program: GraphProgram
+    shape: WarmShape
+
+    def capture(self) -> None:
+        """Capture the program in the shape.
+
+        Raises:
+            OutOfMemory: the graph does not fit into the device's memory.
+        """
+        self.program.capture(self.shape)
 
 
 def _shapes(layout: BufferLayout) -> tuple[tuple[int, ...], ...]:

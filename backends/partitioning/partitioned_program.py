@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from ...config.json_codec import JsonError, read_json
-from ..interface import Backend, DeviceSharing, Key, LoadedProgram, LoadError, StoredProgram, Weights
+from ..interface import Backend, DeviceSharing, Key, LoadedProgram, LoadError, Rehearsal, Weights
 from ..signature import Signature, read_signature
 
 SEGMENTS = "segments.json"
@@ -46,6 +46,20 @@ class SegmentList:
     """Segments in order of execution."""
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """A partitioned program whose segments of the CPU are loaded."""
+
+    signature: Signature
+    plan: SegmentList
+    on_cpu: Mapping[int, LoadedProgram]
+
+    def joined(self, on_device: Mapping[int, LoadedProgram]) -> LoadedProgram:
+        """Return the program, with the engine's segments by their index."""
+        runs = {**self.on_cpu, **on_device}
+        return _partitioned_program(self.signature, self.plan, [runs[index] for index in range(len(runs))])
+
+
 def load_compiled(
     engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
 ) -> LoadedProgram:
@@ -58,26 +72,33 @@ def load_compiled(
         return engine.load(directory, weights, host, threads)
     folders = _device_folders(directory)
     on_device = {index: engine.load(folder, weights, host, threads) for index, folder in folders.items()}
-    return _with_cpu_segments(directory, on_device, weights, threads)
+    return _parts(directory, weights, threads).joined(on_device)  # the CPU's come last: they set torch's threads
 
 
 def load_sharing_device(
-    engine: DeviceSharing, directories: Mapping[Key, Path], weights: Weights, device: str | None, threads: int
+    engine: DeviceSharing,
+    directories: Mapping[Key, Path],
+    weights: Weights,
+    device: str | None,
+    threads: int,
+    rehearsals: Sequence[Rehearsal[Key]] = (),
 ) -> Mapping[Key, LoadedProgram]:
-    """Load partitioned programs whose segments share a device's memory.
-
-    The first call of each makes it ready.
+    """Load partitioned programs whose segments share a device's memory, ready for rehearsals.
 
     Raises:
         LoadError: as for `DeviceSharing.load_together`, or a file is damaged.
     """
+    parts = {key: _parts(directory, weights, threads) for key, directory in directories.items()}
     folders = {key: _device_folders(directory) for key, directory in directories.items()}
-    stored = {(key, index): StoredProgram(folder, {}) for key, own in folders.items() for index, folder in own.items()}
-    loaded = engine.load_together(stored, weights, device)
-    return {
-        key: _with_cpu_segments(directory, {index: loaded[key, index] for index in folders[key]}, weights, threads)
-        for key, directory in directories.items()
-    }
+
+    def joined(segments: Mapping[tuple[Key, int], LoadedProgram]) -> Mapping[Key, LoadedProgram]:
+        return {key: one.joined({index: segments[key, index] for index in folders[key]}) for key, one in parts.items()}
+
+    def of_segments(rehearsal: Rehearsal[Key]) -> Rehearsal[tuple[Key, int]]:
+        return Rehearsal(rehearsal.bucket, lambda segments: rehearsal.run(joined(segments)))
+
+    stored = {(key, index): folder for key, own in folders.items() for index, folder in own.items()}
+    return joined(engine.load_together(stored, weights, device, [of_segments(one) for one in rehearsals]))
 
 
 def _device_folders(directory: Path) -> dict[int, Path]:
@@ -86,18 +107,14 @@ def _device_folders(directory: Path) -> dict[int, Path]:
     return {index: directory / segment_directory(index, place) for index, place in enumerate(places) if place != "cpu"}
 
 
-def _with_cpu_segments(
-    directory: Path, on_device: Mapping[int, LoadedProgram], weights: Weights, threads: int
-) -> LoadedProgram:
-    """A program of loaded segments, and of the CPU's. These come last: they set torch's threads."""
-    signature, plan = read_signature(directory), read_segments(directory)
-    runs = [
-        on_device[index]
-        if index in on_device
-        else _load_on_cpu(directory / segment_directory(index, "cpu"), weights, threads)
-        for index in range(len(plan.segments))
-    ]
-    return _partitioned_program(signature, plan, runs)
+def _parts(directory: Path, weights: Weights, threads: int) -> _Parts:
+    plan = read_segments(directory)
+    on_cpu = {
+        index: _load_on_cpu(directory / segment_directory(index, "cpu"), weights, threads)
+        for index, segment in enumerate(plan.segments)
+        if segment.place == "cpu"
+    }
+    return _Parts(read_signature(directory), plan, on_cpu)
 
 
 def is_partitioned(directory: Path) -> bool:

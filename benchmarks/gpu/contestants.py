@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
-from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, StoredProgram
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -28,7 +28,7 @@ def engine(case: Case, device: Device, folder: Path, precision: Precision = "flo
     """Return the engine `cuda`, whose first call captures its graph."""
     inputs, program = case.inputs(), exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
-    run = load_on_device(device, {"sequence": StoredProgram(folder, {})}, weights_of(program))["sequence"]
+    run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]
     return lambda: run(inputs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from ...backends.interface import Chaining, DeviceSharing, StoredProgram, Waking, Weights
+from ...backends.interface import Chaining, DeviceSharing, Rehearsal, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
@@ -249,16 +249,21 @@ def _load_together(
 ) -> Mapping[tuple[ProgramRole, Bucket | None], Program]:
     torch.set_num_threads(threads)
     directories = {(variant.part, variant.bucket): directory / variant.directory for variant in manifest.variants}
+    rehearsals = [one for variant in manifest.variants for one in _rehearsals(manifest, variant)]
     if any(map(is_partitioned, directories.values())):
-        return load_sharing_device(backend, directories, weights, manifest.device, threads)
-    stored = {(variant.part, variant.bucket): _stored(directory, manifest, variant) for variant in manifest.variants}
-    return backend.load_together(stored, weights, manifest.device)
+        return load_sharing_device(backend, directories, weights, manifest.device, threads, rehearsals)
+    return backend.load_together(directories, weights, manifest.device, rehearsals)
 
 
-def _stored(directory: Path, manifest: Manifest, variant: Variant) -> StoredProgram:
-    buckets = role_buckets(variant.part, manifest.grid)
-    examples = {bucket: partial(example_inputs, manifest, variant.part, bucket) for bucket in buckets}
-    return StoredProgram(directory / variant.directory, examples)
+def _rehearsals(manifest: Manifest, variant: Variant) -> Iterator[Rehearsal[tuple[ProgramRole, Optional[Bucket]]]]:
+    """Yield one call of a program in each bucket that it serves."""
+    key = (variant.part, variant.bucket)
+
+    def call(bucket: Bucket, programs: Mapping[tuple[ProgramRole, Optional[Bucket]], Program]) -> object:
+        return programs[key](example_inputs(manifest, variant.part, bucket))
+
+    for bucket in role_buckets(variant.part, manifest.grid) if variant.bucket is None else (variant.bucket,):
+        yield Rehearsal(bucket, partial(call, bucket))
 
 
 def _weight_files(manifest: Manifest) -> tuple[str, ...]:

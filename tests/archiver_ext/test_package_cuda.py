@@ -128,14 +128,31 @@ def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source
         load_archive(partitioned[1], threads=1, device="cuda:2")
 
 
-def test_a_bucket_whose_segments_do_not_fit_is_told(
+def test_buckets_whose_segments_do_not_fit_are_named_with_the_grid_that_would_fit(
     partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
 ) -> None:
-    """The message says what to do."""
+    """As for whole programs: one message, which says what each bucket takes."""
     load_archive(partitioned[1], threads=1)
     monkeypatch.setattr(engine, "TorchDevice", lambda index: GraphDevice(device.used))
-    with pytest.raises(RuntimeError, match=r"the graph of int64 \[3, 7\].*does not fit into the memory of the double"):
+    with pytest.raises(
+        LoadError, match=r"do not fit into the memory of the double.*3 x 7 takes about .* bytes"
+    ) as told:
         load_archive(partitioned[1], threads=1)
+
+    assert "would fit is buckets: {batch: [1], length: [4]}" in str(told.value)
+
+
+def test_loading_segments_needs_no_more_memory_than_serving_them(
+    partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
+) -> None:
+    """All segments of all buckets run before the first is captured: no run is beside the graphs."""
+    held = load_archive(partitioned[1], threads=1)
+    small = GraphDevice(device.used + device.pool)
+    monkeypatch.setattr(engine, "TorchDevice", lambda index: small)
+    loaded = load_archive(partitioned[1], threads=1)
+
+    assert len(small.captured) == 2 * len(loaded.manifest.grid.buckets)
+    assert held.programs.keys() == loaded.programs.keys()
 
 
 def test_the_host_measures_its_gpu(packaged: tuple[Source, Path], device: GraphDevice) -> None:

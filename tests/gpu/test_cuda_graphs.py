@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from torchserve_neuron_lstm import lower
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
-from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, StoredProgram
+from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, Rehearsal
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -27,12 +26,17 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f
 BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
 
 
+def rehearsal(bucket: Bucket) -> Rehearsal[str]:
+    """A call of the program in a bucket."""
+    return Rehearsal(bucket, lambda programs: programs["sequence"](ragged_batch(0.0, *bucket)))
+
+
 def loaded(module: nn.Module, folder: Path, precision: Precision = "float32", *extra: torch.Tensor) -> GraphProgram:
     """The module on the first GPU, captured in three shapes if it takes no state."""
     program = exported(module, *ragged_batch(0.0), *extra)
     Cuda().compile(program, None, folder, CompileSettings(precision))
-    examples = {} if extra else {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in BUCKETS}
-    run = load_on_device(TorchDevice(0), {"sequence": StoredProgram(folder, examples)}, weights_of(program))
+    rehearsals = [] if extra else [rehearsal(bucket) for bucket in BUCKETS]
+    run = load_on_device(TorchDevice(0), {"sequence": folder}, weights_of(program), rehearsals)
     found = run["sequence"]
     assert isinstance(found, GraphProgram)
     return found
@@ -107,12 +111,12 @@ def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path)
     torch.cuda.set_per_process_memory_fraction(min(1.0, 2**30 / total))
     try:
         for buckets in ((small, large), (small,)):
-            stored = StoredProgram(tmp_path, {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in buckets})
+            given = TorchDevice(0), {"sequence": tmp_path}, weights_of(program), list(map(rehearsal, buckets))
             if large in buckets:
                 with pytest.raises(LoadError, match=r"32768 x 512 takes about .*batch: \[1\], length: \[4\]"):
-                    load_on_device(TorchDevice(0), {"sequence": stored}, weights_of(program))
+                    load_on_device(*given)
             else:
-                run = load_on_device(TorchDevice(0), {"sequence": stored}, weights_of(program))["sequence"]
+                run = load_on_device(*given)["sequence"]
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     x, lengths = ragged_batch(0.0, *small)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from torch import nn
 from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
-from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, StoredProgram
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, Rehearsal
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -30,14 +29,19 @@ def compiled(program: torch.export.ExportedProgram, directory: Path, **settings:
     return directory
 
 
-def stored(directory: Path) -> StoredProgram:
-    """A program of x[B, T, F] and lengths[B], with inputs of each bucket."""
-    return StoredProgram(directory, {bucket: partial(ragged_batch, 0.0, *bucket) for bucket in BUCKETS})
+def rehearsals(*keys: str) -> list[Rehearsal[str]]:
+    """A call of each program, which takes x[B, T, F] and lengths[B], in each bucket."""
+    return [rehearsal(key, bucket) for key in keys for bucket in BUCKETS]
+
+
+def rehearsal(key: str, bucket: Bucket) -> Rehearsal[str]:
+    """A call of one program in a bucket."""
+    return Rehearsal(bucket, lambda programs: programs[key](ragged_batch(0.0, *bucket)))
 
 
 def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
     """The program, captured in every bucket on a device."""
-    program = load_on_device(device, {"sequence": stored(directory)}, weights)["sequence"]
+    program = load_on_device(device, {"sequence": directory}, weights, rehearsals("sequence"))["sequence"]
     assert isinstance(program, GraphProgram)
     return program
 
@@ -91,7 +95,7 @@ def test_weights_are_uploaded_and_laid_out_once_for_all_graphs(tmp_path: Path) -
     program = exported(module, *ragged_batch(0.0))
     directory = compiled(program, tmp_path / "program")
     weights = weights_of(program)
-    load_on_device(device, {"sequence": stored(directory), "chunk": stored(directory)}, weights)
+    load_on_device(device, {"sequence": directory, "chunk": directory}, weights, rehearsals("sequence", "chunk"))
 
     assert (device.uploads, device.flattened, len(device.captured)) == (len(weights), 4, 6)
 
@@ -168,9 +172,8 @@ def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkey
         return plain(x, states, weights)
 
     monkeypatch.setattr(masked, "aten_lstm", picky)
-    run = load_on_device(
-        GraphDevice(), {"chunk": StoredProgram(compiled(program, tmp_path / "program"), {})}, weights_of(program)
-    )["chunk"]
+    directory = compiled(program, tmp_path / "program")
+    run = load_on_device(GraphDevice(), {"chunk": directory}, weights_of(program))["chunk"]
 
     assert largest_error(run([x, lengths, state]), expected) <= 1e-5
 
@@ -291,9 +294,7 @@ def test_a_chain_of_chunks_carries_its_state_on_the_device(tmp_path: Path) -> No
     module, device = Stepping().eval(), GraphDevice()
     x, lengths = ragged_batch(0.0, 4, 4)
     program = exported(module, x, lengths, torch.zeros(4, 6))
-    run = load_on_device(
-        device, {"chunk": StoredProgram(compiled(program, tmp_path / "program"), {})}, weights_of(program)
-    )["chunk"]
+    run = load_on_device(device, {"chunk": compiled(program, tmp_path / "program")}, weights_of(program))["chunk"]
     assert isinstance(run, GraphProgram)
     buckets = [Bucket(4, 4), Bucket(4, 4), Bucket(2, 8), Bucket(1, 4)]
     calls = [list(ragged_batch(0.0, *bucket)) for bucket in buckets]

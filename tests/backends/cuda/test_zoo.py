@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from graph_device import GraphDevice
 from zoo import Case, cases, lowered
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
-from torchserve_neuron_lstm.backends.interface import StoredProgram
+from torchserve_neuron_lstm.backends.interface import Rehearsal
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
@@ -48,12 +47,17 @@ def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path
     Cuda().compile(exported, None, tmp_path)
     buckets = [Bucket(1, 9), Bucket(4, 16)]
     inputs = {bucket: inputs_of(made.program.inputs, bucket, takes_lengths=program.takes_lengths) for bucket in buckets}
-    stored = StoredProgram(tmp_path, {bucket: partial(inputs.__getitem__, bucket) for bucket in buckets})
-    run = load_on_device(GraphDevice(), {"sequence": stored}, weights_of(exported))["sequence"]
+    rehearsals = [rehearsal(bucket, inputs[bucket]) for bucket in buckets]
+    run = load_on_device(GraphDevice(), {"sequence": tmp_path}, weights_of(exported), rehearsals)["sequence"]
 
     for bucket in buckets:
         for ours, theirs in zip(run(inputs[bucket]), exported.module()(*inputs[bucket]), strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def rehearsal(bucket: Bucket, inputs: list[torch.Tensor]) -> Rehearsal[str]:
+    """A call of the program."""
+    return Rehearsal(bucket, lambda programs: programs["sequence"](inputs))
 
 
 def inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
