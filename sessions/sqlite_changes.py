@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
 
 from .admission import OtherSessions, RecordInfo, StoreUsage, admit, admit_all, is_expired
 from .ids import client_key, store_key
@@ -11,6 +13,9 @@ from .settings import Limits
 from .sqlite_expiry import remove_expired, seconds_until_room
 from .sqlite_rows import NewRow, count_others, find_infos, new_revisions, put_client, put_records, replace_records
 from .store import LimitExceeded, RecordUpdate, WriteOutcome, Written
+
+_info: Callable[[tuple[int, bool, float, int, bool]], RecordInfo] = partial(tuple.__new__, RecordInfo)
+"""Make facts of a row, in half the time that the class takes."""
 
 
 class SqliteChanges:
@@ -46,7 +51,9 @@ class SqliteChanges:
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
         if after is not None and replace_records(self._connection, rows, self._now):
             self.usage = after
-            self.written = {key: RecordInfo(new, False, self._now, len(one.record)) for key, one, new in rows}
+            sizes = [len(change.record) for change in changes]
+            columns = zip(revisions, repeat(False), repeat(self._now), sizes, repeat(False))
+            self.written = dict(zip(self._keys, map(_info, columns)))
             return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
         if after is not None:

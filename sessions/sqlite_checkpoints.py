@@ -108,12 +108,9 @@ def copy_log(connection: sqlite3.Connection) -> int:
 def begin_log_again(connection: sqlite3.Connection) -> None:
     """Copy the rest of the log; the next transaction begins it again, unless somebody still reads it.
 
+    The connection is one that does not wait for others.
+
     Raises:
         sqlite3.Error: the log is not copied, or not all of it.
     """
-    (patience,) = connection.execute("PRAGMA busy_timeout").fetchone()
-    connection.execute("PRAGMA busy_timeout = 0")
-    try:
-        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-    finally:
-        connection.execute(f"PRAGMA busy_timeout = {patience}")
+    connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from secrets import token_bytes
 from typing import Any, NamedTuple
 
@@ -77,9 +78,11 @@ def replace_records(
 
     Each comes with its key and its new revision.
     """
+    keys, updates, new = zip(*changes)
+    _, records, read, *_ = zip(*updates)
     written = connection.executemany(
         "UPDATE session SET revision = ?, last = ?, size = ?, record = ? WHERE key = ? AND revision = ?",
-        [(new, now, len(one.record), one.record, key, one.revision) for key, one, new in changes],
+        zip(new, repeat(now), map(len, records), records, keys, read),
     )
     return written.rowcount == len(changes)
 

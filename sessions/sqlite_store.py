@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -82,12 +83,17 @@ class SqliteStore:
             StoreUnavailableError: nothing can be read.
         """
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
-        with self._transaction(_begin_read) as connection:
+        with self._transaction("BEGIN") as connection:
+            now, _ = self._look(*_waited(connection, "SELECT time, shared FROM tally").fetchone())
             self._forget_changed(connection)
-            now, _ = self._look(*connection.execute("SELECT time, shared FROM tally").fetchone())
             wanted = dict(zip(keys, map((known or {}).get, ids)))
             infos, records = find_records(connection, wanted, self._infos)
             self._read = infos
+        if not records and infos and len(infos) == len(keys):
+            # Nearly always: the reader has all records, and none can have expired.
+            revisions, _, last, *_ = zip(*map(infos.__getitem__, keys))
+            if min(last) >= now - self._limits.shortest_life:
+                return [*map(StoredRecord, repeat(b""), revisions)]
         return [
             None
             if (info := infos.get(key)) is None or is_expired(info, self._limits, now)
@@ -101,8 +107,7 @@ class SqliteStore:
         Raises:
             StoreUnavailableError: no change was made.
         """
-        with self._transaction(_begin_write) as connection:
-            self._forget_changed(connection)
+        with self._transaction("BEGIN IMMEDIATE") as connection:
             count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
             now, reading = self._look(stored, shared)
             before = StoreUsage(count, size)
@@ -117,6 +122,9 @@ class SqliteStore:
                     "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?",
                     (usage.open, usage.bytes, now, reading.shared),
                 )
+            # If another worker has written since the last read, the next one forgets these with all others.
+            if len(self._infos) > _MOST_INFOS:
+                self._infos.clear()
             self._infos.update(batch.written)
         # These change only after the commit.
         self._expired += usage.expired
@@ -134,8 +142,9 @@ class SqliteStore:
         Raises:
             StoreUnavailableError: nothing can be read.
         """
-        with self._transaction(_begin_read) as connection:
-            count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
+        with self._transaction("BEGIN") as connection:
+            tally = _waited(connection, "SELECT open, bytes, time, shared FROM tally")
+            count, size, stored, shared = tally.fetchone()
             # A report, on which nothing is removed: its user may have begun just now.
             now, reading = self._look(stored, shared)
             now = max(now, stored + (reading.shared - (reading.shared if shared is None else shared)))
@@ -161,11 +170,11 @@ class SqliteStore:
                     tidy(self._opened.connection)
 
     @contextmanager
-    def _transaction(self, begin: Callable[[sqlite3.Connection], object]) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock:
             try:
                 connection = self._connection()
-                begin(connection)
+                _waited(connection, begin)
                 yield connection
                 connection.execute("COMMIT")
             except (sqlite3.Error, OSError) as error:
@@ -181,6 +190,7 @@ class SqliteStore:
             self._disconnect()
         if self._opened is None:
             connection, identity = open_database(self.file, _BUSY_SECONDS)
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_waited` waits
             connect = partial(open_for_checkpoints, self.file, identity, _CHECKPOINT_BUSY_SECONDS)
             self._opened = _Opened(connection, identity, BackgroundCheckpoints(connect))
             self._seen = self._swept = self._version = None  # it may be another file
@@ -194,12 +204,12 @@ class SqliteStore:
                 opened.connection.close()
 
     def _forget_changed(self, connection: sqlite3.Connection) -> None:
-        """Forget the records if another connection has written since the last transaction.
+        """Forget the records if another connection has written since the last read.
 
         One that is removed by this connection has expired, by what is known of it too.
         """
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._version or len(self._infos) > _MOST_INFOS:
+        if version != self._version:
             self._infos.clear()
             self._version = version
 
@@ -211,29 +221,17 @@ class SqliteStore:
         return now, reading
 
 
-def _begin_read(connection: sqlite3.Connection) -> None:
-    connection.execute("BEGIN")
+def _waited(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+    """Execute the first statement that needs the file. Waits for others, who take a millisecond.
 
-
-def _begin_write(connection: sqlite3.Connection) -> None:
-    """Wait for other writers, who take a millisecond: SQLite's own waiting soon sleeps for 100.
-
-    Of four workers that wrote 32 records again and again, the slowest waited 40 ms, and 330 ms with SQLite's waiting.
+    SQLite's own waiting soon sleeps for 100. Of four workers that wrote 32 records again and again, the slowest waited
+    40 ms, and 330 ms with SQLite's waiting.
     """
     deadline = time.monotonic() + _BUSY_SECONDS
-    connection.execute("PRAGMA busy_timeout = 0")
-    while not _has_begun(connection):
-        if time.monotonic() > deadline:
-            raise sqlite3.OperationalError("database is locked")
+    while True:
+        try:
+            return connection.execute(statement)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
         time.sleep(0.0005)
-    connection.execute(f"PRAGMA busy_timeout = {int(1000 * _BUSY_SECONDS)}")
-
-
-def _has_begun(connection: sqlite3.Connection) -> bool:
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
-            return False
-        raise
-    return True

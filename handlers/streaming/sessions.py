@@ -98,15 +98,20 @@ class StoreSessions:
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Read the record of each session."""
+        ids = [key.id for key in keys]
+        known = self.known.find(ids)
         try:
-            known = self.known.find([key.id for key in keys])
-            records = self.store.read([key.id for key in keys], {id: one.revision for id, one in known.items()})  # noqa: A001 - the standard term
+            records = self.store.read(ids, {id: one.revision for id, one in known.items()})  # noqa: A001 - the standard term
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(keys)
         refused = _refusals(records)
         return [
-            refused[record] if isinstance(record, StoreUnavailableError) else _loaded(record, known.get(key.id))
-            for key, record in zip(keys, records)
+            LoadedSession(one.session, record.revision)
+            if isinstance(record, StoredRecord) and (one := known.get(id)) and one.revision == record.revision
+            else refused[record]
+            if isinstance(record, StoreUnavailableError)
+            else _loaded(record)
+            for id, record in zip(ids, records)  # noqa: A001 - the standard term
         ]
 
     def token(self, steps: int, state: bytes) -> str | None:
@@ -121,7 +126,10 @@ class StoreSessions:
             outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        self.known.keep({one.id: _known(one, *pair) for one, pair in zip(changes, zip(sessions, outcomes))})
+        known = map(_known, changes, sessions, outcomes)
+        self.known.keep(dict(zip([one.id for one in changes], known)))
+        if {*map(type, outcomes)} == {Written}:
+            return [None] * len(updates)
         refused = _refusals(outcomes)
         return [
             refused[outcome] if isinstance(outcome, StoreUnavailableError) else _write_refusal(update, outcome)
@@ -220,15 +228,9 @@ def _known(change: RecordUpdate, session: Session, outcome: object) -> KnownSess
     return None if revision is None else KnownSession(revision, session, len(change.record))
 
 
-def _loaded(found: StoredRecord | None, known: KnownSession | None) -> LoadedSession:
+def _loaded(found: StoredRecord | None) -> LoadedSession:
     if found is None:
         return LoadedSession(None)
-    if known is not None and found.revision == known.revision:
-        return LoadedSession(known.session, known.revision)
-    return _read(found)
-
-
-def _read(found: StoredRecord) -> LoadedSession:
     try:
         return LoadedSession(decode_session(found.record), found.revision)
     except CorruptRecordError as error:
