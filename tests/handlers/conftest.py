@@ -16,4 +16,5 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def archive(pristine: Path, tmp_path: Path) -> Path:
     """A copy of the archive that a test may change."""
-    return Path(shutil.copytree(pristine, tmp_path / "archive"))
+    compiled = shutil.ignore_patterns("__pycache__")  # by another test that loaded it
+    return Path(shutil.copytree(pristine, tmp_path / "archive", ignore=compiled))
