@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import torch
@@ -24,15 +25,30 @@ _log = logging.getLogger(__name__)
 def open_service(host: Host) -> Service:
     """Load the programs of an archive, its codec and its sessions.
 
+    The process serves and does nothing else: the garbage collector leaves out what is loaded.
+
     Raises:
         RuntimeError: with one line that says what to do.
     """
     try:
-        return _open(host)
+        service = _open(host)
     except (RuntimeError, MemoryError):
         raise
     except Exception as error:
         raise RuntimeError(f"cannot load the archive in {host.directory}: {type(error).__name__}: {error}") from error
+    _collect_seldom()
+    return service
+
+
+def _collect_seldom() -> None:
+    """Let the collections of garbage be few, and leave out what is loaded.
+
+    They would look at the 300,000 loaded objects for 0.1 s, and at every session that is kept in memory.
+    """
+    gc.unfreeze()  # an archive that was loaded before may be garbage by now
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def _open(host: Host) -> Service:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import socket
@@ -66,19 +65,8 @@ def load(context: Context) -> Service:
     except Exception as error:
         raise RuntimeError(f"TorchServe's context cannot be read: {type(error).__name__}: {error}") from error
     service = open_service(host)
-    _collect_seldom()
     _spare_each_batch()
     return service
-
-
-def _collect_seldom() -> None:
-    """Let the worker's collections of garbage be few, and leave out what is loaded.
-
-    They would look at the 300,000 loaded objects for 0.1 s, and at every session that is kept in memory.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000)
 
 
 def _spare_each_batch() -> None:

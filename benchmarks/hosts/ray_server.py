@@ -45,7 +45,7 @@ def main() -> None:
     from .plain_ray import application
 
     ray.init(num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    quiet = LoggingConfig(enable_access_log=False)
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # else each line is made, and then dropped
     serve.start(http_options=HTTPOptions(host="127.0.0.1", port=options.port), logging_config=quiet)
     targets = [
         serve.RunTarget(app({"archive": options.archive, "threads": 1, "replicas": replicas}), name, f"/{name}", quiet)
