@@ -1,5 +1,7 @@
 """Gain of bfloat16 on this machine: OpenVINO, native and ONNX Runtime, all in one run.
 
+A contestant that needs instructions which this processor lacks is told as not run.
+
 Run it from the repository's root: `python -m benchmarks.precision [--threads 1] [--rounds 15]`.
 
 They take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
@@ -24,7 +26,7 @@ from rich.table import Table
 from torch import nn
 
 from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
-from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadedProgram, Precision
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -111,7 +113,11 @@ def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Pa
     for label, (name, precision) in CONTESTANTS.items():
         engine, place = get_backend(name), directory / label.replace(" ", "_")
         place.mkdir()
-        engine.compile(program, None, place, CompileSettings(precision=precision))
+        try:
+            engine.compile(program, None, place, CompileSettings(precision=precision))
+        except CompileError as error:
+            Console().print(f"{label}: not run: {error}")
+            continue
         runs[label] = engine.load(place, weights_of(program), engine.host(), threads)
     return runs
 

@@ -584,7 +584,8 @@ class WorkerSlice {
         std::memcpy(sums(block, row), scratch_.rows[row] + (first_ + block) * STRIDE, STRIDE * sizeof(float));
   }
 
-  // One timestep, whose sums start at row `first`; returns its number of active rows.
+  // One timestep, whose sums start at row `first`; returns its number of active rows. Every other step goes through the
+  // blocks backwards: if the weights do not fit into the L2 cache, those that were read last are still there.
   int64_t advance(int64_t step, int64_t first) const {
     const int64_t active = team_.active(step);
     const float** before = scratch_.rows.data();
@@ -593,14 +594,16 @@ class WorkerSlice {
     const int64_t depth = Recurrent::depth(layer_.outputs), size = block_size(CELL, depth);
     const float* const* rows = has_state ? scratch_.converted_rows(active, layer_.outputs) : before;
     const float* weights = layer_.weights.from_state + first_ * size;
-    int64_t multiplied = has_state ? 0 : blocks_;
-    if (CELL == LSTM && active == 1)
-      for (; multiplied + 2 <= blocks_; multiplied += 2)
-        multiply_two_blocks<Recurrent>(rows[0], weights + multiplied * size, depth, sums(multiplied, first),
-                                       sums(multiplied + 1, first));
-    for (int64_t block = 0; block < blocks_; block++) {
+    const bool backwards = step % 2 == 1;
+    const int64_t pairs = CELL == LSTM && active == 1 && has_state ? blocks_ / 2 : 0;
+    for (int64_t turn = 0; turn < pairs; turn++) {
+      const int64_t block = 2 * (backwards ? pairs - 1 - turn : turn);
+      multiply_two_blocks<Recurrent>(rows[0], weights + block * size, depth, sums(block, first), sums(block + 1, first));
+    }
+    for (int64_t turn = 0; turn < blocks_; turn++) {
+      const int64_t block = backwards ? blocks_ - 1 - turn : turn;
       float* own = sums(block, first);
-      if (block >= multiplied)
+      if (has_state && block >= 2 * pairs)
         multiply_block<CELL, true>(active, rows, weights + block * size, depth, own, STRIDE, own);
       for (int64_t slot = 0; slot < active; slot++, own += STRIDE) {
         const Vector h =

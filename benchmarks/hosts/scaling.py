@@ -1,6 +1,7 @@
 """Requests per second of two replicas with one thread each, beside those of one.
 
-A request has many long sequences, so that what Ray Serve and HTTP cost is small beside the engine.
+A request has many long sequences, as binary tensors of the Open Inference Protocol, so that what Ray Serve, HTTP and
+JSON cost is small beside the engine.
 """
 
 from __future__ import annotations
@@ -46,22 +47,27 @@ class Scaling:
 def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Scaling:
     """Load one and two replicas in turns. The engine is timed before each: the speed of cores changes."""
     generator = random.Random(0)
-    instances = [[generator.randrange(_TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
-    body = json.dumps({"instances": instances}).encode()
-    sequences = [torch.tensor(ids) for ids in instances]
+    sequences = [torch.tensor([generator.randrange(_TOKENS) for _ in range(LONGEST)]) for _ in range(_SEQUENCES)]
     found: dict[int, list[float]] = {1: [], 2: []}
     shares: list[float] = []
     with open_archive(archive, threads=1) as model:
         _engine_seconds(model, sequences)
         for number in range(rounds):
             for replicas in (1, 2) if number % 2 == 0 else (2, 1):
-                request = http_post(f"/{_APPLICATIONS[replicas]}/v1/models/ours:predict", body)
+                request = _binary_request(f"/{_APPLICATIONS[replicas]}/v2/models/ours/infer", torch.stack(sequences))
                 engine = _engine_seconds(model, sequences)
                 before = _cpu_seconds(server)
                 done = load(server.port, [request], _CLIENTS, seconds)
                 found[replicas].append(len(done.milliseconds) / done.seconds)
                 shares.append(engine * len(done.milliseconds) / (_cpu_seconds(server) - before))
     return Scaling(tuple(found[1]), tuple(found[2]), median(shares))
+
+
+def _binary_request(path: str, ids: torch.Tensor) -> bytes:
+    data = ids.numpy().tobytes()
+    given = {"name": "ids", "shape": [*ids.shape], "datatype": "INT64", "parameters": {"binary_data_size": len(data)}}
+    head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
+    return http_post(path, head + data, headers={"Inference-Header-Content-Length": str(len(head))})
 
 
 def _engine_seconds(model: OpenArchive, sequences: Sequence[torch.Tensor]) -> float:
