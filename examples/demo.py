@@ -62,7 +62,7 @@ class Answer:
 def main() -> None:
     """Train, archive, serve, request and report."""
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--steps", type=int, default=250, help="of training")
+    arguments.add_argument("--steps", type=int, default=200, help="of training")
     options = arguments.parse_args()
     signal.signal(signal.SIGTERM, terminated)
     began = time.monotonic()

@@ -1,7 +1,6 @@
 """Requests per second of two replicas with one thread each, beside those of one.
 
-A request has many long sequences, as binary tensors of the Open Inference Protocol, so that what Ray Serve, HTTP and
-JSON cost is small beside the engine.
+A request has many long sequences, so that what Ray Serve and HTTP cost is small beside the engine.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,6 +27,7 @@ from .servers import RayServer
 _SEQUENCES = 64
 _TOKENS = 10_000
 _CLIENTS = 4
+_ENGINE_CALLS = 5
 _APPLICATIONS = {1: "one", 2: "two"}
 """Route prefixes of our application by its replicas."""
 
@@ -47,15 +49,17 @@ class Scaling:
 def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Scaling:
     """Load one and two replicas in turns. The engine is timed before each: the speed of cores changes."""
     generator = random.Random(0)
-    sequences = [torch.tensor([generator.randrange(_TOKENS) for _ in range(LONGEST)]) for _ in range(_SEQUENCES)]
+    instances = [[generator.randrange(_TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
+    body = json.dumps({"instances": instances}).encode()
+    sequences = [torch.tensor(ids) for ids in instances]
     found: dict[int, list[float]] = {1: [], 2: []}
     shares: list[float] = []
-    with open_archive(archive, threads=1) as model:
-        _engine_seconds(model, sequences)
+    with ExitStack() as stack:
+        models = [stack.enter_context(open_archive(archive, threads=1)) for _ in _APPLICATIONS]
         for number in range(rounds):
             for replicas in (1, 2) if number % 2 == 0 else (2, 1):
-                request = _binary_request(f"/{_APPLICATIONS[replicas]}/v2/models/ours/infer", torch.stack(sequences))
-                engine = _engine_seconds(model, sequences)
+                request = http_post(f"/{_APPLICATIONS[replicas]}/v1/models/ours:predict", body)
+                engine = _engine_seconds(models[:replicas], sequences)
                 before = _cpu_seconds(server)
                 done = load(server.port, [request], _CLIENTS, seconds)
                 found[replicas].append(len(done.milliseconds) / done.seconds)
@@ -63,21 +67,17 @@ def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Sc
     return Scaling(tuple(found[1]), tuple(found[2]), median(shares))
 
 
-def _binary_request(path: str, ids: torch.Tensor) -> bytes:
-    data = ids.numpy().tobytes()
-    given = {"name": "ids", "shape": [*ids.shape], "datatype": "INT64", "parameters": {"binary_data_size": len(data)}}
-    head = json.dumps({"inputs": [given], "parameters": {"binary_data_output": True}}).encode()
-    return http_post(path, head + data, headers={"Inference-Header-Content-Length": str(len(head))})
+def _engine_seconds(models: Sequence[OpenArchive], sequences: Sequence[torch.Tensor]) -> float:
+    """Return the CPU seconds of one request in the engine alone, in this process.
 
-
-def _engine_seconds(model: OpenArchive, sequences: Sequence[torch.Tensor]) -> float:
-    """Return the CPU seconds of one request in the engine alone: the median of some calls in this process."""
-    taken = []
-    for _ in range(5):
+    As many compute at once as there are replicas, because cores share caches and power.
+    """
+    calls = [*models] * _ENGINE_CALLS
+    with ThreadPoolExecutor(len(models)) as threads:
         began = time.process_time()
-        model.predict(sequences)
-        taken.append(time.process_time() - began)
-    return median(taken)
+        for _ in threads.map(lambda model: model.predict(sequences), calls):
+            pass
+        return (time.process_time() - began) / len(calls)
 
 
 def _cpu_seconds(server: RayServer) -> float:
