@@ -13,6 +13,7 @@ from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
 from .errors import LoweringError, node_line, source_suffix
 from .export import ModelExport
+from .one_hot import class_count
 
 _KEEPS_VALUES = {
     "aten.to",
@@ -127,16 +128,24 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
 
 
 def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Add the vocabulary size to inputs that index an embedding: some engines abort on an id beyond it."""
+    """Add the vocabulary size to inputs that index an embedding or a `one_hot`: some engines abort on an id beyond it."""
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
-        if node.op == "call_function" and str(node.target) == "aten.embedding.default":
-            weight, ids = node.args[0], node.args[1]
+        if node.op == "call_function" and (found := _ids_and_vocabulary(node)) is not None:
+            ids, size = found
             source = value_source(ids)
-            rows = int(weight.meta["val"].shape[0])
-            bounds[source.name] = min(rows, bounds.get(source.name, rows))
+            bounds[source.name] = min(size, bounds.get(source.name, size))
     pairs = zip(inputs, user_inputs(exported), strict=False)
     return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)
+
+
+def _ids_and_vocabulary(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:
+    if str(node.target) == "aten.embedding.default":
+        weight, ids = cast(tuple[torch.fx.Node, torch.fx.Node], node.args[:2])
+        return ids, int(weight.meta["val"].shape[0])
+    if str(node.target) == "aten.one_hot.default" and (classes := class_count(node)) is not None:
+        return cast(torch.fx.Node, node.args[0]), classes
+    return None
 
 
 def value_source(node: torch.fx.Node) -> torch.fx.Node:

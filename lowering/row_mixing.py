@@ -17,6 +17,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
 from .functional import functionalized
+from .one_hot import class_count
 from .outputs import output_nodes, symbolic_sizes, user_inputs
 from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted, base_name, dims_argument, operator_name
 
@@ -333,6 +334,11 @@ def _embedding(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | Non
     return state if walk.state[weight] is None and isinstance(state, Rows) else None  # type: ignore[index]
 
 
+def _one_hot(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
+    state = walk.state[node.args[0]]  # type: ignore[index]
+    return state if class_count(node) is not None and isinstance(state, Rows) else None
+
+
 def _same_layout(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Create a tensor in the layout of another one."""
     return _one_dim(walk, node, sources[0][1].kind)
@@ -357,6 +363,7 @@ _RULES: dict[str, Rule] = {
         (_matmul, "matmul bmm mm"),
         (_attention, "scaled_dot_product_attention"),
         (_embedding, "embedding"),
+        (_one_hot, "one_hot"),
         (_layer_norm, "layer_norm rms_norm"),
         (_channel_wise, "batch_norm conv1d conv2d max_pool1d max_pool2d avg_pool1d avg_pool2d group_norm"),
         (_channel_wise, "_native_batch_norm_legit_no_training"),

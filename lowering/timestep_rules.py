@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from ..bucketing.shapes import Axis
 from .errors import source_suffix
+from .one_hot import class_count
 from .outputs import axis_of
 
 
@@ -120,6 +121,10 @@ def _matmul(taints: TaintMap, node: Node) -> bool:
 
 def _embedding(taints: TaintMap, node: Node) -> bool:
     return taints.of[node.all_input_nodes[0]] == INDEPENDENT
+
+
+def _one_hot(taints: TaintMap, node: Node) -> bool:
+    return class_count(node) is not None
 
 
 def dims_argument(node: Node) -> list[int] | None:
@@ -314,6 +319,7 @@ _RULES: dict[str, Rule] = {
         (_feature_wise, "linear"),
         (_matmul, "matmul"),
         (_embedding, "embedding"),
+        (_one_hot, "one_hot"),
         (_layer_norm, "layer_norm rms_norm"),
         (_batch_norm, "batch_norm"),
         (_over_other_dims, "softmax log_softmax sum mean amax amin argmax max min logsumexp norm linalg_vector_norm"),

@@ -29,8 +29,8 @@ _RECURRENT_PRECISION = (
     "before its weights are saved, as in model.float()"
 )
 _VOCABULARY = (
-    "an id is outside the vocabulary of an embedding: give `range: [least, largest]` to the ids under `inputs`, both "
-    "included, as in [0, 4999] for 5000 ids"
+    "an id is outside the vocabulary of an embedding, or the classes of a one_hot: give `range: [least, largest]` to the "
+    "ids under `inputs`, both included, as in [0, 4999] for 5000 ids"
 )
 _SIZES = (
     "a layer takes {2} features, but gets {1}: compare the layer's size with `shape` under `inputs`, and the order of "
@@ -44,7 +44,7 @@ _EXPLANATIONS = (
     (r"RNN input dtype \(torch\.(\w+)\) does not match weight dtype \(torch\.(\w+)\)", _RECURRENT_PRECISION),
     (r"(expected|must) (m1 and m2 to )?have the same dtype", _PRECISION),
     (r"[Ii]nput type .* and (weight|bias) type .* should be the same", _PRECISION),
-    (r"index out of range in self", _VOCABULARY),
+    (r"index out of range in self|Class values must be smaller than num_classes", _VOCABULARY),
     (r"a and b must have same reduction dim, but got \[.*?([^, ]+)\] X \[(\d+), \d+\]", _SIZES),
     (r"mat1 and mat2 shapes cannot be multiplied \(.*x(.+) and (\d+)x\d+\)", _SIZES),
 )

@@ -104,14 +104,19 @@ def test_the_models_forward_is_its_own_again() -> None:
 
 
 def test_ids_are_bounded_by_the_embedding_they_index() -> None:
-    """Some engines abort the process on an id beyond the embedding table."""
+    """Some engines abort the process on an id beyond the embedding table. A one-hot vector has a bound as well."""
     vocabularies = {}
-    for name in ("Tagger", "TwoInputs", "CausalPerStep"):
+    for name in ("Tagger", "OneHotLetters", "TwoInputs", "CausalPerStep"):
         case = next(case for case in CASES if case.name == name)
         program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
         vocabularies[name] = [spec.vocabulary for spec in program.inputs]
 
-    assert vocabularies == {"Tagger": [50], "TwoInputs": [30, None, None], "CausalPerStep": [None]}
+    assert vocabularies == {
+        "Tagger": [50],
+        "OneHotLetters": [26],
+        "TwoInputs": [30, None, None],
+        "CausalPerStep": [None],
+    }
 
 
 def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:

@@ -65,6 +65,7 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "two conditions": lambda m, x: torch.where((x > 0) & (x < 1), x, 0.0),
     "a feature picked at each step": lambda m, x: m.linear(x).gather(2, m.lstm(x)[0].argmax(2, keepdim=True)),
     "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
+    "one-hot vectors": lambda m, x: m.lstm(nn.functional.one_hot((x[:, :, 0] > 0).long(), 4).float()),
 }
 HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
     "mean over time": lambda m, x: x.mean(1),

@@ -65,6 +65,7 @@ APART: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "attention": lambda m, x, s: torch.softmax(x @ x.transpose(1, 2), -1) @ x,
     "the last step by index": lambda m, x, s: m.lstm(x)[0][:, -1],
     "written in place": lambda m, x, s: torch.zeros_like(s).add_(s).mul_(2.0),
+    "one-hot vectors": lambda m, x, s: m.lstm(torch.nn.functional.one_hot((x[:, :, 0] > 0).long(), 4).float())[0],
 }
 MIXED: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "a default over the batch": default_scale,

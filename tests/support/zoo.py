@@ -73,6 +73,19 @@ class Tagger(nn.Module):
         return self.out(self.drop(y))
 
 
+class OneHotLetters(nn.Module):
+    """Letters as one-hot vectors in place of an embedding, a packed GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(26, 9, batch_first=True)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        letters = torch.nn.functional.one_hot(ids, num_classes=26).float()
+        packed = pack_padded_sequence(letters, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+
+
 class ProjectedFourLayers(nn.Module):
     """Four layers, projection, no bias, padded to the input's length with -1."""
 
@@ -329,6 +342,7 @@ CASES = (
     Case(PackedSorted, _TIME_MAJOR),
     Case(FinalStateOnly, _TIME_MAJOR),
     Case(Tagger, _IDS, extra="  outputs: [logits]\n"),
+    Case(OneHotLetters, _IDS),
     Case(ProjectedFourLayers, _X),
     Case(GruWithState, "{x: {dtype: float32, shape: [batch, time, 6]}, h0: {dtype: float32, shape: [4, batch, 8]}}"),
     Case(
