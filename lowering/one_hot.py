@@ -6,6 +6,6 @@ from torch.fx import Node
 
 
 def class_count(node: Node) -> int | None:
-    """Return the number of classes that a call names; None where it is the largest id of the batch, plus 1."""
+    """Return the number of classes that a call names; None where the ids of the batch decide it."""
     _, given = (*node.args, *node.kwargs.values(), -1)[:2]
     return given if isinstance(given, int) and given > 0 else None
