@@ -128,7 +128,7 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
 
 
 def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Add the vocabulary size to inputs that index an embedding or a `one_hot`: some engines abort on an id beyond it."""
+    """Add the vocabulary size to inputs that are ids: some engines abort on an id beyond it."""
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
         if node.op == "call_function" and (found := _ids_and_vocabulary(node)) is not None:

@@ -29,8 +29,8 @@ _RECURRENT_PRECISION = (
     "before its weights are saved, as in model.float()"
 )
 _VOCABULARY = (
-    "an id is outside the vocabulary of an embedding, or the classes of a one_hot: give `range: [least, largest]` to the "
-    "ids under `inputs`, both included, as in [0, 4999] for 5000 ids"
+    "an id is outside the vocabulary of an embedding, or the classes of a one_hot: give `range: [least, largest]` to "
+    "the ids under `inputs`, both included, as in [0, 4999] for 5000 ids"
 )
 _SIZES = (
     "a layer takes {2} features, but gets {1}: compare the layer's size with `shape` under `inputs`, and the order of "

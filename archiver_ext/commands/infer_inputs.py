@@ -156,7 +156,8 @@ def candidate_inputs(model: nn.Module) -> tuple[TensorSpec, ...]:
     items = [*(_spec("float32", "batch", size) for size in sizes), *([_spec("int64", "batch")] if ids else [])]
     likeliest = [*sequences, *items] if recurrent else [*items, *sequences]
     masks = [_spec("bool", *usual), _spec("float32", *usual)]
-    return tuple(dict.fromkeys([*likeliest, *masks, *_sequences(ids, sizes, other)]))
+    one_hot = [_spec("int64", *usual)]  # ids without an embedding
+    return tuple(dict.fromkeys([*likeliest, *masks, *one_hot, *_sequences(ids, sizes, other)]))
 
 
 def _sequences(ids: bool, sizes: list[int], layout: tuple[Axis, Axis]) -> list[TensorSpec]:

@@ -104,7 +104,7 @@ def test_the_models_forward_is_its_own_again() -> None:
 
 
 def test_ids_are_bounded_by_the_embedding_they_index() -> None:
-    """Some engines abort the process on an id beyond the embedding table. A one-hot vector has a bound as well."""
+    """Some engines abort the process on an id beyond the embedding table, or beyond a one-hot vector."""
     vocabularies = {}
     for name in ("Tagger", "OneHotLetters", "TwoInputs", "CausalPerStep"):
         case = next(case for case in CASES if case.name == name)
