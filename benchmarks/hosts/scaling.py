@@ -47,7 +47,7 @@ class Scaling:
 
 
 def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Scaling:
-    """Load one and two replicas in turns. The engine is timed before each: the speed of cores changes."""
+    """Load one and two replicas in turns. The engine is timed before and after: the speed of cores changes."""
     generator = random.Random(0)
     instances = [[generator.randrange(_TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
     body = json.dumps({"instances": instances}).encode()
@@ -59,11 +59,13 @@ def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Sc
         for number in range(rounds):
             for replicas in (1, 2) if number % 2 == 0 else (2, 1):
                 request = http_post(f"/{_APPLICATIONS[replicas]}/v1/models/ours:predict", body)
-                engine = _engine_seconds(models[:replicas], sequences)
+                engine_before = _engine_seconds(models[:replicas], sequences)
                 before = _cpu_seconds(server)
                 done = load(server.port, [request], _CLIENTS, seconds)
+                spent = _cpu_seconds(server) - before
+                engine = (engine_before + _engine_seconds(models[:replicas], sequences)) / 2
                 found[replicas].append(len(done.milliseconds) / done.seconds)
-                shares.append(engine * len(done.milliseconds) / (_cpu_seconds(server) - before))
+                shares.append(engine * len(done.milliseconds) / spent)
     return Scaling(tuple(found[1]), tuple(found[2]), median(shares))
 
 
