@@ -47,7 +47,7 @@ class Scaling:
 
 
 def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Scaling:
-    """Load one and two replicas in turns. The engine is timed before and after: the speed of cores changes."""
+    """Load one and two replicas in turns. The engine is timed before and after: cores change speed."""
     generator = random.Random(0)
     instances = [[generator.randrange(_TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
     body = json.dumps({"instances": instances}).encode()
