@@ -39,6 +39,7 @@ CARRIED: dict[str, list[Value]] = {
     "FixedLength": states(7),
     "PackedSorted": states(7),
     "FinalStateOnly": states(7),
+    "OneHotLetters": [("rnn.h", ("batch", 1, 9), 0.0)],
     "ProjectedFourLayers": states(4, 4, cell=9),
     "ResidualStack": [("rnn.h", ("batch", 1, 6), 0.0), *states(6, fill=None)],
     "MaskedMeanPooling": [*states(8), ("sum_1", ("batch", 8), 0.0), ("amax", ("batch", 8), -inf)],
