@@ -93,6 +93,9 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         error = error.__cause__ or error.__context__
 
+_NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
+_NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
+
 
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
@@ -126,9 +129,10 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
         )
     kinds = {type(cause).__name__ for cause in causes(error)}
     if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
+        advice = _NUMBER_OF_CLASSES if "one_hot(" in line else _NO_CONTROL_FLOW
         return (
             f"the shapes or the control flow of {name} depend on the values of its inputs{line}, which a compiled "
-            "program cannot follow: choose between two tensors with torch.where, and leave out what only checks values"
+            f"program cannot follow: {advice}"
         )
     if (words := in_our_words(text)) is not None:
         return f"{name} cannot take the inputs as declared{line}: {words}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 
 import pytest
@@ -10,14 +12,23 @@ import pytest
 # Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
 # before torch is imported, and processes started by the tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Tests neither read nor fill the cache of the user; those of the cache name a folder of their own.
-os.environ["NEURON_LSTM_CACHE"] = "off"
+# Tests neither read nor fill the cache of the user. The processes of one run share a cache, so they compile a program
+# once; tests of the cache, and those that compare engines, name a folder of their own.
+IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
+if IS_FIRST_PROCESS:
+    os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
 
 from hypothesis import HealthCheck, settings
 
 # A busy machine with two cores is slow now and then; that is no failure of a law. What fails prints how to repeat it.
 settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
+
+
+def pytest_unconfigure() -> None:
+    """Delete the cache of this run, once all processes have ended."""
+    if IS_FIRST_PROCESS:
+        shutil.rmtree(os.environ["NEURON_LSTM_CACHE"], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -63,6 +63,13 @@ class Branch(Packed):
         return self.head(self.layer(-x if x.sum() > 0 else x)[0])  # branch
 
 
+class CountedClasses(Packed):
+    """One-hot vectors as long as the largest id of the batch needs."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(nn.functional.one_hot(x[:, :, 0].long()).float())[0])  # classes
+
+
 def lowered(model: nn.Module, shape: str = "[batch, time, 12]", dtype: str = "float32") -> LoweredModel:
     """Lower a model for one input."""
     text = f"neuron_lstm: {{inputs: {{x: {{dtype: {dtype}, shape: {shape}}}}}, lengths: lengths, "
@@ -143,6 +150,14 @@ def test_a_refused_branch_leaves_standard_error_empty(capfd: pytest.CaptureFixtu
     assert "the control flow of Branch.forward depend on the values of its inputs (at " in text
     assert "# branch" in text
     assert capfd.readouterr().err == ""
+
+
+def test_one_hot_without_a_number_of_classes_is_told_with_the_way_out() -> None:
+    """The number of classes would depend on the values."""
+    text = refusal(CountedClasses())
+
+    assert "# classes" in text
+    assert "num_classes=26" in text
 
 
 def test_a_call_in_eager_mode_is_checked_too() -> None:

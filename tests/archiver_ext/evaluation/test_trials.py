@@ -41,7 +41,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Package in this process: the report as JSON, or the error message."""
+    """Package in this process: the report as JSON, or the error message. Nothing is found in a cache."""
+    monkeypatch.setenv("NEURON_LSTM_CACHE", "off")
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
