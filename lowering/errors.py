@@ -93,6 +93,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         error = error.__cause__ or error.__context__
 
+
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
 # before torch is imported, and processes started by the tests inherit it.
@@ -17,8 +18,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST_PROCESS:
     os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
-
-from hypothesis import HealthCheck, settings
 
 # A busy machine with two cores is slow now and then; that is no failure of a law. What fails prints how to repeat it.
 settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -53,7 +53,7 @@ def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Sc
     body = json.dumps({"instances": instances}).encode()
     sequences = [torch.tensor(ids) for ids in instances]
     found: dict[int, list[float]] = {1: [], 2: []}
-    shares: list[float] = []
+    engine = spent = 0.0
     with ExitStack() as stack:
         models = [stack.enter_context(open_archive(archive, threads=1)) for _ in _APPLICATIONS]
         for number in range(rounds):
@@ -62,11 +62,11 @@ def measure(server: RayServer, archive: Path, rounds: int, seconds: float) -> Sc
                 engine_before = _engine_seconds(models[:replicas], sequences)
                 before = _cpu_seconds(server)
                 done = load(server.port, [request], _CLIENTS, seconds)
-                spent = _cpu_seconds(server) - before
-                engine = (engine_before + _engine_seconds(models[:replicas], sequences)) / 2
+                spent += _cpu_seconds(server) - before
+                each = (engine_before + _engine_seconds(models[:replicas], sequences)) / 2
+                engine += each * len(done.milliseconds)
                 found[replicas].append(len(done.milliseconds) / done.seconds)
-                shares.append(engine * len(done.milliseconds) / spent)
-    return Scaling(tuple(found[1]), tuple(found[2]), median(shares))
+    return Scaling(tuple(found[1]), tuple(found[2]), engine / spent)
 
 
 def _engine_seconds(models: Sequence[OpenArchive], sequences: Sequence[torch.Tensor]) -> float:

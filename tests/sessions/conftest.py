@@ -35,7 +35,11 @@ Places = Callable[[], Place]
 """A function that makes a new, empty place with every call."""
 
 
-@pytest.fixture(params=["memory", "disk", *PROGRAMS, *(f"cluster of {name}" for name in PROGRAMS)], scope="session")
+_FIRST, *_OTHERS = (f"cluster of {name}" for name in PROGRAMS)
+_PLACES = ("memory", "disk", *PROGRAMS, _FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in _OTHERS))
+
+
+@pytest.fixture(params=_PLACES, scope="session")
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """Return a maker of places, for each kind of store. A new place closes the stores of the last one."""
     with ExitStack() as opened:

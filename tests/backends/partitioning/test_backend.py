@@ -91,7 +91,7 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
         run([X[:3]])
 
 
-@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", ["eager", "onnxruntime", pytest.param("openvino", marks=pytest.mark.long)])
 def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     """Two operators run on the CPU and the others on the engine, with the model's answers.
 
