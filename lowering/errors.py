@@ -21,6 +21,8 @@ _HERE = Path(__file__).resolve().parent
 _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """Folders whose frames lie between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
+_NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
 class LoweringError(Exception):
@@ -92,10 +94,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-_NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
-_NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 # before torch is imported, and processes started by the tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests neither read nor fill the cache of the user. The processes of one run share a cache, so they compile a program
-# once; tests of the cache, and those that compare engines, name a folder of their own.
+# once; tests of the cache name a folder of their own, and tests that compare engines find no earlier comparison.
 IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST_PROCESS:
     os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")

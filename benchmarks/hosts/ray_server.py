@@ -14,7 +14,7 @@ SETTINGS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",  # a line for each request, which a Python process parses
-    # Every 100 ms otherwise, in every process, also while it waits.
+    # Both happen every 100 ms otherwise, also while no request comes.
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "5000",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
