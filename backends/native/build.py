@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from .. import cpp_compiler
 from ..interface import CompileError, Precision
+from .tiles import may_use_tiles
 
 SOURCE = Path(__file__).with_name("recurrence.cpp")
 HEADERS = ("atomic", "thread")
@@ -30,22 +31,26 @@ class InstructionSet(NamedTuple):
     """Processor features beyond those that every host must have."""
     half: bool = False
     """Whether the weights of recurrences take half the bytes."""
-    extension: str = ""
-    """Value of a further `-m`."""
+    extensions: tuple[str, ...] = ()
+    """Values of further `-m`, which not every compiler knows; the last one names the library."""
 
     @property
     def library(self) -> str:
         """Name of the library's file."""
-        return "-".join(["recurrence", self.isa, *filter(None, [self.extension]), *["half"] * self.half]) + ".so"
+        return "-".join(["recurrence", self.isa, *self.extensions[-1:], *["half"] * self.half]) + ".so"
 
     @property
     def options(self) -> tuple[str, ...]:
         """Options of the compiler."""
         return (
             f"-march={self.isa}",
-            *([f"-m{self.extension}"] if self.extension else []),
+            *(f"-m{extension}" for extension in self.extensions),
             *["-DHALF_PRECISION"] * self.half,
         )
+
+    def runs_here(self) -> bool:
+        """Whether this processor has the instructions, and the system lets this process use them."""
+        return self.cpu_flags <= cpp_compiler.cpu_flags() and ("amx_tile" not in self.cpu_flags or may_use_tiles())
 
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
@@ -64,19 +69,21 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
             raise CompileError(f"native computes in bfloat16 on x86-64 only, this is {platform.machine()}")
         return (InstructionSet(least, frozenset()),)
     without = (InstructionSet("x86-64-v4", _AVX512, half), InstructionSet(least, frozenset(), half))
-    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, "avx512bf16")
-    return (pairs, *without) if half else without
+    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, ("avx512bf16",))
+    flags = pairs.cpu_flags | {"amx_tile", "amx_bf16"}
+    tiles = InstructionSet("x86-64-v4", flags, half, ("avx512bf16", "amx-tile", "amx-bf16"))
+    return (tiles, pairs, *without) if half else without
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library; they are compiled side by side.
+    """Write every library that the compiler has the instructions for; they are compiled side by side.
 
     Raises:
         CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine
             does not compute in this precision.
     """
-    chosen = instruction_sets(precision)
     compiler = cpp_compiler.compiler()
+    chosen = [one for one in instruction_sets(precision) if not one.extensions or _has(compiler, one.options)]
     with ThreadPoolExecutor(len(chosen)) as pool:
         compiled = pool.map(lambda one: _library(compiler, SOURCE, one), chosen)
         for one, library in zip(chosen, compiled):
@@ -91,6 +98,12 @@ def is_built(directory: Path) -> bool:
 def built_precision(directory: Path) -> Precision:
     """Return the precision of the libraries in a program's directory."""
     return "bfloat16" if any(directory.glob("recurrence-*-half.so")) else "float32"
+
+
+@cache
+def _has(compiler: str, options: tuple[str, ...]) -> bool:
+    """Whether a compiler knows these options. GCC has those of tiles from version 11 on."""
+    return cpp_compiler.run([compiler, *options, "-fsyntax-only", "-x", "c++", "/dev/null"]).returncode == 0
 
 
 @cache
@@ -120,6 +133,7 @@ def _compile(command: list[str], isa: str) -> None:
         raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")
 
 
-def fastest_library(precision: Precision = "float32") -> str:
-    """Return the name of the fastest library for this processor."""
-    return next(one.library for one in instruction_sets(precision) if one.cpu_flags <= cpp_compiler.cpu_flags())
+def fastest_library(directory: Path) -> str:
+    """Return the name of the fastest library in a program's directory for this processor."""
+    possible = (one for one in instruction_sets(built_precision(directory)) if one.runs_here())
+    return next(one.library for one in possible if not one.extensions or (directory / one.library).exists())

@@ -101,6 +101,6 @@ def _source(program: ExportedProgram) -> str:
 
 def _open(directory: Path, threads: int) -> ThreadPool:
     """The library for this processor, with its own threads."""
-    name = build.fastest_library(build.built_precision(directory))
+    name = build.fastest_library(directory)
     with cpp_compiler.executable_copy(directory, (name,)) as mapped:
         return ThreadPool(RecurrentLibrary(mapped / name), threads)

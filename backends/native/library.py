@@ -19,13 +19,15 @@ import torch
 
 from ..interface import LoadError
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bfloat16)
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _SUMS = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-FLOAT32, FLOAT16, BFLOAT16_PAIRS = range(3)
-"""Weights of recurrences in memory; those of two inputs make a pair."""
+FLOAT32, FLOAT16, BFLOAT16_PAIRS, BFLOAT16_TILES = range(4)
+"""Weights of recurrences in memory; those of two inputs make a pair, and those of 32 a tile."""
+_MULTIPLES = (1, 1, 2, 32)
+"""The inputs of each kind are padded with zeros to a multiple of this number."""
 
 
 def pack_recurrence(
@@ -79,11 +81,12 @@ def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
 def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:
     """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit.
 
-    Of pairs, [blocks, G*ceil(K/2)*lanes*2]: each group, pair of inputs, gate, unit, input of the pair.
+    Of pairs and tiles, [blocks, G*ceil(K/2)*lanes*2]: each group, pair of inputs, gate, unit, input of the pair.
     """
-    if kind == BFLOAT16_PAIRS and weight.shape[1] % 2:
-        weight = torch.cat([weight, weight.new_zeros(len(weight), 1)], 1)
-    inputs, each = weight.shape[1], 2 if kind == BFLOAT16_PAIRS else 1
+    missing = -weight.shape[1] % _MULTIPLES[kind]
+    if missing:
+        weight = torch.cat([weight, weight.new_zeros(len(weight), missing)], 1)
+    inputs, each = weight.shape[1], 2 if kind in {BFLOAT16_PAIRS, BFLOAT16_TILES} else 1
     padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs // each, each)
     groups = (padded[gate : gate + interleave] for gate in range(0, gates, interleave))
     packed = torch.cat([group.permute(1, 3, 0, 2, 4).flatten(1) for group in groups], 1).contiguous()

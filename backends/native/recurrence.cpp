@@ -179,9 +179,16 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
 // Arithmetic of a matrix product
 // ---------------------------------------------------------------------------------------------------------------------
 
+// Products of vectors, which need no preparation.
+struct Vectors {
+  static constexpr bool IN_TILES = false;
+  static void begin(int64_t) {}
+  static void end() {}
+};
+
 // Weights and rows of float32. VECTOR: the floats of memory that the weights of LANES units take, for as many inputs as
 // are multiplied at once. `depth`: how often that is, for a number of inputs. `convert` writes a row as it is multiplied.
-struct Single {
+struct Single : Vectors {
   static constexpr int KIND = 0, VECTOR = LANES;
   static int64_t depth(int64_t inputs) { return inputs; }
   static Vector weights(const float* from) { return load(from); }
@@ -192,8 +199,49 @@ struct Single {
 
 #if defined(HALF_PRECISION) && defined(__AVX512BF16__)
 
+// 32 numbers of a row as 16 pairs of bfloat16; zeros for those that are not left.
+inline __m512 pairs_of(const float* row, int64_t left) {
+  const __mmask16 low = left >= 16 ? 0xffff : (1u << left) - 1;
+  const __mmask16 high = left >= 32 ? 0xffff : left > 16 ? (1u << (left - 16)) - 1 : 0;
+  return (__m512)_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high, row + 16), _mm512_maskz_loadu_ps(low, row));
+}
+
+#endif
+
+#if defined(HALF_PRECISION) && defined(__AVX512BF16__) && defined(__AMX_BF16__)
+
+// Pairs of inputs of bfloat16, multiplied by the processor's tiles: 16 pairs of up to 16 rows by 16 units at once. Rows
+// and weights end with zeros up to a whole tile. All numbers of rows are multiplied so, because the order of the sums is
+// another one than that of vectors.
+struct BfloatTiles {
+  static constexpr int KIND = 3, VECTOR = LANES, TILE = 16;
+  static int64_t depth(int64_t inputs) { return (inputs + 2 * TILE - 1) / (2 * TILE) * TILE; }
+  static constexpr bool CONVERTS = true, IN_TILES = true;
+  static void convert(float* to, const float* row, int64_t inputs) {
+    for (int64_t first = 0; first < inputs; first += 2 * TILE)
+      _mm512_storeu_ps(to + first / 2, pairs_of(row + first, inputs - first));
+  }
+
+  // The tiles of products with so many rows. 0 to 3 have sums and 4 and 5 rows; 6 and 7 have weights.
+  static void begin(int64_t rows) {
+    struct alignas(64) {
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t rows[16] = {};
+    } shapes;
+    for (int tile = 0; tile < 6; tile++) shapes.rows[tile] = static_cast<uint8_t>(std::clamp<int64_t>(rows, 1, TILE));
+    shapes.rows[6] = shapes.rows[7] = TILE;
+    _tile_loadconfig(&shapes);
+  }
+  // Gives the tiles back: a thread that has none is switched faster.
+  static void end() { _tile_release(); }
+};
+using Recurrent = BfloatTiles;
+
+#elif defined(HALF_PRECISION) && defined(__AVX512BF16__)
+
 // Pairs of inputs of bfloat16 in the place of one float: twice the products. A row of an odd number ends with a zero.
-struct BfloatPairs {
+struct BfloatPairs : Vectors {
   static constexpr int KIND = 2, VECTOR = LANES;
   static int64_t depth(int64_t inputs) { return (inputs + 1) / 2; }
   static Vector weights(const float* from) { return load(from); }
@@ -203,13 +251,8 @@ struct BfloatPairs {
   static constexpr bool CONVERTS = true;
   static void convert(float* to, const float* row, int64_t inputs) {
     for (int64_t first = 0; first < inputs; first += 32) {
-      const int64_t left = inputs - first;
-      const __mmask16 low = left >= 16 ? 0xffff : (1u << left) - 1;
-      const __mmask16 high = left >= 32 ? 0xffff : left > 16 ? (1u << (left - 16)) - 1 : 0;
-      const __m512 a = _mm512_maskz_loadu_ps(low, row + first), b = _mm512_maskz_loadu_ps(high, row + first + 16);
-      const int64_t pairs = std::min<int64_t>(16, (left + 1) / 2);
-      _mm512_mask_storeu_ps(to + first / 2, static_cast<__mmask16>((1u << pairs) - 1),
-                            (__m512)_mm512_cvtne2ps_pbh(b, a));
+      const int64_t left = inputs - first, pairs = std::min<int64_t>(16, (left + 1) / 2);
+      _mm512_mask_storeu_ps(to + first / 2, static_cast<__mmask16>((1u << pairs) - 1), pairs_of(row + first, left));
     }
   }
 };
@@ -218,7 +261,7 @@ using Recurrent = BfloatPairs;
 #elif defined(HALF_PRECISION) && defined(__F16C__)
 
 // Weights of float16, which are converted as they are read.
-struct Float16 {
+struct Float16 : Vectors {
   static constexpr int KIND = 1, VECTOR = LANES / 2;
   static int64_t depth(int64_t inputs) { return inputs; }
   static Vector weights(const float* from) {
@@ -281,18 +324,124 @@ inline void multiply_tile_rows(int count, const float* const* rows, const float*
   multiply_tile<ARITHMETIC, ROWS, GATES>(rows, weights, depth, addend, addend_stride, sums, sums_stride);
 }
 
+#if defined(__AMX_BF16__)
+
+// The same by the processor's tiles, for the rows of one tile; `rows` are one after the other in memory. The macros of
+// the compilers take the numbers of tiles as text, and tell them nothing of the memory that is read and written.
+template <int GATES>
+inline void multiply_one_tile(const float* rows, const float* weights, int64_t depth, const float* addend,
+                              int64_t addend_stride, float* sums, int64_t sums_stride) {
+  constexpr int64_t FLOAT = sizeof(float), PAIR = GATES * LANES;
+  asm volatile("" ::: "memory");
+  _tile_loadd(0, addend, addend_stride * FLOAT);
+  if (GATES > 1) _tile_loadd(1, addend + LANES, addend_stride * FLOAT);
+  if (GATES > 2) _tile_loadd(2, addend + 2 * LANES, addend_stride * FLOAT);
+  if (GATES > 3) _tile_loadd(3, addend + 3 * LANES, addend_stride * FLOAT);
+  for (int64_t k = 0; k < depth; k += BfloatTiles::TILE, weights += BfloatTiles::TILE * PAIR) {
+    _tile_loadd(4, rows + k, depth * FLOAT);
+    _tile_loadd(6, weights, PAIR * FLOAT);
+    _tile_dpbf16ps(0, 4, 6);
+    if (GATES > 1) {
+      _tile_loadd(7, weights + LANES, PAIR * FLOAT);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (GATES > 2) {
+      _tile_loadd(6, weights + 2 * LANES, PAIR * FLOAT);
+      _tile_dpbf16ps(2, 4, 6);
+    }
+    if (GATES > 3) {
+      _tile_loadd(7, weights + 3 * LANES, PAIR * FLOAT);
+      _tile_dpbf16ps(3, 4, 7);
+    }
+  }
+  _tile_stored(0, sums, sums_stride * FLOAT);
+  if (GATES > 1) _tile_stored(1, sums + LANES, sums_stride * FLOAT);
+  if (GATES > 2) _tile_stored(2, sums + 2 * LANES, sums_stride * FLOAT);
+  if (GATES > 3) _tile_stored(3, sums + 3 * LANES, sums_stride * FLOAT);
+  asm volatile("" ::: "memory");
+}
+
+// The same for two tiles of rows, the second from row `next` on, which read the weights once. They may overlap: the sums
+// of both are read before any is written.
+template <int GATES>
+inline void multiply_two_tiles(const float* rows, int64_t next, const float* weights, int64_t depth,
+                               const float* addend, int64_t addend_stride, float* sums, int64_t sums_stride) {
+  constexpr int64_t FLOAT = sizeof(float), PAIR = GATES * LANES;
+  const float *rows_2 = rows + next * depth, *addend_2 = addend + next * addend_stride;
+  float* sums_2 = sums + next * sums_stride;
+#pragma GCC unroll 2
+  for (int gate = 0; gate < GATES; gate += 2) {
+    const bool both = gate + 1 < GATES;
+    const int64_t one = gate * LANES, other = one + LANES;
+    asm volatile("" ::: "memory");
+    _tile_loadd(0, addend + one, addend_stride * FLOAT);
+    _tile_loadd(2, addend_2 + one, addend_stride * FLOAT);
+    if (both) {
+      _tile_loadd(1, addend + other, addend_stride * FLOAT);
+      _tile_loadd(3, addend_2 + other, addend_stride * FLOAT);
+    }
+    const float* w = weights + one;
+    for (int64_t k = 0; k < depth; k += BfloatTiles::TILE, w += BfloatTiles::TILE * PAIR) {
+      _tile_loadd(4, rows + k, depth * FLOAT);
+      _tile_loadd(5, rows_2 + k, depth * FLOAT);
+      _tile_loadd(6, w, PAIR * FLOAT);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(2, 5, 6);
+      if (both) {
+        _tile_loadd(7, w + LANES, PAIR * FLOAT);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(3, 5, 7);
+      }
+    }
+    _tile_stored(0, sums + one, sums_stride * FLOAT);
+    _tile_stored(2, sums_2 + one, sums_stride * FLOAT);
+    if (both) {
+      _tile_stored(1, sums + other, sums_stride * FLOAT);
+      _tile_stored(3, sums_2 + other, sums_stride * FLOAT);
+    }
+    asm volatile("" ::: "memory");
+  }
+}
+
+// The same for any number of rows, which `begin` had. All tiles have as many rows, so the last two may overlap.
+template <int GATES>
+inline void multiply_tiles(int64_t count, const float* rows, const float* weights, int64_t depth, const float* addend,
+                           int64_t addend_stride, float* sums, int64_t sums_stride) {
+  constexpr int64_t TILE = BfloatTiles::TILE;
+  for (int64_t first = 0, left; (left = count - first) > 0;) {
+    const float *own = rows + first * depth, *own_addend = addend + first * addend_stride;
+    float* own_sums = sums + first * sums_stride;
+    if (left <= TILE || (left > 2 * TILE && left < 3 * TILE)) {  // of so many, more than a tile is left
+      multiply_one_tile<GATES>(own, weights, depth, own_addend, addend_stride, own_sums, sums_stride);
+      first += TILE;
+    } else {
+      const int64_t next = std::min(TILE, left - TILE);
+      multiply_two_tiles<GATES>(own, next, weights, depth, own_addend, addend_stride, own_sums, sums_stride);
+      first += 2 * TILE;
+    }
+  }
+}
+
+#endif
+
 // The same for any number of rows, in tiles of sizes as equal as possible.
 template <class ARITHMETIC, int GATES>
 inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* addend,
                      int64_t addend_stride, float* sums, int64_t sums_stride) {
-  constexpr int most = tile_rows(GATES);
-  for (int64_t tiles = (count + most - 1) / most, first = 0; tiles > 0; tiles--) {
-    const int64_t some = (count - first + tiles - 1) / tiles;
-    multiply_tile_rows<ARITHMETIC, most, GATES>(static_cast<int>(some), rows + first, weights, depth,
-                                                addend + first * addend_stride, addend_stride,
-                                                sums + first * sums_stride, sums_stride);
-    first += some;
+  if constexpr (!ARITHMETIC::IN_TILES) {
+    constexpr int most = tile_rows(GATES);
+    for (int64_t tiles = (count + most - 1) / most, first = 0; tiles > 0; tiles--) {
+      const int64_t some = (count - first + tiles - 1) / tiles;
+      multiply_tile_rows<ARITHMETIC, most, GATES>(static_cast<int>(some), rows + first, weights, depth,
+                                                  addend + first * addend_stride, addend_stride,
+                                                  sums + first * sums_stride, sums_stride);
+      first += some;
+    }
   }
+#if defined(__AMX_BF16__)
+  else
+    multiply_tiles<GATES>(count, rows[0], weights, depth, addend, addend_stride, sums, sums_stride);
+#endif
 }
 
 // The floats of the weights of a block of units, over all inputs.
@@ -445,17 +594,17 @@ Floats allocate(size_t count) {
 // thread that is missing would leave the others waiting.
 struct Scratch {
   std::vector<const float*> rows, operands;
-  std::vector<float> converted;
-  Floats sums{nullptr, &std::free};
-  size_t size = 0;
+  Floats converted{nullptr, &std::free}, sums{nullptr, &std::free};
+  size_t converted_size = 0, sums_size = 0;
 
   // The first rows as they are multiplied. Each thread converts all of them: they are few beside the weights.
   const float* const* converted_rows(int64_t count, int64_t width) {
     if (!Recurrent::CONVERTS) return rows.data();
+    Recurrent::begin(count);
     const int64_t depth = Recurrent::depth(width);
     for (int64_t row = 0; row < count; row++) {
-      Recurrent::convert(converted.data() + row * depth, rows[row], width);
-      operands[row] = converted.data() + row * depth;
+      Recurrent::convert(converted.get() + row * depth, rows[row], width);
+      operands[row] = converted.get() + row * depth;
     }
     return operands.data();
   }
@@ -464,11 +613,16 @@ struct Scratch {
   void reserve(size_t row_count, size_t operand_size, size_t sum_count) {
     if (row_count > rows.size()) rows.resize(row_count);
     if (Recurrent::CONVERTS && row_count > operands.size()) operands.resize(row_count);
-    if (Recurrent::CONVERTS && row_count * operand_size > converted.size()) converted.resize(row_count * operand_size);
-    if (sum_count <= size) return;
+    if (Recurrent::CONVERTS) grow(converted, converted_size, row_count * operand_size);
+    grow(sums, sums_size, sum_count);
+  }
+
+ private:
+  static void grow(Floats& memory, size_t& size, size_t count) {
+    if (count <= size) return;
     size = 0;
-    sums = allocate(sum_count);
-    size = sum_count;
+    memory = allocate(count);
+    size = count;
   }
 };
 
@@ -595,11 +749,13 @@ class WorkerSlice {
     const float* const* rows = has_state ? scratch_.converted_rows(active, layer_.outputs) : before;
     const float* weights = layer_.weights.from_state + first_ * size;
     const bool backwards = step % 2 == 1;
-    const int64_t pairs = CELL == LSTM && active == 1 && has_state ? blocks_ / 2 : 0;
-    for (int64_t turn = 0; turn < pairs; turn++) {
-      const int64_t block = 2 * (backwards ? pairs - 1 - turn : turn);
-      multiply_two_blocks<Recurrent>(rows[0], weights + block * size, depth, sums(block, first), sums(block + 1, first));
-    }
+    const int64_t pairs = CELL == LSTM && !Recurrent::IN_TILES && active == 1 && has_state ? blocks_ / 2 : 0;
+    if constexpr (!Recurrent::IN_TILES)
+      for (int64_t turn = 0; turn < pairs; turn++) {
+        const int64_t block = 2 * (backwards ? pairs - 1 - turn : turn);
+        multiply_two_blocks<Recurrent>(rows[0], weights + block * size, depth, sums(block, first),
+                                       sums(block + 1, first));
+      }
     for (int64_t turn = 0; turn < blocks_; turn++) {
       const int64_t block = backwards ? blocks_ - 1 - turn : turn;
       float* own = sums(block, first);
@@ -1047,6 +1203,7 @@ struct LayerStack {
           multiply_rows(cell, count, inputs, blocks(), weights[direction], scratch,
                         found[direction].get() + first * sums_width());
       }
+      Recurrent::end();
     });
     table_sums = std::move(found);
   }
@@ -1081,6 +1238,7 @@ struct LayerStack {
           between.wait();  // other teams read what this one wrote
         }
       }
+      Recurrent::end();
     });
   }
 
@@ -1141,7 +1299,7 @@ void* open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64
 extern "C" {
 
 int recurrence_lanes() { return LANES; }
-// The weights of recurrences: 0: float32, 1: float16, 2: pairs of bfloat16.
+// The weights of recurrences: 0: float32, 1: float16, 2: pairs of bfloat16, 3: the same up to whole tiles.
 int recurrence_weights() { return Recurrent::KIND; }
 int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : interleaved_gates(cell); }
 

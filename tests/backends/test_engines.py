@@ -246,7 +246,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
     """A damaged or missing file of the program is reported by the load, without a later crash."""
-    of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library()}
+    of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library(compiled.directory)}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):
             copy = tmp_path / f"{victim.name}-{content is None}"

@@ -28,7 +28,7 @@ PORTABLE = "x86-64"
 
 def isas_here() -> list[str]:
     """The instruction sets that this processor has, and the portable one."""
-    ours = [one.isa for one in build.instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags()]
+    ours = [one.isa for one in build.instruction_sets() if one.runs_here()]
     return [*ours, PORTABLE] if platform.machine() == "x86_64" else ours
 
 
@@ -40,7 +40,7 @@ def halves_here() -> list[build.InstructionSet]:
     """The instruction sets of this processor for which weights of recurrences take half the bytes."""
     if platform.machine() != "x86_64":
         return []
-    return [one for one in build.instruction_sets("bfloat16") if one.cpu_flags <= cpp_compiler.cpu_flags()]
+    return [one for one in build.instruction_sets("bfloat16") if one.runs_here()]
 
 
 @cache

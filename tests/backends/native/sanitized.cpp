@@ -5,6 +5,9 @@
 //
 // `sanitized all` tries more shapes; `sanitized race`, `overrun` and `overflow` do what the sanitizer must report.
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -55,15 +58,16 @@ uint16_t half_of(float value, bool bfloat16) {
   return static_cast<uint16_t>(magnitude < least ? sign : sign | ((magnitude - least + (1U << 23)) >> 13));
 }
 
-// The weights of so many units and inputs, as the library has them: 0: float32, 1: float16, 2: pairs of bfloat16.
+// The weights of so many units and inputs, as the library has them: 0: float32, 1: float16, 2: pairs of bfloat16, 3: the
+// same up to whole tiles of 32 inputs.
 Floats packed_weights(int64_t units, int64_t inputs, std::mt19937& random) {
   const int kind = recurrence_weights();
   if (kind == 0) return Floats(units * inputs, &random);
-  Floats packed(units * (kind == 2 ? round_up(inputs, 2) : inputs) / 2);
+  Floats packed(units * round_up(inputs, kind == 1 ? 1 : kind == 2 ? 2 : 32) / 2);
   auto* bytes = reinterpret_cast<char*>(packed.data.get());
   std::uniform_real_distribution<float> values(-0.2F, 0.2F);
   for (int64_t index = 0; index < 2 * packed.size; index++) {
-    const uint16_t half = half_of(values(random), kind == 2);
+    const uint16_t half = half_of(values(random), kind != 1);
     std::memcpy(bytes + index * sizeof half, &half, sizeof half);
   }
   return packed;
@@ -184,6 +188,9 @@ int plant(const std::string& error) {
 }  // namespace
 
 int main(int count, char** arguments) {
+#if defined(__x86_64__)
+  if (recurrence_weights() == 3) syscall(SYS_arch_prctl, 0x1023, 18);  // Linux grants tiles on request
+#endif
   const bool all = count > 1 && std::strcmp(arguments[1], "all") == 0;
   if (count > 1 && !all) return plant(arguments[1]);
   std::vector<int64_t> many;

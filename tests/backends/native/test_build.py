@@ -22,19 +22,19 @@ def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypa
     least = cpp_compiler.cpu_target().cpu_flags
     for one in build.instruction_sets():
         monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda flags=one.cpu_flags: least | flags)
-        assert build.fastest_library() == one.library
+        assert build.fastest_library(tmp_path) == one.library
         assert one.library in written
     assert written == {one.library for one in build.instruction_sets()}
 
 
 @pytest.mark.skipif(len(build.instruction_sets()) == 1, reason="this kind of machine has one set of instructions")
-def test_half_of_the_larger_instructions_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_of_the_larger_instructions_are_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first AVX-512 processors lack some instructions of the library."""
     most, least = build.instruction_sets()
     for flag in most.cpu_flags:
         have = cpp_compiler.cpu_target().cpu_flags | (most.cpu_flags - {flag})
         monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda have=have: have)
-        assert build.fastest_library() == least.library
+        assert build.fastest_library(tmp_path) == least.library
 
 
 def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:

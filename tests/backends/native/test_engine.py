@@ -143,7 +143,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
     """An example is a full disk. The process continues."""
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    library = tmp_path / build.fastest_library()
+    library = tmp_path / build.fastest_library(directory)
     library.write_bytes(library.read_bytes()[:40_000])
 
     with pytest.raises(LoadError, match=r"cannot be loaded: it is truncated: 40000 of \d+ bytes are there"):

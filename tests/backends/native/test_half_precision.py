@@ -18,6 +18,7 @@ from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
 from torchserve_neuron_lstm.backends.native.library import (
     BFLOAT16_PAIRS,
+    BFLOAT16_TILES,
     FLOAT16,
     ThreadPool,
     pack_recurrence,
@@ -26,8 +27,10 @@ from torchserve_neuron_lstm.backends.native.library import (
 HALVES = [
     pytest.param(one, marks=pytest.mark.xdist_group(f"kernel-{one.library}"), id=one.library) for one in halves_here()
 ]
-DIGITS = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8}
+DIGITS = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8, BFLOAT16_TILES: 2.0**-8}
 """The largest relative error of a number that is rounded to so many digits."""
+ROW_COUNTS = (1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49)
+"""Numbers of rows around those of tiles of 16 rows, alone and in pairs."""
 per_library = pytest.mark.parametrize("instructions", HALVES)
 shapes = st.builds(
     Shape,
@@ -51,7 +54,7 @@ def pool(instructions: build.InstructionSet, threads: int) -> ThreadPool:
 @settings(max_examples=40)
 @given(
     shape=shapes,
-    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=20),
+    lengths=st.sampled_from(ROW_COUNTS).flatmap(lambda rows: st.lists(st.integers(0, 9), min_size=rows, max_size=rows)),
     threads=st.integers(1, 3),
     garbage=st.sampled_from((0.0, float("inf"), float("nan"))),
 )
@@ -69,7 +72,10 @@ def test_states_are_near_those_of_each_row_alone(
 
 @per_library
 @settings(max_examples=30)
-@given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=20))
+@given(
+    shape=shapes,
+    lengths=st.sampled_from(ROW_COUNTS).flatmap(lambda rows: st.lists(st.integers(1, 7), min_size=rows, max_size=rows)),
+)
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
     instructions: build.InstructionSet, shape: Shape, lengths: list[int]
 ) -> None:
@@ -110,6 +116,14 @@ def test_pairs_of_an_odd_number_of_inputs_end_with_a_zero() -> None:
     assert packed.tolist() == [[1, 2, 4, 5, 3, 0, 6, 0]]
 
 
+def test_tiles_of_weights_end_with_zeros() -> None:
+    """A tile has 16 pairs of inputs."""
+    packed = pack_recurrence("rnn_tanh", [torch.ones(2, 33), torch.ones(2, 2)], 2, 1, kind=BFLOAT16_TILES)
+
+    assert [part.shape[1] for part in packed[:2]] == [2 * 64, 2 * 32]
+    assert [float(part.sum()) for part in packed[:2]] == [2 * 33, 2 * 2]
+
+
 def test_weights_that_float16_does_not_hold_are_refused() -> None:
     """They would be infinite."""
     w_hh = torch.full((2, 2), 70_000.0)
@@ -131,6 +145,33 @@ def test_a_program_in_bfloat16_is_near_the_model_on_every_host(tmp_path: Path, m
         run = Native().load(tmp_path, module.state_dict(), Native().host(), 2)
 
         assert 1e-6 < largest_error(run(inputs), module.alone(*inputs)) <= 3e-2
+
+
+def test_a_compiler_without_tiles_writes_the_other_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GCC 10 is one. A host with tiles uses the next library."""
+    compiler = tmp_path / "old-g++"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *amx*) exit 1;; esac\nexec {cpp_compiler.compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    out = tmp_path / "out"
+    out.mkdir()
+    build.build(out, "bfloat16")
+    tiles, *others = build.instruction_sets("bfloat16")
+    monkeypatch.setattr(build, "may_use_tiles", lambda: True)
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags | tiles.cpu_flags)
+
+    assert {file.name for file in out.iterdir()} == {one.library for one in others}
+    assert build.fastest_library(out) == others[0].library
+
+
+def test_a_system_that_refuses_the_tiles_uses_the_next_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example is a sandbox whose kernel shows the processor's features and not its registers."""
+    tiles = build.instruction_sets("bfloat16")[0]
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags | tiles.cpu_flags)
+    for granted in (False, True):
+        monkeypatch.setattr(build, "may_use_tiles", lambda granted=granted: granted)
+
+        assert tiles.runs_here() == granted
 
 
 def test_another_kind_of_machine_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recurrent library on disk."""
     directory = tmp_path_factory.mktemp("kernel")
     build.build(directory)
-    return directory / build.fastest_library()
+    return directory / build.fastest_library(directory)
 
 
 def in_process(file: Path, code: str) -> subprocess.CompletedProcess[str]:
