@@ -88,17 +88,19 @@ def draw_sequences() -> list[list[int]]:
     return [[generator.randrange(TOKENS) for _ in range(length)] for length in lengths]
 
 
-def compare(port: int, path: str, model: TokenClassifier, sequences: Sequence[Sequence[int]]) -> None:
+def compare(
+    port: int, path: str, model: TokenClassifier, sequences: Sequence[Sequence[int]], tolerance: float = 1e-5
+) -> None:
     """Compare the server's answers to some sequences with the model in eager mode.
 
     Raises:
-        WrongAnswer: an answer differs by more than 1e-5 + 1e-5 x |eager|.
+        WrongAnswer: an answer differs by more than `tolerance` x (1 + |eager|).
     """
     for ids in sequences:
         with torch.inference_mode():
             expected = model(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
         answer = torch.tensor(_ask(port, path, ids))
-        if answer.shape != expected.shape or not torch.allclose(answer, expected, rtol=1e-5, atol=1e-5):
+        if answer.shape != expected.shape or not torch.allclose(answer, expected, rtol=tolerance, atol=tolerance):
             raise WrongAnswer(
                 f"{path}: a sequence of {len(ids)} tokens is answered {answer}, the model says {expected}"
             )

@@ -53,10 +53,11 @@ def make_archives(
     backend: str,
     names: Sequence[str] = (PLAIN, OURS),
     threads: int | None = None,
+    precision: str = "float32",
 ) -> None:
     """Write `plain.mar` and `ours.mar` to the folder `store`, with the same settings of TorchServe.
 
-    `threads` is the number of threads of the engine; None: by the host's cores.
+    `threads` is the number of threads of the engine; None: by the host's cores. `precision` is that of `ours.mar`.
 
     Raises:
         subprocess.CalledProcessError: the archiver failed; `output` holds its output.
@@ -67,7 +68,8 @@ def make_archives(
     frontend = _FRONTEND.format(workers=workers, batch_size=batch_size, delay_ms=delay_ms)
     (store / "plain.yaml").write_text(frontend)
     limit = "" if threads is None else f"  threads: {threads}\n"
-    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend) + limit)
+    block = _BLOCK.replace("BACKEND", backend) + f"  precision: {precision}\n"
+    (store / "ours.yaml").write_text(frontend + block + limit)
     for name in names:
         handler = _HANDLERS[name]
         flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"

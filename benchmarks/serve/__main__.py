@@ -36,6 +36,7 @@ from .results import Results, ServedRound, print_results, standings, to_json
 from .servers import CpuTime, Server, started
 
 _CORES = len(os.sched_getaffinity(0))
+_TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2}
 
 
 def main() -> int:
@@ -44,12 +45,17 @@ def main() -> int:
     model, sequences = make_model(), draw_sequences()
     with ExitStack() as stack:
         stores = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serve-")))
-        for workers in sorted({1, _CORES}):
-            (stores / str(workers)).mkdir()
-            make_archives(model, stores / str(workers), workers, options.batch_size, options.delay, "native")
-        servers = {one: stack.enter_context(started(one, stores)) for one in contestants(_CORES)}
+        all_of_them = contestants(_CORES)
+        for one in {one.store: one for one in all_of_them}.values():
+            store = stores / one.store
+            store.mkdir()
+            make_archives(
+                *(model, store, one.workers, options.batch_size, options.delay, "native"), precision=one.precision
+            )
+        servers = {one: stack.enter_context(started(one, stores)) for one in all_of_them}
         for one, server in servers.items():
-            compare(server.served.inference, f"/predictions/{one.handler}", model, sequences[:COMPARED])
+            path, tolerance = f"/predictions/{one.handler}", _TOLERANCES[one.precision]
+            compare(server.served.inference, path, model, sequences[:COMPARED], tolerance)
         results = _rounds(servers, sequences, options)
     found = standings(results)
     console = Console()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from torchserve_neuron_lstm.backends.interface import Precision
 
 from ..rest.archives import OURS, PLAIN
 
@@ -25,16 +28,26 @@ class Contestant:
     overrides: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Settings that bring it back."""
     stock_log: bool = False
+    precision: Precision = "float32"
 
     @property
     def name(self) -> str:
         """The name in tables."""
         words = [self.handler, self.settings, f"{self.workers} worker{'s' if self.workers > 1 else ''}"]
-        return ", ".join([*words, f"stock {self.back}"] if self.back else words)
+        words += [f"stock {self.back}"] if self.back else []
+        return ", ".join([*words, self.precision] if self.precision != "float32" else words)
+
+    @property
+    def store(self) -> str:
+        """The name of the folder of its archive, which others with the same settings share."""
+        return f"{self.workers}-{self.precision}"
 
 
 def contestants(cores: int) -> list[Contestant]:
-    """All servers: one worker and one for each core, and one setting after the other as in stock."""
+    """All servers: one worker and one for each core, one setting after the other as in stock, and half precision.
+
+    The engine has half precision on x86-64 alone. No floor is compared with it.
+    """
     counts = sorted({1, cores})
     stock = [Contestant(PLAIN, "stock", count) for count in counts]
     ours = [Contestant(OURS, "serve", count) for count in counts]
@@ -44,4 +57,5 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant(OURS, "serve", cores, "JSON", {"decode_input_request": "true"}),
         Contestant(OURS, "serve", cores, "Java", {"vmargs": ""}),
     ]
-    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back]
+    half = [Contestant(OURS, "serve", cores, precision="bfloat16")] if platform.machine() == "x86_64" else []
+    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back, *half]

@@ -50,7 +50,8 @@ class Results:
 
     def best(self, handler: str, settings: str) -> Contestant:
         """Return the contestant with the number of workers that answers most requests a second."""
-        found = [one for one in self.rounds if (one.handler, one.settings, one.back) == (handler, settings, "")]
+        wanted = (handler, settings, "", "float32")
+        found = [one for one in self.rounds if (one.handler, one.settings, one.back, one.precision) == wanted]
         return max(found, key=lambda one: self.median(one, rate))
 
 
@@ -71,7 +72,7 @@ def print_results(results: Results, console: Console) -> None:
     table.add_column("")
     for heading in ("req/s", "p50 ms", "p99 ms", "core-ms", "Java's", "times serve's"):
         table.add_column(heading, justify="right")
-    serve = {one.workers: one for one in results.rounds if (one.settings, one.back) == ("serve", "")}
+    serve = {one.workers: one for one in results.rounds if one == Contestant(OURS, "serve", one.workers)}
     for one in results.rounds:
         table.add_row(
             one.name,

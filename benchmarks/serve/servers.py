@@ -49,8 +49,8 @@ def _seconds(process: psutil.Process) -> float:
 
 @contextmanager
 def started(contestant: Contestant, stores: Path) -> Iterator[Server]:
-    """Serve the archive of a contestant. The archives with N workers are in the folder N of `stores`."""
-    store, file = stores / str(contestant.workers), f"{contestant.handler}.mar"
+    """Serve the archive of a contestant, which is in its folder of `stores`."""
+    store, file = stores / contestant.store, f"{contestant.handler}.mar"
     if contestant.settings == "stock":
         with serving(store, {contestant.handler: file}, settings={"job_queue_size": "1000"}) as served:
             yield Server(served, contestant.handler)
