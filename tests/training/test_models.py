@@ -103,8 +103,8 @@ def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool
             continue
         largest = max(float(gradient.norm()) for gradient in wanted)
         for mine, other in zip(found, wanted, strict=True):
-            # a gradient of zero, as of a bias before a softmax, has only rounding errors
-            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-3 * largest)
+            # a gradient of zero, as of a bias before a softmax, has only rounding errors: 1e-7 of the others
+            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-2 * largest)
 
 
 class Classifier(nn.Module):
