@@ -96,6 +96,7 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
     assert "onnxruntime is packaged" in output
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("no_earlier_comparison")
 def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(

@@ -73,7 +73,10 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize(
     "case",
-    [Case(layers=2, bidirectional=True, given_state=True), Case("gru", layers=2, given_state=True)],
+    [
+        Case(layers=2, bidirectional=True, given_state=True),
+        pytest.param(Case("gru", layers=2, given_state=True), marks=pytest.mark.long),
+    ],
     ids=str,
 )
 def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ def test_tokens(packaged: Packaged, tmp_path: Path) -> None:
     assert json.loads(second["batches"][0][0]["body"])["X-Step"] == 3
 
 
+@pytest.mark.long
 def test_the_description_of_an_emulated_device(packaged: Packaged, tmp_path: Path) -> None:
     """The description includes the values that its programs carry from chunk to chunk."""
     result = result_of(packaged, "speech_neuronx", tmp_path, [DESCRIBE], rows("speech_neuronx"))

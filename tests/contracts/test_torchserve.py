@@ -12,6 +12,7 @@ from .projects import ARCHIVES, DOUBLES, PROJECTS, archived_names
 from .serving import assert_close, post, rows, values
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("e2e")

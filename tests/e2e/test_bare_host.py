@@ -81,7 +81,7 @@ def test_a_folder_is_served_as_the_archive_is(unpacked: Path, server: TorchServe
         assert answers(running, "scorer") == answers(server, "scorer")
 
 
-@pytest.mark.parametrize("damage", ["changed", "missing"])
+@pytest.mark.parametrize("damage", ["changed", pytest.param("missing", marks=pytest.mark.long)])
 def test_a_damaged_archive_does_not_load_and_the_file_is_named(unpacked: Path, tmp_path: Path, damage: str) -> None:
     """A changed file stops the load; TorchServe reports only a RuntimeError."""
     weights = copy_of(unpacked, tmp_path) / "weights.pt"

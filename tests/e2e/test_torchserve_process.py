@@ -52,7 +52,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
     """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
     as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"

@@ -162,6 +162,7 @@ def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_a_compiled_bucket_answers_as_in_python(
     run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_compiled_bucket_answers_as_in_python(
     assert_same(answers, python_answers(compiled))
 
 
+@pytest.mark.long
 def test_another_shape_is_refused(run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path) -> None:
     """Compiled code would run it and give a wrong answer."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
@@ -186,6 +188,7 @@ def test_another_shape_is_refused(run_inductor: Path, compiled: Path, weights: P
     assert done.stderr == "error: 'ids' is int64 [3, 6], but the program was compiled for int64 [3, 5]\n"
 
 
+@pytest.mark.long
 def test_other_weights_are_refused(run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path) -> None:
     """The library would read beyond them, or at an invalid address."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
@@ -247,6 +250,7 @@ def test_a_graph_with_its_weights_answers_in_onnxruntime(for_onnxruntime: Path, 
     assert_same(answers, python_answers(unzipped(for_onnxruntime, tmp_path / "unpacked")))
 
 
+@pytest.mark.long
 def test_an_archive_without_a_graph_is_refused(compiled: Path, tmp_path: Path) -> None:
     """An archive of inductor has no ONNX graph."""
     done = export("export_onnx.py", compiled, tmp_path / "small.onnx")

@@ -30,7 +30,7 @@ from torchserve_neuron_lstm.config.histogram import parse_lengths
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.xdist_group("serve")]
 REQUESTS = 100
 LARGEST_BODY = 2000
-ENDS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+ENDS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")

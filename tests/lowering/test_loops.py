@@ -180,14 +180,15 @@ def own_layers(m: Looping, x: Tensor) -> Any:
 LOOPS = (
     cells_in_turn,
     layer_by_layer,
-    after_a_stride,
     first_step_apart,
-    own_cell_over_attention,
     reset_by_an_input,
     own_layers,
 )
-MORE_LOOPS = (stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state)
-"""Simpler forms of the same."""
+MORE_LOOPS = (
+    *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
+    *(after_a_stride, own_cell_over_attention),
+)
+"""Other forms of the same."""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from memory_store import Clock, MemoryStore
 from one_partition import InOnePartition
 from redis_cluster import LocalCluster, running_cluster
-from redis_server import RedisServer, running, server_programs
+from redis_server import RedisServer, one_and_others_long, running, server_programs
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
@@ -35,8 +35,7 @@ Places = Callable[[], Place]
 """A function that makes a new, empty place with every call."""
 
 
-_FIRST, *_OTHERS = (f"cluster of {name}" for name in PROGRAMS)
-_PLACES = ("memory", "disk", *PROGRAMS, _FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in _OTHERS))
+_PLACES = ("memory", "disk", *PROGRAMS, *one_and_others_long(f"cluster of {name}" for name in PROGRAMS))
 
 
 @pytest.fixture(params=_PLACES, scope="session")
@@ -66,7 +65,7 @@ def limited_places(places: Places) -> Places:
     return lambda: _in_one_partition(places())
 
 
-@pytest.fixture(params=PROGRAMS, scope="module")
+@pytest.fixture(params=one_and_others_long(PROGRAMS), scope="module")
 def shared_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three servers that every test leaves as they were."""
     with running_cluster(PROGRAMS[request.param], tmp_path_factory.mktemp("cluster")) as cluster:
@@ -80,7 +79,7 @@ def cluster(shared_cluster: LocalCluster) -> LocalCluster:
     return shared_cluster
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=one_and_others_long(PROGRAMS))
 def replicated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
     """Three servers with a replica each, for one test."""
     with running_cluster(PROGRAMS[request.param], tmp_path, replicas=1) as cluster:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from redis_server import RedisServer, running, server_programs
+from redis_server import RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
@@ -36,7 +36,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-@pytest.fixture(params=["disk", *server_programs()])
+@pytest.fixture(params=["disk", *one_and_others_long(server_programs())])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Store]]:
     """A place as the old code names it, and a store of ours there."""
     if request.param == "disk":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from memory_store import Clock
 from redis_cluster import LocalCluster, ask, running_cluster
-from redis_server import RedisServer, running
+from redis_server import RedisServer, one_and_others_long, running
 from store_calls import begin, records, revision
 from tls import certificate, tls_in_front
 
@@ -155,13 +155,13 @@ def test_a_cluster_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
         store.write([])
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("program", one_and_others_long(PROGRAMS))
 def test_the_setting_must_fit_the_servers(
-    cluster: LocalCluster, store_on: MakeStore, tmp_path: Path, program: Path
+    cluster: LocalCluster, store_on: MakeStore, tmp_path: Path, program: str
 ) -> None:
     """The message says what to change."""
     with (
-        running(RedisServer(program, tmp_path)) as single,
+        running(RedisServer(PROGRAMS[program], tmp_path)) as single,
         pytest.raises(StoreUnavailableError, match="it is no node of a cluster: leave out cluster: true"),
     ):
         store_on(single.url).read(["a"])
@@ -192,8 +192,8 @@ def test_the_password_is_sent_to_every_node(
         store_on(cluster.url, **who).read(NAMES)
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_every_node_is_asked_over_tls(program: Path, store_on: MakeStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", one_and_others_long(PROGRAMS))
+def test_every_node_is_asked_over_tls(program: str, store_on: MakeStore, tmp_path: Path) -> None:
     """The nodes name each other by the ports that have TLS."""
     crt, key = certificate(tmp_path, "127.0.0.1")
     with ExitStack() as stack:
@@ -203,7 +203,7 @@ def test_every_node_is_asked_over_tls(program: Path, store_on: MakeStore, tmp_pa
             ports.append(stack.enter_context(tls_in_front(port, crt, key)))
             return ports[-1]
 
-        stack.enter_context(running_cluster(program, tmp_path, announced=with_tls))
+        stack.enter_context(running_cluster(PROGRAMS[program], tmp_path, announced=with_tls))
         store = store_on(f"rediss://127.0.0.1:{ports[0]}", ca_file=str(crt))
         assert write(store, b"record") == [Written()] * PARTITIONS
         assert records(store.read(NAMES)) == [b"record"] * PARTITIONS

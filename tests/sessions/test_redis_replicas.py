@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from redis_server import SECONDS, RedisServer, running, server_programs
+from redis_server import SECONDS, RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
@@ -22,7 +22,7 @@ AT_ONCE = ("--repl-diskless-sync-delay", "0")
 """A server waits some seconds for more replicas before it sends them its data."""
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=one_and_others_long(PROGRAMS))
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
     """A server and its replica, which has caught up."""
     with ExitStack() as stack:

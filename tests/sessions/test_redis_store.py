@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lossy import lossy_way
 from memory_store import Clock
-from redis_server import RedisServer, running, server_programs
+from redis_server import RedisServer, one_and_others_long, running, server_programs
 from store_calls import records, stored
 from tls import certificate, tls_in_front
 
@@ -35,7 +35,7 @@ Start = Callable[..., RedisServer]
 MakeStore = Callable[..., RedisStore]
 
 
-@pytest.fixture(params=PROGRAMS)
+@pytest.fixture(params=one_and_others_long(PROGRAMS))
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
     """A function that starts a server with some options."""
     with ExitStack() as servers:

@@ -69,7 +69,7 @@ class Late(Good):
     def load(self, directory, weights, host, threads):
         run = super().load(directory, weights, host, threads)
         def late(tensors):
-            time.sleep(0.02)
+            time.sleep(0.008)
             return run(tensors)
         return late
 

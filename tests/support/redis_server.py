@@ -6,11 +6,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import pytest
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
@@ -36,6 +38,12 @@ def server_programs() -> dict[str, Path]:
             "one for this Python, or redis-server or valkey-server as the system offers it"
         )
     return found
+
+
+def one_and_others_long(names: Iterable[str]) -> list[Any]:
+    """Parameters of tests: the first server program, and the others for `make test-all`."""
+    first, *others = names
+    return [first, *(pytest.param(name, marks=pytest.mark.long) for name in others)]
 
 
 class RedisServer:

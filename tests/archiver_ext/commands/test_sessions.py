@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from redis_cluster import running_cluster
-from redis_server import RedisServer, running, server_programs
+from redis_server import RedisServer, one_and_others_long, running, server_programs
 from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -145,10 +145,10 @@ def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path,
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("program", server_programs().values(), ids=server_programs())
-def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, tmp_path: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize("program", one_and_others_long(server_programs()))
+def test_a_server_is_asked_over_the_network(packaged: Packaged, program: str, tmp_path: Path, capsys: Capture) -> None:
     """With `store: redis`, the sessions of all hosts count, and those on this host's disk do not."""
-    with running(RedisServer(program, tmp_path)) as server:
+    with running(RedisServer(server_programs()[program], tmp_path)) as server:
         store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tiny", LIMITS)
         store.write([RecordUpdate("a", b"x" * 100, None)])
         store.close()
@@ -158,12 +158,12 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, t
     assert (figures["sessions"], figures["bytes"]) == (1, 100)
 
 
-@pytest.mark.parametrize("program", server_programs().values(), ids=server_programs())
+@pytest.mark.parametrize("program", one_and_others_long(server_programs()))
 def test_the_sessions_of_all_shards_are_counted(
-    packaged: Packaged, program: Path, tmp_path: Path, capsys: Capture
+    packaged: Packaged, program: str, tmp_path: Path, capsys: Capture
 ) -> None:
     """A sum without one of them would be wrong, so all must be there."""
-    with running_cluster(program, tmp_path) as cluster:
+    with running_cluster(server_programs()[program], tmp_path) as cluster:
         settings = RedisSettings(cluster.url, timeout_seconds=2.0, cluster=True)
         store = RedisStore(settings, "tiny", replace(LIMITS, sessions=16_000, bytes=10**8))
         store.write([RecordUpdate(f"{number}", b"x" * 100, None) for number in range(100)])

@@ -80,7 +80,7 @@ def test_an_expensive_engine_that_cannot_win_is_compiled_for_two_buckets(
     (out,) = report["left_out"]
     assert (out["backend"], out["fastest"]) == ("late", "eager")
     assert [one["bucket"] for one in out["measured"]] == [[1, 4], [3, 4]]
-    assert all(one["milliseconds"] >= 20 for one in out["measured"])
+    assert all(one["milliseconds"] >= 8 for one in out["measured"])
     assert out["expected_ms"] > out["fastest_ms"] == report["engines"][0]["total_ms"]
 
 

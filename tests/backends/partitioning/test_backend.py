@@ -109,6 +109,7 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     assert_answers_of(model, engine, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("inductor")
 def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
     """AOTInductor supports every operator, so the sort is put on the CPU by name."""
