@@ -253,6 +253,7 @@ def test_an_engine_that_clearly_lost_is_not_tried_again(
     assert "it lost when the same programs were packaged before: 3.00 ms" in out["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("milliseconds", "calm"),
     [
@@ -274,6 +275,7 @@ def test_an_engine_that_did_not_clearly_lose_is_tried_again(
     assert [names(package("auto")) for _ in range(2)] == [["eager", "onnxruntime"]] * 2
 
 
+@pytest.mark.long
 def test_an_engine_that_lost_is_tried_where_the_others_fail_now(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
