@@ -24,9 +24,14 @@ from torchserve_neuron_lstm.backends.native.library import (
     pack_recurrence,
 )
 
-HALVES = [
-    pytest.param(one, marks=pytest.mark.xdist_group(f"kernel-{one.library}"), id=one.library) for one in halves_here()
-]
+def here_or_not_run(one: build.InstructionSet) -> object:
+    """A parameter of tests, which are told as not run where this host lacks the instructions."""
+    reason = f"not run: this host has not all of {', '.join(sorted(one.cpu_flags))}"
+    marks = [pytest.mark.xdist_group(f"kernel-{one.library}"), pytest.mark.skipif(not one.runs_here(), reason=reason)]
+    return pytest.param(one, marks=marks, id=one.library)
+
+
+HALVES = [here_or_not_run(one) for one in build.instruction_sets("bfloat16")] if halves_here() else []
 DIGITS = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8, BFLOAT16_TILES: 2.0**-8}
 """The largest relative error of a number that is rounded to so many digits."""
 ROW_COUNTS = (1, 2, 16, 17, 32, 33, 49)
