@@ -44,9 +44,9 @@ class Contestant:
 
 
 def contestants(cores: int) -> list[Contestant]:
-    """All servers: one worker and one for each core, one setting after the other as in stock, and half precision.
+    """All servers: one worker and one for each core, one setting after the other as in stock.
 
-    The engine has half precision on x86-64 alone. No floor is compared with it.
+    The last one has half precision, which the engine has on x86-64 alone. No floor is compared with it.
     """
     counts = sorted({1, cores})
     stock = [Contestant(PLAIN, "stock", count) for count in counts]

@@ -54,7 +54,7 @@ def test_a_request_costs_the_time_of_java_and_of_the_workers() -> None:
 
 
 def test_each_handler_is_told_by_its_best_number_of_workers_in_float32() -> None:
-    """The plain handler with one worker would make every rival look good, and half precision has other answers."""
+    """One worker of the plain handler makes every rival look good; half precision has other answers."""
     found = results()
 
     assert found.best(PLAIN, "stock").workers == 2
