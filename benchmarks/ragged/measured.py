@@ -23,6 +23,8 @@ class Measured:
 
     case: Case
     seconds: Mapping[str, tuple[float, ...]]
+    fma_gflops: tuple[float, ...]
+    """The cores' rate of multiply-adds in each round."""
 
     def took(self, contestant: str) -> float:
         """Seconds of all batches: the median of the rounds."""
@@ -35,6 +37,14 @@ class Measured:
     def best_gflops(self, contestant: str) -> float:
         """The rate of the best round."""
         return self.case.flop / min(self.seconds[contestant]) / 1e9
+
+    def share_in_round(self, contestant: str) -> float:
+        """The useful rate as a share of the multiply-adds of the same round: the median of the rounds.
+
+        Where a shared machine gives the cores half of their rate at times, only this compares like with like.
+        """
+        rounds = zip(self.seconds[contestant], self.fma_gflops, strict=True)
+        return median(self.case.flop / seconds / 1e9 / fma for seconds, fma in rounds)
 
     def times_faster(self, rival: str) -> float:
         """The ratio of a rival's time to ours."""

@@ -64,9 +64,10 @@ def race(
             obtained.append(cores_obtained(threads))
             limits: dict[str, Callable[[], object]] = {_FMA: loop, _GEMM: on_threads(threads, gemm())}
             seconds = seconds_of(case, model, contestants, limits, pace)
-            loops += seconds.pop(_FMA)
+            of_loop = seconds.pop(_FMA)
+            loops += of_loop
             products += seconds.pop(_GEMM)
-            measured[case] = Measured(case, seconds)
+            measured[case] = Measured(case, seconds, tuple(loop.gflops([one]) for one in of_loop))
     in_order = tuple(measured[case] for case in cases)
     rates = Rates(loop.gflops(loops), loop.gflops([median(loops)]), gemm_gflops(products))
     return Run(rates, median(obtained), in_order, chunk_costs)

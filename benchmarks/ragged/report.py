@@ -41,7 +41,7 @@ def _rates(run: Run, measured: Measured) -> Table:
     table = plain_table(str(measured.case))
     table.add_column("", width=max(map(len, CONTESTANTS)))
     table.add_column("useful rate", width=_BAR)
-    for heading in ("GFLOP/s", "of FMA", "at best", "ms a batch", "we gain"):
+    for heading in ("GFLOP/s", "of FMA", "at best", "in round", "ms a batch", "we gain"):
         table.add_column(heading, justify="right")
     for contestant in CONTESTANTS:
         if contestant in measured.seconds:
@@ -58,6 +58,7 @@ def _row(run: Run, measured: Measured, contestant: str) -> tuple[RenderableType,
         f"{measured.gflops(contestant):.0f}",
         f"{share:.2f}",
         f"{measured.best_gflops(contestant) / run.rates.fma:.2f}",
+        f"{measured.share_in_round(contestant):.2f}",
         f"{per_batch:.2f}",
         "" if contestant == OURS else f"{measured.times_faster(contestant):.2f} x",
     )
@@ -87,6 +88,7 @@ def _case(run: Run, measured: Measured) -> dict[str, Any]:
                 "gflops": measured.gflops(contestant),
                 "best_gflops": measured.best_gflops(contestant),
                 "of_fma": run.ratio(measured.case, contestant),
+                "of_fma_in_round": measured.share_in_round(contestant),
                 "we_are_times_faster": measured.times_faster(contestant),
             }
             for contestant, seconds in measured.seconds.items()

@@ -164,7 +164,7 @@ def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
 def took(case: Case, **milliseconds: float) -> Measured:
     """A case with these times: ours, packed, padded, onnx, planned."""
     names = {"ours": OURS, "packed": PACKED, "padded": PADDED, "onnx": ONNX, "planned": PLANNED}
-    return Measured(case, {names[name]: (value / 1000,) for name, value in milliseconds.items()})
+    return Measured(case, {names[name]: (value / 1000,) for name, value in milliseconds.items()}, (100.0,))
 
 
 def at_share(case: Case, share: float, fma_gflops: float, **times: float) -> Measured:
@@ -221,8 +221,17 @@ def test_plans_have_floors_of_their_own() -> None:
 
 def test_the_ratio_is_that_of_the_medians() -> None:
     """One bad round of one contestant has little effect."""
-    measured = Measured(TRIANGLE_32, {OURS: (1.0, 90.0, 2.0), PACKED: (5.0, 6.0, 0.1)})
+    measured = Measured(TRIANGLE_32, {OURS: (1.0, 90.0, 2.0), PACKED: (5.0, 6.0, 0.1)}, (100.0,) * 3)
     assert measured.times_faster(PACKED) == 2.5
+
+
+def test_a_machine_that_is_slow_in_some_rounds_does_not_change_the_share_within_a_round() -> None:
+    """A shared machine may give the cores half of their rate, to everybody who runs then."""
+    full = TRIANGLE_32.flop / 1e9  # GFLOP/s of a batch in a second
+    measured = Measured(TRIANGLE_32, {OURS: (1.0, 2.0, 2.0)}, (1.25 * full, 0.625 * full, 0.625 * full))
+
+    assert measured.share_in_round(OURS) == pytest.approx(0.8)
+    assert measured.gflops(OURS) / max(measured.fma_gflops) == pytest.approx(0.4)
 
 
 def test_a_run_is_told_as_a_table_as_json_and_as_a_picture(tmp_path: Path) -> None:
