@@ -24,6 +24,7 @@ from torchserve_neuron_lstm.backends.native.library import (
     pack_recurrence,
 )
 
+
 def here_or_not_run(one: build.InstructionSet) -> object:
     """A parameter of tests, which are told as not run where this host lacks the instructions."""
     reason = f"not run: this host has not all of {', '.join(sorted(one.cpu_flags))}"
