@@ -32,7 +32,9 @@ class InstructionSet(NamedTuple):
     half: bool = False
     """Whether the weights of recurrences take half the bytes."""
     extensions: tuple[str, ...] = ()
-    """Values of further `-m`, which not every compiler knows; the last one names the library."""
+    """Values of further `-m`, which not every compiler and assembler knows; the last one names the library."""
+    slow_with: frozenset[str] = frozenset()
+    """Features of processors on which the next set is faster."""
 
     @property
     def library(self) -> str:
@@ -53,6 +55,14 @@ class InstructionSet(NamedTuple):
         return self.cpu_flags <= cpp_compiler.cpu_flags() and ("amx_tile" not in self.cpu_flags or may_use_tiles())
 
 
+_PROBE = """
+#include <immintrin.h>
+__m512 pairs(__m512 sum, __m512 x, __m512 w) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
+#if defined(__AMX_BF16__)
+void tiles() { _tile_dpbf16ps(0, 1, 2); }
+#endif
+"""
+"""Instructions of all extensions."""
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 
 
@@ -69,14 +79,16 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
             raise CompileError(f"native computes in bfloat16 on x86-64 only, this is {platform.machine()}")
         return (InstructionSet(least, frozenset()),)
     without = (InstructionSet("x86-64-v4", _AVX512, half), InstructionSet(least, frozenset(), half))
-    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, ("avx512bf16",))
+    # Intel's processors with tiles multiply float32 at the rate of pairs.
+    slow = frozenset({"amx_tile"})
+    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, ("avx512bf16",), slow)
     flags = pairs.cpu_flags | {"amx_tile", "amx_bf16"}
     tiles = InstructionSet("x86-64-v4", flags, half, ("avx512bf16", "amx-tile", "amx-bf16"))
     return (tiles, pairs, *without) if half else without
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library that the compiler has the instructions for; they are compiled side by side.
+    """Write every library whose instructions the compiler and its assembler know; they are compiled side by side.
 
     Raises:
         CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine
@@ -102,8 +114,11 @@ def built_precision(directory: Path) -> Precision:
 
 @cache
 def _has(compiler: str, options: tuple[str, ...]) -> bool:
-    """Whether a compiler knows these options. GCC has those of tiles from version 11 on."""
-    return cpp_compiler.run([compiler, *options, "-fsyntax-only", "-x", "c++", "/dev/null"]).returncode == 0
+    """Whether a compiler knows these options, and its assembler the instructions: those of tiles from 2.36 on."""
+    with tempfile.TemporaryDirectory() as directory:
+        source = Path(directory) / "probe.cpp"
+        source.write_text(_PROBE, encoding="utf-8")
+        return cpp_compiler.run([compiler, *options, "-c", str(source), "-o", f"{directory}/probe.o"]).returncode == 0
 
 
 @cache
@@ -135,5 +150,7 @@ def _compile(command: list[str], isa: str) -> None:
 
 def fastest_library(directory: Path) -> str:
     """Return the name of the fastest library in a program's directory for this processor."""
-    possible = (one for one in instruction_sets(built_precision(directory)) if one.runs_here())
-    return next(one.library for one in possible if not one.extensions or (directory / one.library).exists())
+    ordered = instruction_sets(built_precision(directory))
+    there = (one for one in ordered if not one.extensions or (directory / one.library).exists())
+    flags = cpp_compiler.cpu_flags()
+    return next(one.library for one in there if not one.slow_with & flags and one.runs_here())

@@ -81,7 +81,7 @@ def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
 def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:
     """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit.
 
-    Of pairs and tiles, [blocks, G*ceil(K/2)*lanes*2]: each group, pair of inputs, gate, unit, input of the pair.
+    Of pairs and tiles, K is rounded up to 2 and 32: each group, pair of inputs, gate, unit, input of the pair.
     """
     missing = -weight.shape[1] % _MULTIPLES[kind]
     if missing:

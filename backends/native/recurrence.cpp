@@ -209,6 +209,7 @@ inline __m512 pairs_of(const float* row, int64_t left) {
 #endif
 
 #if defined(HALF_PRECISION) && defined(__AVX512BF16__) && defined(__AMX_BF16__)
+#define HAS_TILES
 
 // Pairs of inputs of bfloat16, multiplied by the processor's tiles: 16 pairs of up to 16 rows by 16 units at once. Rows
 // and weights end with zeros up to a whole tile. All numbers of rows are multiplied so, because the order of the sums is
@@ -222,7 +223,7 @@ struct BfloatTiles {
       _mm512_storeu_ps(to + first / 2, pairs_of(row + first, inputs - first));
   }
 
-  // The tiles of products with so many rows. 0 to 3 have sums and 4 and 5 rows; 6 and 7 have weights.
+  // The tiles of products with this many rows. 0 to 3 have sums and 4 and 5 rows; 6 and 7 have weights.
   static void begin(int64_t rows) {
     struct alignas(64) {
       uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -325,40 +326,41 @@ inline void multiply_tile_rows(int count, const float* const* rows, const float*
   multiply_tile<ARITHMETIC, ROWS, GATES>(rows, weights, depth, addend, addend_stride, sums, sums_stride);
 }
 
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
 
-// The same by the processor's tiles, for the rows of one tile; `rows` are one after the other in memory. The macros of
-// the compilers take the numbers of tiles as text, and tell them nothing of the memory that is read and written.
+// The same product by the processor's tiles, for the rows of one tile; `rows` are one after the other in memory. The sums
+// begin with the addend. GCC's macros take the numbers of tiles as text, say nothing of the memory that they read, and
+// lack parentheses around pointers in its first releases with tiles.
 template <int GATES>
 inline void multiply_one_tile(const float* rows, const float* weights, int64_t depth, const float* addend,
                               int64_t addend_stride, float* sums, int64_t sums_stride) {
   constexpr int64_t FLOAT = sizeof(float), PAIR = GATES * LANES;
   asm volatile("" ::: "memory");
   _tile_loadd(0, addend, addend_stride * FLOAT);
-  if (GATES > 1) _tile_loadd(1, addend + LANES, addend_stride * FLOAT);
-  if (GATES > 2) _tile_loadd(2, addend + 2 * LANES, addend_stride * FLOAT);
-  if (GATES > 3) _tile_loadd(3, addend + 3 * LANES, addend_stride * FLOAT);
+  if (GATES > 1) _tile_loadd(1, (addend + LANES), addend_stride * FLOAT);
+  if (GATES > 2) _tile_loadd(2, (addend + 2 * LANES), addend_stride * FLOAT);
+  if (GATES > 3) _tile_loadd(3, (addend + 3 * LANES), addend_stride * FLOAT);
   for (int64_t k = 0; k < depth; k += BfloatTiles::TILE, weights += BfloatTiles::TILE * PAIR) {
-    _tile_loadd(4, rows + k, depth * FLOAT);
+    _tile_loadd(4, (rows + k), depth * FLOAT);
     _tile_loadd(6, weights, PAIR * FLOAT);
     _tile_dpbf16ps(0, 4, 6);
     if (GATES > 1) {
-      _tile_loadd(7, weights + LANES, PAIR * FLOAT);
+      _tile_loadd(7, (weights + LANES), PAIR * FLOAT);
       _tile_dpbf16ps(1, 4, 7);
     }
     if (GATES > 2) {
-      _tile_loadd(6, weights + 2 * LANES, PAIR * FLOAT);
+      _tile_loadd(6, (weights + 2 * LANES), PAIR * FLOAT);
       _tile_dpbf16ps(2, 4, 6);
     }
     if (GATES > 3) {
-      _tile_loadd(7, weights + 3 * LANES, PAIR * FLOAT);
+      _tile_loadd(7, (weights + 3 * LANES), PAIR * FLOAT);
       _tile_dpbf16ps(3, 4, 7);
     }
   }
   _tile_stored(0, sums, sums_stride * FLOAT);
-  if (GATES > 1) _tile_stored(1, sums + LANES, sums_stride * FLOAT);
-  if (GATES > 2) _tile_stored(2, sums + 2 * LANES, sums_stride * FLOAT);
-  if (GATES > 3) _tile_stored(3, sums + 3 * LANES, sums_stride * FLOAT);
+  if (GATES > 1) _tile_stored(1, (sums + LANES), sums_stride * FLOAT);
+  if (GATES > 2) _tile_stored(2, (sums + 2 * LANES), sums_stride * FLOAT);
+  if (GATES > 3) _tile_stored(3, (sums + 3 * LANES), sums_stride * FLOAT);
   asm volatile("" ::: "memory");
 }
 
@@ -375,36 +377,37 @@ inline void multiply_two_tiles(const float* rows, int64_t next, const float* wei
     const bool both = gate + 1 < GATES;
     const int64_t one = gate * LANES, other = one + LANES;
     asm volatile("" ::: "memory");
-    _tile_loadd(0, addend + one, addend_stride * FLOAT);
-    _tile_loadd(2, addend_2 + one, addend_stride * FLOAT);
+    _tile_loadd(0, (addend + one), addend_stride * FLOAT);
+    _tile_loadd(2, (addend_2 + one), addend_stride * FLOAT);
     if (both) {
-      _tile_loadd(1, addend + other, addend_stride * FLOAT);
-      _tile_loadd(3, addend_2 + other, addend_stride * FLOAT);
+      _tile_loadd(1, (addend + other), addend_stride * FLOAT);
+      _tile_loadd(3, (addend_2 + other), addend_stride * FLOAT);
     }
     const float* w = weights + one;
     for (int64_t k = 0; k < depth; k += BfloatTiles::TILE, w += BfloatTiles::TILE * PAIR) {
-      _tile_loadd(4, rows + k, depth * FLOAT);
-      _tile_loadd(5, rows_2 + k, depth * FLOAT);
+      _tile_loadd(4, (rows + k), depth * FLOAT);
+      _tile_loadd(5, (rows_2 + k), depth * FLOAT);
       _tile_loadd(6, w, PAIR * FLOAT);
       _tile_dpbf16ps(0, 4, 6);
       _tile_dpbf16ps(2, 5, 6);
       if (both) {
-        _tile_loadd(7, w + LANES, PAIR * FLOAT);
+        _tile_loadd(7, (w + LANES), PAIR * FLOAT);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
       }
     }
-    _tile_stored(0, sums + one, sums_stride * FLOAT);
-    _tile_stored(2, sums_2 + one, sums_stride * FLOAT);
+    _tile_stored(0, (sums + one), sums_stride * FLOAT);
+    _tile_stored(2, (sums_2 + one), sums_stride * FLOAT);
     if (both) {
-      _tile_stored(1, sums + other, sums_stride * FLOAT);
-      _tile_stored(3, sums_2 + other, sums_stride * FLOAT);
+      _tile_stored(1, (sums + other), sums_stride * FLOAT);
+      _tile_stored(3, (sums_2 + other), sums_stride * FLOAT);
     }
     asm volatile("" ::: "memory");
   }
 }
 
-// The same for any number of rows, which `begin` had. All tiles have as many rows, so the last two may overlap.
+// The same for any number of rows, the one given to `begin`. All tiles have the same number of rows, so the last two may
+// overlap.
 template <int GATES>
 inline void multiply_tiles(int64_t count, const float* rows, const float* weights, int64_t depth, const float* addend,
                            int64_t addend_stride, float* sums, int64_t sums_stride) {
@@ -412,7 +415,8 @@ inline void multiply_tiles(int64_t count, const float* rows, const float* weight
   for (int64_t first = 0, left; (left = count - first) > 0;) {
     const float *own = rows + first * depth, *own_addend = addend + first * addend_stride;
     float* own_sums = sums + first * sums_stride;
-    if (left <= TILE || (left > 2 * TILE && left < 3 * TILE)) {  // of so many, more than a tile is left
+    // One tile of 33 to 47 rows leaves more than one for the last two.
+    if (left <= TILE || (left > 2 * TILE && left < 3 * TILE)) {
       multiply_one_tile<GATES>(own, weights, depth, own_addend, addend_stride, own_sums, sums_stride);
       first += TILE;
     } else {
@@ -425,7 +429,7 @@ inline void multiply_tiles(int64_t count, const float* rows, const float* weight
 
 #endif
 
-// The same for any number of rows, in tiles of sizes as equal as possible.
+// The same for any number of rows: in tiles of sizes as equal as possible, or in the processor's tiles.
 template <class ARITHMETIC, int GATES>
 inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* addend,
                      int64_t addend_stride, float* sums, int64_t sums_stride) {
@@ -439,7 +443,7 @@ inline void multiply(int64_t count, const float* const* rows, const float* weigh
       first += some;
     }
   }
-#if defined(__AMX_BF16__)
+#if defined(HAS_TILES)
   else
     multiply_tiles<GATES>(count, rows[0], weights, depth, addend, addend_stride, sums, sums_stride);
 #endif
