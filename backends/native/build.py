@@ -32,7 +32,7 @@ class InstructionSet(NamedTuple):
     half: bool = False
     """Whether the weights of recurrences take half the bytes."""
     extensions: tuple[str, ...] = ()
-    """Values of further `-m`, which not every compiler and assembler knows; the last one names the library."""
+    """Values of further `-m`. Not every compiler and assembler knows them. The last one names the library."""
     slow_with: frozenset[str] = frozenset()
     """Features of processors on which the next set is faster."""
 
@@ -88,7 +88,7 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library whose instructions the compiler and its assembler know; they are compiled side by side.
+    """Write every library whose instructions the compiler and its assembler know, compiled side by side.
 
     Raises:
         CompileError: the compiler rejects the source, for example without vector extensions, or this kind of machine
@@ -114,7 +114,10 @@ def built_precision(directory: Path) -> Precision:
 
 @cache
 def _has(compiler: str, options: tuple[str, ...]) -> bool:
-    """Whether a compiler knows these options, and its assembler the instructions: those of tiles from 2.36 on."""
+    """Whether a compiler knows these options, and its assembler the instructions.
+
+    GNU's assembler knows those of tiles from 2.36 on.
+    """
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "probe.cpp"
         source.write_text(_PROBE, encoding="utf-8")

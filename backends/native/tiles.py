@@ -16,6 +16,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 def may_use_tiles() -> bool:
     """Ask for tiles for this process, and for those that it forks; whether the system grants them.
 
-    A kernel before 5.16 refuses, as do some sandboxes; any kernel refuses while a thread's stack for signals is too small.
+    A kernel before 5.16 refuses, as do some sandboxes. Any kernel refuses while a thread's stack for signals is too
+    small.
     """
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)

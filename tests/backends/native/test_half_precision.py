@@ -154,7 +154,7 @@ def test_a_program_in_bfloat16_is_near_the_model_on_every_host(tmp_path: Path, m
 
 
 def test_an_assembler_without_tiles_writes_the_other_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of Ubuntu 20.04 is one. A host with tiles uses float16, which is faster there than pairs of bfloat16."""
+    """That of Ubuntu 20.04 is one. A host with tiles uses float16, which is faster there than pairs."""
     compiler = tmp_path / "old-g++"
     empty = f"exec {cpp_compiler.compiler()} -shared -x c++ /dev/null -o"  # for any source, which takes no time
     compiler.write_text(f'#!/bin/bash\n[[ "$*" != *amx* ]] || exit 1\n{empty} "${{@: -1}}"\n')
