@@ -168,7 +168,7 @@ def test_a_refused_request_is_seen(quiet: tuple[Command, int]) -> None:
 
     assert statuses == [400, 404, 413]
     assert until(lambda: '"POST /predictions/sums HTTP/1.1" 400' in command.text)
-    assert '"GET /predictions/nobody HTTP/1.1" 404' in command.text
+    assert until(lambda: '"GET /predictions/nobody HTTP/1.1" 404' in command.text)
 
 
 def test_an_error_in_a_worker_is_seen(quiet: tuple[Command, int]) -> None:
