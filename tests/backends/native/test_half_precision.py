@@ -57,7 +57,7 @@ def pool(instructions: build.InstructionSet, threads: int) -> ThreadPool:
 
 
 @per_library
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(
     shape=shapes,
     lengths=st.sampled_from(ROW_COUNTS).flatmap(lambda rows: st.lists(st.integers(0, 9), min_size=rows, max_size=rows)),
