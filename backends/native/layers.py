@@ -53,7 +53,7 @@ class NativeRecurrence:
 
     def _prepared(self, x: torch.Tensor) -> torch.Tensor:
         if self.table is not None:
-            return x.to(torch.int64)
+            return x if x.dtype is torch.int64 else x.to(torch.int64)
         return x if x.stride(2) == 1 else x.contiguous()
 
 

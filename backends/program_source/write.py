@@ -2,10 +2,12 @@
 
     def program(tensors):
         p_linear_weight = tensors['linear.weight']
-        aten_linear = torch.ops.aten.linear.default
+        aten_elu = torch.ops.aten.elu.default
+        aten_linear = torch.nn.functional.linear
 
         def forward(x):
-            linear = aten_linear(x, p_linear_weight)
+            elu = aten_elu(x)
+            linear = aten_linear(elu, p_linear_weight)
             return (linear,)
 
         return forward
@@ -77,6 +79,38 @@ _EXPRESSIONS: Mapping[Any, str] = {
     _aten.detach.default: "{0}",
 }
 """Expressions for sizes and for operators that return their input, in place of a call."""
+BINDINGS: Mapping[Any, str] = {
+    _aten.linear.default: "torch.nn.functional.linear",
+    **{
+        operator: f"torch.{operator.overloadpacket.__name__}"
+        for operator in (
+            _aten.add.Tensor,
+            _aten.bmm.default,
+            _aten.cat.default,
+            _aten.div.Tensor,
+            _aten.embedding.default,
+            _aten.exp.default,
+            _aten.layer_norm.default,
+            _aten.matmul.default,
+            _aten.mul.Tensor,
+            _aten.permute.default,
+            _aten.relu.default,
+            _aten.reshape.default,
+            _aten.select.int,
+            _aten.sigmoid.default,
+            _aten.softmax.int,
+            _aten.squeeze.dim,
+            _aten.stack.default,
+            _aten.sub.Tensor,
+            _aten.sum.dim_IntList,
+            _aten.tanh.default,
+            _aten.transpose.int,
+            _aten.unsqueeze.default,
+        )
+    },
+}
+"""Functions of torch that take the same arguments as an operator. Calls through `torch.ops` take 1.4 to 2 times as long,
+and 20 to 40 us longer when a lone request finds the caches cold."""
 
 
 def call_layer(layer: Any, *inputs: Any) -> Any:
@@ -133,7 +167,7 @@ class _Writer:
             if node.users:
                 yield f"    {self._name(node)} = tensors[{weight!r}]"
         for target, name in self._operators.items():
-            yield f"    {name} = torch.ops.{target}"
+            yield f"    {name} = {BINDINGS.get(target, f'torch.ops.{target}')}"
         for node in self._module.graph.nodes:
             if node.target in self._layers:
                 yield f"    {self._name(node)} = {self._layers[node.target]}({self._arguments(node)})"
