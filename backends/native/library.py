@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from ..interface import LoadError
+from .huge_pages import in_huge_pages
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bfloat16)
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -246,13 +247,14 @@ class LayerStack:
             MemoryError: out of memory.
         """
         code = pool.library.code
-        self.kept = (pool, tuple(packed))  # the library reads them by address
+        weights = in_huge_pages(packed)
+        self.kept = (pool, weights)  # the library reads them by address
         outputs = projected or hidden
         self.cell, self.width = cell, directions * outputs
         self._library = pool.library
         self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
         self._directions = directions
-        addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
+        addresses = (ctypes.c_void_p * len(weights))(*(tensor.data_ptr() for tensor in weights))
         sizes = (layers, directions, inputs, hidden)
         if projected is None:
             self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
@@ -344,7 +346,7 @@ class LinearLayer:
         """A layer with torch's `weight[O, K]` and `bias[O]`."""
         self.pool = pool
         self.outputs, self.inputs = weight.shape
-        self.packed = pack_linear(weight, bias, pool.library.linear_block)
+        self.packed = in_huge_pages(pack_linear(weight, bias, pool.library.linear_block))
         self._run = pool.library.code.recurrence_product
 
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:

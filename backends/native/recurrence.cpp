@@ -34,6 +34,7 @@
 #endif
 #include <pthread.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -586,12 +587,17 @@ struct Phase {
   std::vector<Team> teams;
 };
 
-// Memory of whole cache lines.
+// Memory of whole cache lines, or of huge pages where it fills some: reading it then takes few entries of the TLB.
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
+constexpr size_t HUGE_PAGE = 2 << 20;
+
 Floats allocate(size_t count) {
-  void* memory = std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+  const size_t alignment = count * sizeof(float) >= HUGE_PAGE ? HUGE_PAGE : 64;
+  const size_t size = (count * sizeof(float) + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, size);
   if (memory == nullptr) throw std::bad_alloc();
+  if (alignment == HUGE_PAGE) madvise(memory, size, MADV_HUGEPAGE);  // a system without them gives small pages
   return {static_cast<float*>(memory), &std::free};
 }
 

@@ -109,8 +109,10 @@ BINDINGS: Mapping[Any, str] = {
         )
     },
 }
-"""Functions of torch that take the same arguments as an operator. Calls through `torch.ops` take 1.4 to 2 times as long,
-and 20 to 40 us longer when a lone request finds the caches cold."""
+"""Functions of torch that take the same arguments as an operator.
+
+Calls through `torch.ops` take 1.4 to 2 times as long, and 20 to 40 us longer when a lone request finds the caches cold.
+"""
 
 
 def call_layer(layer: Any, *inputs: Any) -> Any:
