@@ -80,8 +80,9 @@ def run_with_isolation(
         return [], BatchStats()
     try:
         results, stats = run(inputs)
-    except Exception:  # noqa: BLE001 - an engine may raise anything
+    except Exception as error:  # noqa: BLE001 - an engine may raise anything
         _log.exception("%d sequences planned together failed", len(inputs))
+        logged = {_described(error)}
     else:
         return [*results], stats
     if len(inputs) == 1:
@@ -89,20 +90,28 @@ def run_with_isolation(
     separate: list[ResultT | RequestError] = []
     parts: list[BatchStats] = []
     for one, length in zip(inputs, lengths):
-        alone = _run_alone(one, length, run)
+        alone = _run_alone(one, length, run, logged)
         separate.append(alone[0])
         parts.append(alone[1])
     return separate, merge_stats(parts)
 
 
 def _run_alone(
-    one: InputT, length: int, run: BatchFunction[InputT, ResultT]
+    one: InputT, length: int, run: BatchFunction[InputT, ResultT], logged: set[str]
 ) -> tuple[ResultT | RequestError, BatchStats]:
+    """Run one input. A cause that is not in `logged` is logged and added."""
     try:
         (result,), stats = run([one])
-    except Exception:  # noqa: BLE001 - it failed with its batch before, and that was logged
+    except Exception as error:  # noqa: BLE001 - an engine may raise anything
+        if _described(error) not in logged:
+            logged.add(_described(error))
+            _log.exception("a sequence of %d timesteps failed alone", length)
         return internal(UNEXPECTED_ERROR), BatchStats((length,))
     return result, stats
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def merge_stats(stats: Iterable[BatchStats]) -> BatchStats:

@@ -7,12 +7,14 @@ names its configuration file, which is `config.properties` in its working direct
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .responses import DEFAULT_MAX_RESPONSE_BYTES
 
 _LARGEST_FILE = 1 << 20  # bytes
+_ENTRY = re.compile(r"(?P<key>[^=:\s]*)\s*[=:]?\s*(?P<value>.*)")
 
 
 def max_response_bytes(environment: Mapping[str, str], properties: Mapping[str, str]) -> int:
@@ -52,17 +54,19 @@ def read_server_properties(process: Path) -> dict[str, str]:
 def parse_properties(text: str) -> dict[str, str]:
     r"""Return the entries of a Java properties file, which have no escapes here.
 
-    >>> parse_properties("# limits\nmax_response_size = 100\nmodels={\\\n  }\n")
-    {'max_response_size': '100', 'models': '{}'}
+    A key ends with the first `=`, `:` or blank. A comment does not go on in the next line.
+
+    >>> parse_properties("# C:\\\nmax_response_size = 100\nnumber_of_gpu: 0\njob_queue_size 9\nmodels={\\\n  }\n")
+    {'max_response_size': '100', 'number_of_gpu': '0', 'job_queue_size': '9', 'models': '{}'}
     """
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in map(str.lstrip, text.splitlines()):
         if lines and lines[-1].endswith("\\"):
-            lines[-1] = lines[-1][:-1] + line.lstrip()
-        else:
-            lines.append(line.strip())
-    entries = (line.partition("=") for line in lines if line[:1] not in ("", "#", "!"))
-    return {key.strip(): value.strip() for key, _, value in entries}
+            lines[-1] = lines[-1][:-1] + line
+        elif line[:1] not in ("", "#", "!"):
+            lines.append(line)
+    matches = map(_ENTRY.match, lines)
+    return {found["key"]: found["value"].strip() for found in matches if found is not None}
 
 
 def _configuration_file(command: Sequence[str], environment: Mapping[str, str]) -> str | None:

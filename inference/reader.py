@@ -92,6 +92,14 @@ class ArchiveReader:
             return ""
         return found if isinstance(found, str) else ""
 
+    def config_text(self) -> str | None:
+        """Read the YAML that the archive was packaged with, by which TorchServe starts workers; None if it has none."""
+        try:
+            name = json.loads(self._read(STOCK_MANIFEST))["model"]["configFile"]
+            return self._read(name).decode("utf-8")
+        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError):
+            return None
+
     def file_list(self) -> bytes | None:
         """Read the list SHA256SUMS; None for an archive of a version without lists."""
         try:

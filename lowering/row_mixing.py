@@ -122,8 +122,8 @@ class _Walk:
         """Whether the number of rows is a value, as in `sum / B`, and not only part of a shape."""
         if name in _TAKES_SIZES:
             return False
-        fill = node.args[1:] if name in FILL_FACTORIES else node.args
-        return any(isinstance(a, torch.fx.Node) and self.has_rows(a.meta.get("val")) for a in fill)
+        given = [*(node.args[1:] if name in FILL_FACTORIES else node.args), *node.kwargs.values()]
+        return any(isinstance(a, torch.fx.Node) and self.has_rows(a.meta.get("val")) for a in given)
 
 
 Sources = Sequence[tuple[torch.fx.Node, Rows]]

@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     command.add_argument("--lengths", required=True, type=Path, help="a list of lengths (timesteps), or a log")
     command.add_argument("--batch", required=True, type=positive, metavar="N", help="requests in a batch")
     command.add_argument("--rounds", type=positive, default=11, help="timing rounds per strategy (%(default)s)")
-    command.add_argument("--threads", type=positive, help="(default: as configured, or else all cores)")
+    command.add_argument("--threads", type=positive, help="(default: as configured, or else cores / maxWorkers)")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_bench)
 
@@ -38,13 +38,14 @@ def _bench(options: argparse.Namespace) -> None:
     from ...handlers.runtime.doubtful_costs import with_believable_costs
     from ...inference.open_archive import open_archive
     from ..evaluation.value_ranges import with_ranges_of_tree
+    from ..worker_threads import worker_threads
     from .bench_archive import measure_archive, sample_batches
 
     try:
         histogram = read_lengths(options.lengths)
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
-    with open_archive(options.archive, options.threads) as model:
+    with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         loaded = with_believable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
         result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
     for doubt in result.doubts:

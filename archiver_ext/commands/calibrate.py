@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
     add_archive(command)
     add_archive_output(command)
     command.add_argument(
-        "--threads", type=positive, help="threads of one worker (default: as configured, or else all cores)"
+        "--threads", type=positive, help="threads of one worker (default: as configured, or else cores / maxWorkers)"
     )
     command.add_argument("--json", action="store_true", help="print what was measured as JSON")
     command.set_defaults(run=_run)
@@ -43,9 +43,10 @@ def _run(options: argparse.Namespace) -> None:
     from ...inference.open_archive import open_archive
     from ..archive.writer import rewrite_manifest
     from ..evaluation.partitioning import cpu_operators_in
+    from ..worker_threads import worker_threads
 
     progress = Console(stderr=True)
-    with open_archive(options.archive, options.threads) as model:
+    with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         before, after = _measured(model.loaded, progress)
         on_cpu = cpu_operators_in(model.directory, after.backend)
     output = options.output or options.archive

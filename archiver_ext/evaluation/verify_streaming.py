@@ -14,7 +14,7 @@ import torch
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
 from ...handlers.runtime.loader import ServedModel
-from .verify import ProgramInfo, VerificationCase, VerificationResult, difference
+from .verify import ProgramInfo, VerificationCase, VerificationResult, difference, merge_worst
 
 _BATCHES = 4
 _MAX_ROWS = 8
@@ -54,7 +54,7 @@ def verify_streaming(
         while waiting := [session for session in sessions if session.is_open]:
             _advance(model, program.inputs, choose.sample(waiting, k=choose.randint(1, min(rows, len(waiting)))))
         for session in sessions:
-            worst = max(worst, _compare(session, program.outputs, tolerance), key=lambda found: found.worst_ratio)
+            worst = merge_worst(worst, _compare(session, program.outputs, tolerance))
     return worst
 
 
@@ -97,5 +97,5 @@ def _compare(session: _Session, outputs: Sequence[TensorSpec], tolerance: tuple[
         sizes = [end - begin for begin, end in pairwise(session.cuts)]
         where = f"{spec.name} of a session in chunks of {sizes} timesteps"
         found = VerificationResult(Bucket(1, 1), error, ratio, where)
-        worst = max(worst, found, key=lambda one: one.worst_ratio)
+        worst = merge_worst(worst, found)
     return worst

@@ -116,6 +116,29 @@ def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCap
 
 
 @MODELS
+def test_a_cause_that_only_a_sequence_alone_has_is_logged(
+    make: type[ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for all sequences that have it: the answers say that it is in the log."""
+    plan = make.plan
+
+    def fails(self: ServedModel, lengths: Sequence[int]) -> Plan:
+        if len(lengths) > 1:
+            raise RuntimeError("out of memory")
+        return plan(self, lengths)
+
+    monkeypatch.setattr(make, "plan", fails)
+    told, _ = answered(make(), [item(POISON), item(3), item(1, POISON)])
+
+    assert told == ["InternalError", 3.0, "InternalError"]
+    first, second = caplog.records
+    assert "3 sequences planned together failed" in first.message
+    assert "a sequence of 1 timesteps failed alone" in second.message
+    assert "out of memory" in caplog.text
+    assert "a kernel failed" in caplog.text
+
+
+@MODELS
 def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
     """No other sequence can be the cause."""
     model = make()
