@@ -67,6 +67,8 @@ def _stopped(by: signal.Signals, addition: str) -> int:
 def _failed(error: Exception) -> int:
     if isinstance(error, OSError):
         sys.stderr.write(f"error: {describe_file_error(error)}\n")
+    elif isinstance(error, MemoryError):
+        sys.stderr.write(f"error: {str(error) or 'out of memory'}\n")
     elif isinstance(error, _expected()):
         sys.stderr.write(f"error: {error}\n")
     else:

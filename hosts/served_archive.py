@@ -16,7 +16,7 @@ from ..handlers.readiness import readiness
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
 from ..handlers.streaming.sessions import StoreSessions
-from ..inference.errors import ArchiveError
+from ..inference.errors import HOST_ERRORS, ArchiveError
 from ..inference.reader import ArchiveReader
 from .batch_queue import BatchQueue
 
@@ -54,12 +54,11 @@ class ServedArchive:
             self._service = open_service(_host(directory, settings, self.version, report))
             if isinstance(self._service.sessions, StoreSessions):
                 self._files.callback(self._service.sessions.store.close)
-        except ArchiveError:
+        except BaseException as error:
             self._files.close()
+            if isinstance(error, HOST_ERRORS):
+                raise ArchiveError(f"{settings.archive}: {str(error) or 'out of memory'}") from error
             raise
-        except (RuntimeError, OSError) as error:
-            self._files.close()
-            raise ArchiveError(f"{settings.archive}: {error}") from error
         self._queue = BatchQueue(self._service.handle, most_in_batch(self.manifest), settings.most_waiting)
 
     @property

@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class ArchiveError(Exception):
     """An archive that cannot be made, read or opened."""
+
+
+HOST_ERRORS = (RuntimeError, OSError, MemoryError)
+"""Errors of loading an archive on a host that cannot run it. A MemoryError may have no message."""

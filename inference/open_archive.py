@@ -30,7 +30,7 @@ from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
 from ..handlers.streaming.sessions import StoreSessions, open_sessions
 from ..sessions.ids import check_id
-from .errors import ArchiveError
+from .errors import HOST_ERRORS, ArchiveError
 from .isolated_modules import isolated_modules
 from .model_session import ModelSession
 from .reader import ArchiveReader
@@ -59,12 +59,11 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
         directory = stack.enter_context(reader.unpacked()).resolve()
         loaded = load_archive(directory, threads, _selected_lengths)
         return OpenArchive(loaded, directory, name or _model_name(reader), stack)
-    except ArchiveError:
+    except BaseException as error:
         stack.close()
+        if isinstance(error, HOST_ERRORS):
+            raise ArchiveError(str(error) or "out of memory") from error
         raise
-    except (RuntimeError, OSError) as error:
-        stack.close()
-        raise ArchiveError(str(error)) from error
 
 
 class OpenArchive:

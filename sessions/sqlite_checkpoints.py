@@ -9,10 +9,12 @@ a writer copies the rest between two transactions: a few pages, since the thread
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Condition, Thread
+
+_log = logging.getLogger(__name__)
 
 _BYTES = 16 * 1024 * 1024
 """Bytes of records after which the log is copied: then most pages of records were written several times, and are copied
@@ -38,6 +40,7 @@ class BackgroundCheckpoints:
         self._bytes = 0
         self._is_long = False
         self._closed = False
+        self._last_error = ""
 
     def committed(self, size: int) -> bool:
         """Count bytes that were committed; enough of them begin a checkpoint, for which nobody waits.
@@ -67,14 +70,23 @@ class BackgroundCheckpoints:
 
     def _run(self) -> None:
         while self._is_due():
-            # The next transaction meets the same error, and tells it.
-            with suppress(sqlite3.Error, OSError):
+            try:
                 if self._running is None:
                     self._use(self._connect())
                 if self._running is not None:
                     self._is_long = copy_log(self._running) > _LONG_LOG_PAGES
+                self._last_error = ""
+            except (sqlite3.Error, OSError) as error:
+                self._tell(error)
         if self._running is not None:
             self._running.close()
+
+    def _tell(self, error: Exception) -> None:
+        """Log an error once. Transactions write to the log of the database only, so they may not meet it."""
+        if self._closed or "locked" in str(error) or str(error) == self._last_error:
+            return
+        self._last_error = str(error)
+        _log.warning("sessions are kept in the log of their database, which grows: it cannot be copied (%s)", error)
 
     def _use(self, connection: sqlite3.Connection) -> None:
         with self._changed:

@@ -144,6 +144,10 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
     what = f"the session store {file} cannot be used: {error}"
     if _is_full(file, error):
         return StoreFullError(f"{what}; make room on its disk")
+    disk_fails = StoreUnavailableError(f"{what}; look for errors of its disk in the system's log")
+    must_write = StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
+    if isinstance(error, OSError):  # its text has the path, whose words say nothing
+        return disk_fails if error.errno == errno.EIO else must_write
     text = str(error)
     if "locked" in text:
         return StoreUnavailableError(f"{what}; another process has held it for {busy_seconds:g} seconds")
@@ -154,11 +158,9 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
             f"{what}; if the next requests get this too, move it away, with {companions} if they are there: a new one "
             f"is created, without the old sessions"
         )
-    if "disk I/O error" in text or getattr(error, "errno", None) == errno.EIO:
-        return StoreUnavailableError(f"{what}; look for errors of its disk in the system's log")
-    if isinstance(error, OSError) or "readonly" in text or "unable to open" in text:
-        return StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
-    return StoreUnavailableError(what)
+    if "disk I/O error" in text:
+        return disk_fails
+    return must_write if "readonly" in text or "unable to open" in text else StoreUnavailableError(what)
 
 
 def _make_directory(directory: Path) -> None:
@@ -286,7 +288,7 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 def _is_full(file: Path, error: Exception) -> bool:
     # SQLite reports a full disk, except where a companion file could not be made or grow.
-    text = str(error)
+    text = "" if isinstance(error, OSError) else str(error)
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "database or disk is full" in text:
         return True
     if isinstance(error, OSError) or "disk I/O error" in text or "unable to open" in text:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import operator
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -131,17 +133,31 @@ def _save(program: torch.export.ExportedProgram, directory: Path) -> Path:
 
 
 def _run_probes(probes: Sequence[_Probe], workers: int) -> list[str | None]:
-    """Run the probes; with several workers in processes, since compilers are not thread-safe."""
+    """Run the probes; with several workers in processes, since compilers are not thread-safe.
+
+    A compiler that crashes ends the other probes of its pool, too. These run again, each in a pool of its own.
+    """
     if workers == 1:
         return [_run_probe(probe) for probe in probes]
+    results = _in_processes(probes, workers)
+    repeated = (
+        _in_processes([probe], 1)[0] if isinstance(result, BrokenProcessPool) else result
+        for probe, result in zip(probes, results, strict=True)
+    )
+    return [f"the engine fails on it ({one})" if isinstance(one, BaseException) else one for one in repeated]
+
+
+def _in_processes(probes: Sequence[_Probe], workers: int) -> list[str | BaseException | None]:
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(_run_probe, probe) for probe in probes]
-        return [f"{future.exception()}" if future.exception() else future.result() for future in futures]
+        return [future.exception() or future.result() for future in futures]
 
 
 def _run_probe(probe: _Probe) -> str | None:
     """Return why the engine does not compile one operator; None if it does."""
     compiled, files = probe.directory / "compiled", probe.directory / "workdir"
+    for left in (compiled, files):  # by a compiler that was ended
+        shutil.rmtree(left, ignore_errors=True)
     compiled.mkdir()
     settings = probe.settings
     if settings.workdir is not None:

@@ -207,6 +207,25 @@ def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
         open_archive(copy)
 
 
+@pytest.mark.parametrize(("error", "told"), [(MemoryError(), "out of memory"), (MemoryError("for 9 layers"), "for 9")])
+def test_an_archive_that_does_not_fit_into_memory_is_refused(
+    error: MemoryError, told: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are deleted again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    (temporary := tmp_path / "temporary").mkdir()
+    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("torchserve_neuron_lstm.inference.open_archive.load_archive", full)
+
+    with pytest.raises(ArchiveError, match=told):
+        open_archive(archive)
+    assert list(temporary.iterdir()) == []
+
+
 def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
     """The process keeps its own module of that name too."""
     mine = type(sys)("shared_name")

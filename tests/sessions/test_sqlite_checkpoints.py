@@ -104,8 +104,10 @@ def test_the_log_of_one_file_is_not_copied_to_another(tmp_path: Path) -> None:
     assert not (tmp_path / "tagger.sessions").exists()
 
 
-def test_requests_go_on_where_no_checkpoint_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records stay in the log."""
+def test_requests_go_on_where_no_checkpoint_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The records stay in the log, which grows; the cause is told once, because no request may meet it."""
 
     def refuse(*_: object) -> sqlite3.Connection:
         raise sqlite3.OperationalError("disk I/O error")
@@ -115,4 +117,9 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(tmp_path: Path, monkeypa
     with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
         for number in range(20):
             write(store, number)
-        assert store.totals()[:2] == (20, 20 * 6000)
+        wait_for(lambda: bool(caplog.records))
+        for number in range(20, 40):
+            write(store, number)
+        assert store.totals()[:2] == (40, 40 * 6000)
+    (told,) = caplog.records
+    assert "the log of their database, which grows: it cannot be copied (disk I/O error)" in told.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
+from torchserve_neuron_lstm.sessions.sqlite_file import store_error, store_file, stored_models
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
@@ -269,6 +270,29 @@ def test_a_folder_that_cannot_be_written_to_is_told() -> None:
 
     assert "the server must be able to write to it and to its folder" in lines[0]
     assert lines[1:] == ["written", ""]
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "the server must be able to write"),
+        (OSError(errno.EIO, "Input/output error"), "look for errors of its disk"),
+        (OSError(errno.ENOSPC, "No space left on device"), "make room on its disk"),
+        (sqlite3.OperationalError("database is locked"), "another process has held it for 5 seconds"),
+        (sqlite3.OperationalError("attempt to write a readonly database"), "the server must be able to write"),
+        (sqlite3.OperationalError("disk I/O error"), "look for errors of its disk"),
+        (sqlite3.DatabaseError("database disk image is malformed"), "move it away"),
+    ],
+    ids=lambda one: str(one),
+)
+def test_no_word_of_the_path_is_taken_for_the_cause(error: Exception, advice: str, tmp_path: Path) -> None:
+    """Errors of the system name the file."""
+    file = tmp_path / "locked malformed readonly database or disk is full" / "tagger.sessions"
+    file.parent.mkdir()
+    if isinstance(error, OSError):
+        error.filename = str(file)
+
+    assert advice in str(store_error(file, error, 5.0))
 
 
 def test_nothing_is_remembered_of_a_file_that_another_has_replaced(tmp_path: Path) -> None:

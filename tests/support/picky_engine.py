@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ class Picky:
 
     refused: frozenset[str] = frozenset()
     crashing: frozenset[str] = frozenset()
+    deadly: frozenset[str] = frozenset()
+    """Operators that end the process of the compiler."""
     together: frozenset[str] = frozenset()
     """Operators that are supported alone, but not in one program with another of them."""
     name: str = "picky"
@@ -61,6 +64,8 @@ class Picky:
         assert bucket is not None
         names = [operator_name(node) for node in operators_of(program.graph)]
         for name in names:
+            if name in self.deadly:
+                os._exit(1)
             if name in self.crashing:
                 raise ZeroDivisionError(name)
             if name in self.refused:

@@ -170,6 +170,18 @@ def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> N
     )
 
 
+def test_a_compiler_that_ends_its_process_does_not_support_that_operator_alone() -> None:
+    """The others are tried again: they were in the same pool of processes."""
+    engine = Picky(deadly=frozenset({"aten::sort"}), refused=frozenset({"aten::relu"}))
+    fixed = specialize(program_of(Sorted()), BUCKET)
+    two = PartitionerConfig(analyze_parameters={"max_workers": 2})
+    found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET, two).items()}
+
+    assert "the engine fails on it" in str(found.pop("aten::sort"))
+    assert found.pop("aten::relu") == "picky has no aten::relu"
+    assert set(found.values()) == {None}
+
+
 def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
     """The files stay in `analyze_parameters.compiler_workdir`; ignored operators are not tried."""
     config = PartitionerConfig(
