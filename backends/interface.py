@@ -25,9 +25,6 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
 """YAML keys that a compiler may support."""
 
-Option = CompilerOption
-"""Former name."""
-
 
 @dataclass(frozen=True)
 class CompileSettings:
@@ -225,7 +222,11 @@ class DeviceSharing(Backend, Protocol):
         """Return why this machine has no such device; None if it has one."""
 
     def device_name(self, device: str | None) -> str | None:
-        """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none."""
+        """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none.
+
+        Raises:
+            LoadError: `device` is the name of none, or this machine has fewer.
+        """
 
     def load_together(
         self,

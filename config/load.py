@@ -43,6 +43,19 @@ def load_config(path: Path) -> ServingConfig:
     return parse_config(_text(path), str(path), path.parent)
 
 
+def max_workers(text: str) -> object:
+    r"""Return `maxWorkers` of a YAML; None if it has none, or if TorchServe cannot read it either.
+
+    >>> max_workers("minWorkers: 2\nmaxWorkers: 2"), max_workers("[maxWorkers"), max_workers("")
+    (2, None, None)
+    """
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return found.get("maxWorkers") if isinstance(found, dict) else None
+
+
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()

@@ -64,7 +64,7 @@ class BatchMetrics:
 
     @property
     def sequences(self) -> int:
-        """Accepted sequences: a request may hold several, and a refused one batch none."""
+        """Accepted sequences: a request may hold several, and a refused one counts as none."""
         return len(self.stats.lengths)
 
     @property
@@ -74,13 +74,13 @@ class BatchMetrics:
 
     @property
     def lengths_text(self) -> str:
-        """The lengths and their batch, ascending, in the format of the worker's log."""
+        """The lengths and how often each occurs, ascending, in the format of the worker's log."""
         return " ".join(f"{length}:{count}" for length, count in sorted(Counter(self.stats.lengths).items()))
 
     def executions(self, grid: BucketGrid) -> Mapping[str, int]:
         """Count program calls by bucket, heads left out.
 
-        Another shape batch for the smallest bucket that holds it.
+        Another shape counts for the smallest bucket that holds it.
 
         So an engine with dynamic shapes has no more names than the grid has buckets.
 

@@ -93,7 +93,7 @@ class ArchiveReader:
         return found if isinstance(found, str) else ""
 
     def config_text(self) -> str | None:
-        """Read the YAML that the archive was packaged with, by which TorchServe starts workers; None if it has none."""
+        """Read the YAML by which TorchServe starts workers; None if the archive has none."""
         try:
             name = json.loads(self._read(STOCK_MANIFEST))["model"]["configFile"]
             return self._read(name).decode("utf-8")

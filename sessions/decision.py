@@ -16,7 +16,6 @@ from .session import Reply, Session
 class ChunkRequest:
     """A request of a session: the next timesteps of its sequence."""
 
-    id: str
     start: bool
     """Whether a new session starts with it."""
     end: bool

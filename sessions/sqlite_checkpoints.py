@@ -70,16 +70,19 @@ class BackgroundCheckpoints:
 
     def _run(self) -> None:
         while self._is_due():
-            try:
-                if self._running is None:
-                    self._use(self._connect())
-                if self._running is not None:
-                    self._is_long = copy_log(self._running) > _LONG_LOG_PAGES
-                self._last_error = ""
-            except (sqlite3.Error, OSError) as error:
-                self._tell(error)
+            self._checkpoint()
         if self._running is not None:
             self._running.close()
+
+    def _checkpoint(self) -> None:
+        try:
+            if self._running is None:
+                self._use(self._connect())
+            if self._running is not None:
+                self._is_long = copy_log(self._running) > _LONG_LOG_PAGES
+            self._last_error = ""
+        except (sqlite3.Error, OSError) as error:
+            self._tell(error)
 
     def _tell(self, error: Exception) -> None:
         """Log an error once. Transactions write to the log of the database only, so they may not meet it."""

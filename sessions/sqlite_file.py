@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from .sqlite_expiry import EXPIRY_SCHEMA
 from .store import StoreFullError, StoreUnavailableError
@@ -76,11 +76,6 @@ def store_file(directory: Path, model: str) -> Path:
     'speech%2Fen.sessions'
     """
     return directory / f"{quote(model, safe='')}{_SUFFIX}"
-
-
-def stored_models(directory: Path) -> list[str]:
-    """List the models that have a file in `directory`, sorted; none where there is no such directory."""
-    return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in directory.glob(f"*{_SUFFIX}"))
 
 
 def file_identity(file: Path) -> FileIdentity | None:

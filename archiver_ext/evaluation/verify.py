@@ -41,7 +41,7 @@ PaddingFill = Literal["pad_value", "large", "random"]
 
 
 class ProgramInfo(Protocol):
-    """Facts of the programs, as in the `Program` that is packaged or the `Manifest` of an archive."""
+    """Facts of the programs, as in the `LoweredModel` that is packaged or the `Manifest` of an archive."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -48,8 +48,7 @@ def to_json(value: object, most: int | None = None) -> bytes:
         ValueError: a number outside a tensor is not finite.
         ResponseTooLong: the text would have more than `most` bytes.
     """
-    numbers = value.numel() if isinstance(value, torch.Tensor) else _numbers(value)
-    if most is None or _LONGEST_NUMBER * numbers < most:
+    if most is None or _LONGEST_NUMBER * _numbers(value) < most:
         text = _text(value).encode("ascii")
         if most is not None and len(text) > most:
             raise ResponseTooLong(f"the text has {len(text)} bytes, at most {most} are allowed")

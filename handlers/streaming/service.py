@@ -55,7 +55,7 @@ class SessionRequest(NamedTuple):
     def chunk(self) -> ChunkRequest:
         """The facts that `decide` needs."""
         start = self.fields.start or (self.fields.id is None and self.fields.token is None)
-        return ChunkRequest(self.id, start, self.fields.end, self.fields.step, self.digest, self.length)
+        return ChunkRequest(start, self.fields.end, self.fields.step, self.digest, self.length)
 
     @property
     def is_whole_session(self) -> bool:

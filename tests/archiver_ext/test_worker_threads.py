@@ -12,7 +12,6 @@ from tiny_archive import make_archive
 from torchserve_neuron_lstm.archiver_ext import cli, worker_threads
 from torchserve_neuron_lstm.archiver_ext.worker_threads import worker_threads as threads_of
 
-
 BLOCK = """\
 neuron_lstm:
   inputs: {ids: {dtype: int64, shape: [batch, time]}}

@@ -77,7 +77,7 @@ MIXED: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "rows sorted": lambda m, x, s: s.sort(0).values + m.lstm(x)[1][0][-1],
     "the row before": lambda m, x, s: s.roll(1, 0) + m.lstm(x)[1][0][-1],
     "the number of rows": lambda m, x, s: x / x.size(0),
-    "the number of rows by its name": lambda m, x, s: torch.add(x, x, alpha=x.size(0)),  # type: ignore[arg-type]
+    "the number of rows by its name": lambda m, x, s: torch.add(x, x, alpha=x.size(0)),
     "the position of a row": lambda m, x, s: x + torch.arange(x.size(0))[:, None, None],
     "a view that mixes": lambda m, x, s: x.reshape(x.size(1), x.size(0), 4).transpose(0, 1),
     "rows against rows": lambda m, x, s: (s @ s.transpose(0, 1)).sum(1, keepdim=True) + s,

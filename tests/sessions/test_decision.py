@@ -23,7 +23,7 @@ REPLY = Reply(b"the answer", "text/plain")
 OPEN = Session(steps=7, last_start=4, last_digest=b"last", last_reply=REPLY, state=b"s", model=MINE)
 FIRST = OPEN._replace(steps=4, last_start=0)
 ENDED = OPEN._replace(state=b"", ended=True)
-NEXT = ChunkRequest("id", start=False, end=False, step=7, digest=b"next", timesteps=2)
+NEXT = ChunkRequest(start=False, end=False, step=7, digest=b"next", timesteps=2)
 LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
 
@@ -134,7 +134,7 @@ def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
     step = 0
     for number, (timesteps, content) in enumerate(sizes):
         ends = number == len(sizes) - 1
-        chunks.append(ChunkRequest("id", number == 0, ends, step, content * timesteps, timesteps))
+        chunks.append(ChunkRequest(number == 0, ends, step, content * timesteps, timesteps))
         step += timesteps
     so_far = b""
     for number, chunk in enumerate(chunks):

@@ -68,6 +68,7 @@ HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ra
 READS_MANIFEST = (
     "config/manifest.py",
     "config/json_codec.py",
+    "config/request_limits.py",
     "config/partitioner.py",
 )
 
