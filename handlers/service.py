@@ -149,7 +149,7 @@ class Service:
         try:
             self.admission.check(inference)
         except RequestError as error:
-            error.body_keys = self.codec.error_keys(error, inference)
+            self.codec.add_keys(error, inference)
             raise
         return decoded
 

@@ -13,11 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ...backends.program_source.write import BINDINGS
 from ...backends.versions import release
 
 _TABLE = Path(__file__).with_name("operators_since.json")
 _WITHOUT_SCHEMAS = ("prims", "prim", "quantized", "mkldnn", "_quantized", "higher_order")
 """Namespaces of torch whose operators have no schemas in its wheels: nothing is known of earlier releases."""
+
+_OF_FUNCTION = {function: str(operator) for operator, function in BINDINGS.items()}
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,16 @@ def _since(call: _Call, operators: Mapping[str, Mapping[str, list[str]]], here: 
 
 def _calls(tree: ast.Module) -> Iterator[_Call]:
     """Yield the calls of operators of torch, which a source names before it calls them."""
-    named = {
-        node.targets[0].id: ast.unparse(node.value).removeprefix("torch.ops.")
+    assigned = {
+        node.targets[0].id: ast.unparse(node.value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        if ast.unparse(node.value).startswith("torch.ops.") and isinstance(node.value, ast.Attribute)
+        if isinstance(node.value, ast.Attribute)
+    }
+    named = {
+        name: _OF_FUNCTION.get(value, value.removeprefix("torch.ops."))
+        for name, value in assigned.items()
+        if value in _OF_FUNCTION or value.startswith("torch.ops.")
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in named:

@@ -7,8 +7,8 @@ less after a pause.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 import torch
 
@@ -19,40 +19,48 @@ _LEAST_BYTES = _HUGE_PAGE // 2
 """Bytes from which on weights get huge pages of their own."""
 
 
-def in_huge_pages(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Copy contiguous tensors into one region of huge pages, each from a cache line on.
+def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Copy contiguous tensors into one region of huge pages, each from a cache line on, and empty the list.
 
-    Few bytes are not copied. A system without huge pages gives small ones.
+    So a tensor that nothing else holds is freed once it is copied. Few bytes are not copied. A system without huge
+    pages gives small ones.
 
-    >>> weights = [torch.rand(512, 512), torch.rand(3), torch.rand(256, 512)]
-    >>> copies = in_huge_pages(weights)
+    Raises:
+        MemoryError: out of memory.
+
+    >>> weights = torch.rand(512, 512), torch.rand(3), torch.rand(256, 512)
+    >>> copies = in_huge_pages([*weights])
     >>> [bool(torch.equal(*pair)) for pair in zip(weights, copies)]
     [True, True, True]
     >>> copies[0].data_ptr() % (2 << 20), copies[2].data_ptr() - copies[1].data_ptr()
     (0, 64)
     """
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-    padded = [_rounded_up(size, _LINE) for size in sizes]
-    if sum(padded) < _LEAST_BYTES:
-        return tuple(tensors)
-    region = _region(_rounded_up(sum(padded), _HUGE_PAGE))
+    places = [0, *accumulate(-(-size // _LINE) * _LINE for size in sizes)]
+    region = _region(places[-1]) if places[-1] >= _LEAST_BYTES else None
     copies = []
-    for tensor, size, part in zip(tensors, sizes, region.split([*padded, len(region) - sum(padded)])):
-        copies.append(part[:size].view(tensor.dtype).view(tensor.shape))
-        copies[-1].copy_(tensor)
+    for place, size in zip(places, sizes):
+        tensor = tensors.pop(0).detach()
+        if region is not None:
+            copy = region[place : place + size].view(tensor.dtype).view(tensor.shape)
+            tensor = copy.copy_(tensor)
+        copies.append(tensor)
     return tuple(copies)
 
 
-def _rounded_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
 def _region(size: int) -> torch.Tensor:
-    """Bytes that begin with a huge page. Private memory: shared memory has huge pages on few systems."""
-    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Bytes that begin with a huge page. Private memory: shared memory has huge pages on few systems.
+
+    Pages that are less than half full stay small, or many small layers would take twice their memory.
+    """
+    try:
+        memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"out of memory for {size / 2**20:.0f} MiB of weights: {error}") from error
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    start = -whole.data_ptr() % _HUGE_PAGE
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:
         with suppress(OSError):  # a kernel without them refuses
-            memory.madvise(advice)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    return whole[-whole.data_ptr() % _HUGE_PAGE :][:size]
+            memory.madvise(advice, start, (size + _HUGE_PAGE // 2) // _HUGE_PAGE * _HUGE_PAGE)
+    return whole[start : start + size]

@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 import torch
 
+from .huge_pages import in_huge_pages
 from .library import LayerStack, LinearLayer, ThreadPool, has_projection, pack_recurrence
 
 MOST_TABLE_BYTES = 64 * 2**20
@@ -143,7 +144,8 @@ def recurrence(
     projects = has_projection(weights[:each])
     hidden = others[-1].shape[1] if projects else w_hh.shape[1]
     projected = w_hh.shape[1] if projects else None
-    stack = LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, packed, projected)
+    kept = in_huge_pages(packed)
+    stack = LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, kept, projected)
     return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)
 
 

@@ -247,14 +247,13 @@ class LayerStack:
             MemoryError: out of memory.
         """
         code = pool.library.code
-        weights = in_huge_pages(packed)
-        self.kept = (pool, weights)  # the library reads them by address
+        self.kept = (pool, tuple(packed))  # the library reads them by address
         outputs = projected or hidden
         self.cell, self.width = cell, directions * outputs
         self._library = pool.library
         self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
         self._directions = directions
-        addresses = (ctypes.c_void_p * len(weights))(*(tensor.data_ptr() for tensor in weights))
+        addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
         sizes = (layers, directions, inputs, hidden)
         if projected is None:
             self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
@@ -343,10 +342,14 @@ class LinearLayer:
     """A linear layer."""
 
     def __init__(self, pool: ThreadPool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """A layer with torch's `weight[O, K]` and `bias[O]`."""
+        """A layer with torch's `weight[O, K]` and `bias[O]`.
+
+        Raises:
+            MemoryError: out of memory.
+        """
         self.pool = pool
         self.outputs, self.inputs = weight.shape
-        self.packed = in_huge_pages(pack_linear(weight, bias, pool.library.linear_block))
+        self.packed = in_huge_pages([*pack_linear(weight, bias, pool.library.linear_block)])
         self._run = pool.library.code.recurrence_product
 
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:

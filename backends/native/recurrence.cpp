@@ -587,18 +587,22 @@ struct Phase {
   std::vector<Team> teams;
 };
 
-// Memory of whole cache lines, or of huge pages where it fills some: reading it then takes few entries of the TLB.
+// Memory of whole cache lines.
 using Floats = std::unique_ptr<float, decltype(&std::free)>;
 
-constexpr size_t HUGE_PAGE = 2 << 20;
-
-Floats allocate(size_t count) {
-  const size_t alignment = count * sizeof(float) >= HUGE_PAGE ? HUGE_PAGE : 64;
-  const size_t size = (count * sizeof(float) + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, size);
+Floats allocate(size_t count, size_t alignment = 64) {
+  void* memory = std::aligned_alloc(alignment, (count * sizeof(float) + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
-  if (alignment == HUGE_PAGE) madvise(memory, size, MADV_HUGEPAGE);  // a system without them gives small pages
   return {static_cast<float*>(memory), &std::free};
+}
+
+// The same of huge pages, each of which takes one entry of the TLB, as far as it fills them by half or more. A system
+// without them gives small pages.
+Floats allocate_huge(size_t count) {
+  constexpr size_t HUGE_PAGE = 2 << 20;
+  Floats memory = allocate(count, HUGE_PAGE);
+  madvise(memory.get(), (count * sizeof(float) + HUGE_PAGE / 2) / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+  return memory;
 }
 
 // Memory of one thread, reused from call to call. Threads never allocate: an exception would end the process, and a
@@ -1200,7 +1204,7 @@ struct LayerStack {
   void multiply_table(const float* table, int64_t rows) {
     const std::lock_guard<std::mutex> lock(pool->in_use);
     std::vector<Floats> found;
-    for (int64_t direction = 0; direction < directions; direction++) found.push_back(allocate(rows * sums_width()));
+    for (int64_t direction = 0; direction < directions; direction++) found.push_back(allocate_huge(rows * sums_width()));
     for (Scratch& scratch : pool->scratch)
       scratch.reserve(INPUT_ROWS, Recurrent::depth(inputs), sums_of(cell) * LANES * INPUT_ROWS);
     const int64_t parts = (rows + INPUT_ROWS - 1) / INPUT_ROWS;

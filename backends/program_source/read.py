@@ -69,11 +69,19 @@ def load_source(
         )
     except _RAISED_AS_IT_IS:
         raise
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):  # torch's own error
+            raise MemoryError(f"out of memory for the weights of a program: {error}") from error
+        raise _damaged(path, error) from error
     except AttributeError as error:
         raise LoadError(
             f"torch {torch.__version__} lacks an operator of the program ({error}): install the release that the "
             f"archive's requirements name, or a later one"
         ) from error
     except Exception as error:  # whatever damaged source raises
-        raise LoadError(f"{path} is damaged ({error}): package the model again") from error
+        raise _damaged(path, error) from error
     return program
+
+
+def _damaged(path: Path, error: Exception) -> LoadError:
+    return LoadError(f"{path} is damaged ({error}): package the model again")

@@ -109,7 +109,7 @@ class Codec:
             f"{NPY} holds one array: it can hold the response for one sequence of a model with one output. "
             "Accept application/json instead",
         )
-        error.body_keys = self.error_keys(error, decoded)
+        self.add_keys(error, decoded)
         raise error
 
     def _decode_body(self, request: RawRequest) -> InferenceRequest:
@@ -140,6 +140,10 @@ class Codec:
         keys = self.error_keys(error, refused) if error.body_keys is None else error.body_keys
         return to_json({**facts, **keys})
 
+    def add_keys(self, error: RequestError, refused: object) -> None:
+        """Add to an error the keys that the format of the refused request adds to its body."""
+        error.body_keys = self.error_keys(error, refused)
+
     def error_keys(self, error: RequestError, refused: object) -> Mapping[str, object]:
         """Return the keys that a format adds.
 
@@ -162,7 +166,7 @@ class Codec:
                 if one.matches(value):
                     return one.decode(value)
         except RequestError as error:
-            error.body_keys = self.error_keys(error, value)
+            self.add_keys(error, value)
             raise
         raise malformed("the body is in none of the formats that are served here")
 

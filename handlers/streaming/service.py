@@ -113,7 +113,7 @@ class SessionService:
             fields = read_session_fields(found, self.names)
             session = make_id() if fields.id is None else self._checked_id(fields.id)
         except RequestError as error:
-            error.body_keys = self.codec.error_keys(error, rest)
+            self.codec.add_keys(error, rest)
             raise
         # Requests that no host names share one limit: a client cannot escape its own by leaving the header out.
         client = None if self.client_header is None else request.header(self.client_header.lower())
@@ -121,7 +121,9 @@ class SessionService:
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
         decoded = self.codec.decode(rest)
         if len(decoded.sequences) != 1:
-            raise invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
+            error = invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
+            self.codec.add_keys(error, decoded)
+            raise error
         return SessionRequest(decoded, session, fields, _digest(decoded), client)
 
     def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:

@@ -37,7 +37,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_300
+LINES = 12_400
 """The largest number of source lines in an archive for onnxruntime."""
 
 

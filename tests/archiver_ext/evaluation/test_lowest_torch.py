@@ -54,9 +54,10 @@ def test_a_program_needs_the_release_that_has_its_calls(function: object, lowest
     assert lowest_torch(program_source(program), torch_version()) == lowest
 
 
-def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one() -> None:
+@pytest.mark.parametrize("function", [torch.erf, torch.tanh], ids=["an operator", "a function in its place"])
+def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one(function: object) -> None:
     """Its operators may be new."""
-    source = program_source(torch.export.export(Called(torch.erf), (torch.randn(8, 6),)))
+    source = program_source(torch.export.export(Called(function), (torch.randn(8, 6),)))
 
     assert lowest_torch(source, "9.9.0") == "9.9.0"
 

@@ -340,3 +340,14 @@ def test_a_v2_id_may_be_half_a_character() -> None:
 
     assert first == again
     assert (first[0], first[1]["id"]) == (200, "\ud800")
+
+
+def test_a_v2_request_of_several_sequences_is_refused_in_v2() -> None:
+    """As every other refusal after its body was read."""
+    tensor = {"name": "ids", "shape": [2, 1], "datatype": "INT64", "data": [1, 2]}
+    body = {"id": "7", "inputs": [tensor], "parameters": {"sequence_id": "a", "sequence_start": True}}
+
+    ((status, told),) = ask(make_service(), RawRequest({"body": json.dumps(body).encode()}))
+
+    assert (status, told["type"], told["id"], told["outputs"]) == (400, "InvalidInput", "7", [])
+    assert told["error"] == told["message"] == "a request of a session has one sequence, not 2"
