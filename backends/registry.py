@@ -66,7 +66,7 @@ PROGRAM_FILES = (
 CPU_FILES = ("eager.py", *PROGRAM_FILES)
 """Files below this folder that run programs in torch, whole or as segments on the CPU."""
 
-_NATIVE_MODULES = ("__init__", "build", "engine", "huge_pages", "layers", "library", "tiles")
+_NATIVE_MODULES = ("__init__", "build", "engine", "huge_pages", "layers", "library", "packing", "tiles")
 _NATIVE_FILES = tuple(f"native/{name}.py" for name in _NATIVE_MODULES)
 
 _CUDA_MODULES = ("__init__", "buffer_layout", "derived_weights", "device", "engine", "graph_program", "memory_plan")

@@ -17,7 +17,7 @@ from .runtime.doubtful_costs import with_believable_costs
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
 from .service import Service
-from .streaming.sessions import open_sessions
+from .streaming.open_sessions import open_sessions
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ..handlers.open_service import open_service
 from ..handlers.readiness import readiness
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
-from ..handlers.streaming.sessions import StoreSessions
+from ..handlers.streaming.store_sessions import StoreSessions
 from ..inference.errors import HOST_ERRORS, ArchiveError
 from ..inference.reader import ArchiveReader
 from .batch_queue import BatchQueue

@@ -28,7 +28,8 @@ from ..handlers.formats.request import ModelIdentity, RawRequest, SequenceInput
 from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
-from ..handlers.streaming.sessions import StoreSessions, open_sessions
+from ..handlers.streaming.open_sessions import open_sessions
+from ..handlers.streaming.store_sessions import StoreSessions
 from ..sessions.ids import check_id
 from .errors import HOST_ERRORS, ArchiveError
 from .isolated_modules import isolated_modules

@@ -60,7 +60,7 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     Raises:
         PackagingError: the archive has no sessions, its clients keep them, or the store cannot be read.
     """
-    from ...handlers.streaming.sessions import open_store
+    from ...handlers.streaming.open_sessions import open_store
     from ...inference.reader import ArchiveReader
     from ...sessions.sqlite_store import SqliteStore
     from ...sessions.store import StoreTotals, StoreUnavailableError

@@ -20,9 +20,9 @@ _LEAST_BYTES = _HUGE_PAGE // 2
 
 
 def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Copy contiguous tensors into one region of huge pages, each from a cache line on, and empty the list.
+    """Copy contiguous tensors into one region of huge pages, and empty the list.
 
-    So a tensor that nothing else holds is freed once it is copied. Few bytes are not copied. A system without huge
+    Each begins with a cache line. A tensor that nothing else holds is freed once it is copied. Few bytes are not copied. A system without huge
     pages gives small ones.
 
     Raises:

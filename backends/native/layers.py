@@ -12,7 +12,8 @@ from typing import Any, Optional
 import torch
 
 from .huge_pages import in_huge_pages
-from .library import LayerStack, LinearLayer, ThreadPool, has_projection, pack_recurrence
+from .library import LayerStack, LinearLayer, ThreadPool
+from .packing import has_projection, pack_recurrence
 
 MOST_TABLE_BYTES = 64 * 2**20
 """Memory of an embedding's rows that are multiplied ahead: 16,000 ids for 256 hidden units of an LSTM."""

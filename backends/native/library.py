@@ -1,10 +1,4 @@
-"""Bindings of the recurrent library: its threads, and layers with their weights.
-
-Layout of packed weights. For a block of as many hidden units as a register holds: for each input, the weights of one
-gate after those of the other. The last block is padded with zeros. The new state of a GRU needs the product with the
-state separately, so a GRU has four sums: r, z, the sum over the inputs, the sum over the state. The outputs of a
-projection are in registers too, several of which stand in the place of gates.
-"""
+"""Bindings of the recurrent library: its threads, and layers with their packed weights."""
 
 from __future__ import annotations
 
@@ -19,101 +13,7 @@ import torch
 
 from ..interface import LoadError
 from .huge_pages import in_huge_pages
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.bfloat16)
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-_SUMS = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
-
-
-FLOAT32, FLOAT16, BFLOAT16_PAIRS, BFLOAT16_TILES = range(4)
-"""Weights of recurrences in memory; those of two inputs make a pair, and those of 32 a tile."""
-_MULTIPLES = (1, 1, 2, 32)
-"""The inputs of each kind are padded with zeros to a multiple of this number."""
-
-
-def pack_recurrence(
-    cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int, kind: int = FLOAT32
-) -> tuple[torch.Tensor, ...]:
-    """Pack W_ih, W_hh, the biases and, with a projection, W_hr of one layer.
-
-    Its flat weights are `w_ih, w_hh[, b_ih, b_hh][, w_hr]`. `lanes` is the number of units of a block, `interleave` the
-    number of gates whose weights are interleaved, `kind` one of the constants above.
-
-    Raises:
-        LoadError: a weight is larger than float16 holds.
-
-    >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
-    >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, interleave=1)[0]
-    tensor([[0., 2., 1., 3.],
-            [4., 0., 5., 0.]])
-    """
-    w_ih, w_hh, *biases = weights
-    projection = [_projection(biases.pop(), lanes, interleave, kind)] if has_projection(weights) else []
-    b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
-    from_input, from_state = (_blocks(weight, _GATES[cell], lanes, interleave, kind) for weight in (w_ih, w_hh))
-    return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes), *projection
-
-
-def has_projection(weights: Sequence[torch.Tensor]) -> bool:
-    """Whether the flat weights of one layer in one direction end with those of a projection."""
-    return len(weights) % 2 == 1
-
-
-def _projection(weight: torch.Tensor, lanes: int, interleave: int, kind: int) -> torch.Tensor:
-    """[P, H] -> [1, vectors*H*lanes], vectors of outputs in groups of `interleave`."""
-    padded = _pad_units(weight[None], lanes)[0]
-    return _blocks(padded, len(padded) // lanes, lanes, interleave, kind)
-
-
-def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pack a linear layer's `weight[O, K]` and `bias[O]` for blocks of this many outputs."""
-    biases = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return _blocks(weight, 1, block, 1), _units(biases[None], block)
-
-
-def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
-    """The bias of each sum of each unit: [S, H]."""
-    own, of_state = (bias.view(_GATES[cell], -1) for bias in (b_ih, b_hh))
-    if cell == "gru":
-        return torch.cat([own[:2] + of_state[:2], own[2:], of_state[2:]])
-    return own + of_state
-
-
-def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:
-    """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit.
-
-    Of pairs and tiles, K is rounded up to 2 and 32: each group, pair of inputs, gate, unit, input of the pair.
-    """
-    missing = -weight.shape[1] % _MULTIPLES[kind]
-    if missing:
-        weight = torch.cat([weight, weight.new_zeros(len(weight), missing)], 1)
-    inputs, each = weight.shape[1], 2 if kind in {BFLOAT16_PAIRS, BFLOAT16_TILES} else 1
-    padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs // each, each)
-    groups = (padded[gate : gate + interleave] for gate in range(0, gates, interleave))
-    packed = torch.cat([group.permute(1, 3, 0, 2, 4).flatten(1) for group in groups], 1).contiguous()
-    return _rounded(packed, kind)
-
-
-def _rounded(packed: torch.Tensor, kind: int) -> torch.Tensor:
-    largest = float(packed.abs().max()) if kind == FLOAT16 and packed.numel() else 0.0
-    if largest > torch.finfo(torch.float16).max:
-        raise LoadError(
-            f"weights of up to {largest:.0e} are larger than float16 holds (65504), which stands for bfloat16 on this "
-            f"processor: package the model with precision: float32"
-        )
-    return packed.to(_DTYPES[kind])
-
-
-def _units(values: torch.Tensor, lanes: int) -> torch.Tensor:
-    """[S, H] -> [blocks, S, lanes]."""
-    return _pad_units(values, lanes).view(len(values), -1, lanes).transpose(0, 1).contiguous()
-
-
-def _pad_units(values: torch.Tensor, lanes: int) -> torch.Tensor:
-    """Pad the units, dimension 1, with zeros to whole blocks."""
-    missing = -values.shape[1] % lanes
-    return torch.cat([values, values.new_zeros(values.shape[0], missing, *values.shape[2:])], 1)
-
+from .packing import FLOAT32, SUMS, pack_linear
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
@@ -136,32 +36,10 @@ class RecurrentLibrary:
         try:
             _check_complete(file)
             self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be searched for in other directories
-            self.code.recurrence_open_pool.restype = _POINTER
-            self.code.recurrence_open_stack.restype = _POINTER
-            self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
-            self.code.recurrence_close_pool.argtypes = self.code.recurrence_close_stack.argtypes = [_POINTER]
-            if hasattr(self.code, "recurrence_open_projected_stack"):
-                self.code.recurrence_open_projected_stack.restype = _POINTER
-                self.code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
             self.reads_ids = hasattr(self.code, "recurrence_run_batch")
-            if self.reads_ids:
-                self.code.recurrence_wake_pool.argtypes = [_POINTER]
-                self.code.recurrence_wake_pool.restype = None
             self.multiplies_tables = hasattr(self.code, "recurrence_multiply_table")
-            if self.multiplies_tables:
-                self.code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
             self.run = self.code.recurrence_run_batch if self.reads_ids else self.code.recurrence_run
-            self.run.argtypes = [
-                *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
-                *((_POINTER, _SIZE) if self.reads_ids else ()),  # ids, rows of their table
-                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x or the table, strides of x or of ids, h_0, c_0
-                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
-            ]
-            self.code.recurrence_product.argtypes = [
-                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # the pool, inputs, outputs, weights, biases
-                *(_SIZE, _SIZE, _POINTER),  # rows, steps, lengths
-                *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
-            ]
+            self._declare_types()
             self.lanes = int(self.code.recurrence_lanes())
             self.weights = int(self.code.recurrence_weights()) if self.reads_ids else FLOAT32
             self.linear_block = int(self.code.recurrence_product_block())
@@ -170,6 +48,36 @@ class RecurrentLibrary:
                 f"{file} cannot be loaded: {error}. Package the model on a machine whose system and compiler are no "
                 f"newer than this host's, or with backend: onnxruntime"
             ) from error
+
+    def _declare_types(self) -> None:
+        """Declare the types of the functions, for ctypes.
+
+        Raises:
+            AttributeError: one that every version has is missing.
+        """
+        code = self.code
+        code.recurrence_open_pool.restype = code.recurrence_open_stack.restype = _POINTER
+        code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
+        code.recurrence_close_pool.argtypes = code.recurrence_close_stack.argtypes = [_POINTER]
+        if hasattr(code, "recurrence_open_projected_stack"):
+            code.recurrence_open_projected_stack.restype = _POINTER
+            code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
+        if self.reads_ids:
+            code.recurrence_wake_pool.argtypes = [_POINTER]
+            code.recurrence_wake_pool.restype = None
+        if self.multiplies_tables:
+            code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
+        self.run.argtypes = [
+            *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
+            *((_POINTER, _SIZE) if self.reads_ids else ()),  # ids, rows of their table
+            *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x or the table, strides of x or of ids, h_0, c_0
+            *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
+        ]
+        code.recurrence_product.argtypes = [
+            *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # the pool, inputs, outputs, weights, biases
+            *(_SIZE, _SIZE, _POINTER),  # rows, steps, lengths
+            *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
+        ]
 
     def interleaved_gates(self, cell: str) -> int:
         """Return the number of gates whose weights are interleaved."""
@@ -276,7 +184,7 @@ class LayerStack:
         """
         library = self._library
         padded = -(-self._hidden // library.lanes) * library.lanes
-        size = 4 * len(table) * self._directions * _SUMS[self.cell] * padded
+        size = 4 * len(table) * self._directions * SUMS[self.cell] * padded
         if not 0 < size <= most_bytes or not library.multiplies_tables:
             return False
         if library.code.recurrence_multiply_table(self.handle, table.data_ptr(), len(table)):

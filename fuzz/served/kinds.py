@@ -18,7 +18,9 @@ from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions, TokenSessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 
 from .manifests import (

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from random import Random
 
 from torchserve_neuron_lstm.handlers.responses import RequestError
-from torchserve_neuron_lstm.handlers.streaming.sessions import SessionKey, TokenSessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import SessionKey
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 
 from ..law import require

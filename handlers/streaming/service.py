@@ -121,9 +121,9 @@ class SessionService:
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
         decoded = self.codec.decode(rest)
         if len(decoded.sequences) != 1:
-            error = invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
-            self.codec.add_keys(error, decoded)
-            raise error
+            refusal = invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
+            self.codec.add_keys(refusal, decoded)
+            raise refusal
         return SessionRequest(decoded, session, fields, _digest(decoded), client)
 
     def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:

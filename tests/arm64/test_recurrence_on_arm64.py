@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.cpp_compiler import _TARGETS
 from torchserve_neuron_lstm.backends.native import build
-from torchserve_neuron_lstm.backends.native.library import pack_linear, pack_recurrence
+from torchserve_neuron_lstm.backends.native.packing import pack_linear, pack_recurrence
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 LIBRARIES = "/usr/aarch64-linux-gnu"

@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import manifest_text, parse_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.handlers.streaming.sessions import open_store
+from torchserve_neuron_lstm.handlers.streaming.open_sessions import open_store
 from torchserve_neuron_lstm.sessions.settings import SessionSettings
 
 REDIS = "store: redis, redis: {url: 'redis://cache:6379/0'"

@@ -15,7 +15,8 @@ from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRe
 from torchserve_neuron_lstm.handlers.readiness import readiness
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions, TokenSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 

@@ -21,7 +21,7 @@ from failing_files import FailingFiles, Fault
 from session_service import ID, STEP, ask, make_service, piece
 
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 

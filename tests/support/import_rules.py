@@ -52,7 +52,7 @@ ALLOWED_SISTERS = {
         "inference",
         "handlers.neuron_lstm",
         "handlers.runtime",
-        "handlers.streaming.sessions",
+        "handlers.streaming.open_sessions",
         "hosts.ray_command",
         "hosts.torchserve_command",
     ),

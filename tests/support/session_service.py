@@ -12,7 +12,8 @@ from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 
 IDENTITY = ModelIdentity("model", "1.0")

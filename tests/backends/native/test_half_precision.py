@@ -16,13 +16,8 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
-from torchserve_neuron_lstm.backends.native.library import (
-    BFLOAT16_PAIRS,
-    BFLOAT16_TILES,
-    FLOAT16,
-    ThreadPool,
-    pack_recurrence,
-)
+from torchserve_neuron_lstm.backends.native.library import ThreadPool
+from torchserve_neuron_lstm.backends.native.packing import BFLOAT16_PAIRS, BFLOAT16_TILES, FLOAT16, pack_recurrence
 
 
 def here_or_not_run(one: build.InstructionSet) -> object:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_layers import CELLS
 
-from torchserve_neuron_lstm.backends.native.library import pack_linear, pack_recurrence
+from torchserve_neuron_lstm.backends.native.packing import pack_linear, pack_recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 

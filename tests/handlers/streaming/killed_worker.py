@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from session_service import ask, make_service, piece
 
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from session_service import ask, make_service, piece
 
 from torchserve_neuron_lstm.handlers.streaming.known_sessions import KnownSession, KnownSessions
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore

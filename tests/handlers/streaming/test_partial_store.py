@@ -10,7 +10,7 @@ import pytest
 from memory_store import MemoryStore
 from session_service import ask, make_service, make_store, piece
 
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.store import (
     RecordUpdate,
     StoredRecord,

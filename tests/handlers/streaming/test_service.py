@@ -16,7 +16,7 @@ from session_service import END, ID, START, STEP, ask, make_service, make_store,
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
 from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
     RecordUpdate,

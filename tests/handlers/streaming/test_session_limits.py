@@ -10,7 +10,7 @@ from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, ask, make_service, make_store, piece
 
 from torchserve_neuron_lstm.handlers.formats.request import RawRequest
-from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 
 
 def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:

@@ -1,0 +1,144 @@
+"""Sessions in a store that all workers share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
+from ...sessions.store import (
+    Conflict,
+    LimitExceeded,
+    RecordUpdate,
+    Store,
+    StoredRecord,
+    StoreFullError,
+    StoreUnavailableError,
+    Written,
+)
+from ..responses import RequestError
+from .known_sessions import KnownSession, KnownSessions
+from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
+
+_log = logging.getLogger(__name__)
+_RETRY_SECONDS = 1.0
+"""Seconds after which a client may try again when the store is unavailable."""
+
+
+@dataclass(frozen=True)
+class StoreSessions:
+    """Sessions in a store that all workers share."""
+
+    store: Store
+    known: KnownSessions = field(default_factory=KnownSessions)
+
+    def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
+        """Read the record of each session."""
+        ids = [key.id for key in keys]
+        known = self.known.find(ids)
+        try:
+            records = self.store.read(ids, {id: one.revision for id, one in known.items()})  # noqa: A001 - the standard term
+        except StoreUnavailableError as error:
+            return [_unavailable(error)] * len(keys)
+        refused = _refusals(records)
+        return [
+            LoadedSession(one.session, record.revision)
+            if isinstance(record, StoredRecord) and (one := known.get(id)) and one.revision == record.revision
+            else refused[record]
+            if isinstance(record, StoreUnavailableError)
+            else _loaded(record)
+            for id, record in zip(ids, records)  # noqa: A001 - the standard term
+        ]
+
+    def token(self, steps: int, state: bytes) -> str | None:
+        """Return None: the id is enough."""
+        return None
+
+    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
+        """Write each session whose record is still the loaded one."""
+        sessions = [one.session if one.has_own_id or not one.starts else _stored(one.session) for one in updates]
+        changes = [*map(_record_update, updates, sessions)]
+        try:
+            outcomes = self.store.write(changes)
+        except StoreUnavailableError as error:
+            return [_unavailable(error)] * len(updates)
+        known = map(_known, changes, sessions, outcomes)
+        self.known.keep(dict(zip([one.id for one in changes], known)))
+        if {*map(type, outcomes)} == {Written}:
+            return [None] * len(updates)
+        refused = _refusals(outcomes)
+        return [
+            refused[outcome] if isinstance(outcome, StoreUnavailableError) else _write_refusal(update, outcome)
+            for update, outcome in zip(updates, outcomes)
+        ]
+
+    def expired(self) -> int:
+        """Return the store's count."""
+        return self.store.expired()
+
+    def available(self) -> bool:
+        """Whether the store takes a write, one of no session.
+
+        One server of several is enough: the sessions of the others get 503, and a host less would not help them.
+        """
+        try:
+            self.store.write([])
+        except StoreUnavailableError as error:
+            _log.error("the model is not ready: %s", error)
+            return False
+        return True
+
+
+def _stored(session: Session) -> Session:
+    """Return a session without the response that has its id: nobody else can repeat its request."""
+    return session._replace(last_digest=b"", last_reply=Reply(b"", ""))
+
+
+def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
+    (before, revision, _), record = update.loaded, encode_session(session)
+    if before is not None:
+        return RecordUpdate(update.id, record, revision, session.ended)
+    return RecordUpdate(update.id, record, revision, session.ended, not update.has_own_id, update.client)
+
+
+def _known(change: RecordUpdate, session: Session, outcome: object) -> KnownSession | None:
+    revision = outcome.revision if isinstance(outcome, Written) else None
+    return None if revision is None else KnownSession(revision, session, len(change.record))
+
+
+def _loaded(found: StoredRecord | None) -> LoadedSession:
+    if found is None:
+        return LoadedSession(None)
+    try:
+        return LoadedSession(decode_session(found.record), found.revision)
+    except CorruptRecordError as error:
+        _log.error("a session cannot be resumed: %s", error)
+        return LoadedSession(None, found.revision, damaged=True)
+
+
+def _write_refusal(update: SessionUpdate, outcome: object) -> RevisionConflict | RequestError | None:
+    if isinstance(outcome, Conflict):
+        return RevisionConflict()
+    if isinstance(outcome, LimitExceeded):
+        wait = max(1.0, outcome.retry_after)
+        if update.starts:
+            message = f"no further session can start: the limit of {outcome.limit} is reached"
+            return RequestError("TooManySessions", message, wait)
+        message = f"the session cannot store more: the limit of {outcome.limit} is reached; send a shorter request"
+        return RequestError("StoreFull", message, wait)
+    return None
+
+
+def _refusals(found: Sequence[object]) -> dict[StoreUnavailableError, RequestError]:
+    """Return the refusal for each error; those of one server are one, which is logged once."""
+    errors = dict.fromkeys(one for one in found if isinstance(one, StoreUnavailableError))
+    return {error: _unavailable(error) for error in errors}
+
+
+def _unavailable(error: StoreUnavailableError) -> RequestError:
+    _log.error("%s", error)
+    if isinstance(error, StoreFullError):
+        return RequestError("StoreFull", "there is no space to store sessions; the cause is in the server's log", 10.0)
+    message = "sessions cannot be stored at the moment; the cause is in the server's log. Send the request again"
+    return RequestError("StoreUnavailable", message, _RETRY_SECONDS)
