@@ -22,8 +22,8 @@ _LEAST_BYTES = _HUGE_PAGE // 2
 def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Copy contiguous tensors into one region of huge pages, and empty the list.
 
-    Each begins with a cache line. A tensor that nothing else holds is freed once it is copied. Few bytes are not copied. A system without huge
-    pages gives small ones.
+    Each begins with a cache line. A tensor that nothing else holds is freed once it is copied. Few bytes are not
+    copied. A system without huge pages gives small ones.
 
     Raises:
         MemoryError: out of memory.
