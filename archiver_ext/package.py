@@ -30,7 +30,7 @@ from .archive.workspace import temporary_files_in
 from .archive.writer import publish
 from .checkpoint import write_weights
 from .errors import PackagingError
-from .evaluation import evaluate
+from .evaluation import engine_tree
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.earlier_comparison import ComparisonCache, comparison_key
 from .evaluation.length_choice import choose_lengths
@@ -84,7 +84,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         PackagingError, ConfigError, LoweringError, LoadError, OSError: there is no archive, nor anything left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
-    config_file = Path(_required_files(flags))
+    config_file = Path(_checked_config_file(flags))
     config = load_config(config_file)
     engines, rejected = candidate_engines(config)
     with private_directory() as private, temporary_files_in(private), simulation.enable_emulation():
@@ -99,7 +99,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     return replace(result, archive=destination, size=disk_size(destination), rejected=(*rejected, *result.rejected))
 
 
-def _required_files(flags: model_archiver.Flags) -> str:
+def _checked_config_file(flags: model_archiver.Flags) -> str:
     """Check the flags that this handler requires; returns the configuration's path."""
     if flags.runtime not in _PYTHON:
         raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
@@ -148,7 +148,7 @@ def _build(
     threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
     config = choose_lengths(program, config, threads, work / "lengths", console)
     check_bucket_selector(config, tree)
-    evaluate.write_constants(tree, program.constants)
+    engine_tree.write_constants(tree, program.constants)
     build = BuildInput(tree, weights, config, threads)
     directory = Path(str(flags.config_file)).resolve().parent  # the YAML's paths are relative to it
     cached = cache_folder(os.environ)
@@ -197,6 +197,6 @@ def _cases(
 
 def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
     """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
-    evaluate.install_engine(build, selected.candidate.engine, work)
-    evaluate.write_final_manifest(build, selected)
+    engine_tree.install_engine(build, selected.candidate.engine, work)
+    engine_tree.write_final_manifest(build, selected)
     load_archive(build.tree, build.threads)

@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
 from torchserve_neuron_lstm.backends.compile_job import CompileFailure
 from torchserve_neuron_lstm.backends.compile_pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend

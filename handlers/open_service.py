@@ -53,7 +53,8 @@ def _collect_seldom() -> None:
 
 def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
-    torch.set_num_threads(_threads(manifest, host))
+    placed = apply_placement(manifest, host.directory, host.workers, host.environment)  # before anything starts threads
+    torch.set_num_threads(_threads(placed, manifest, host))
     archive = with_believable_costs(load_archive(host.directory, torch.get_num_threads(), device=host.device))
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
@@ -75,8 +76,7 @@ def _open(host: Host) -> Service:
     )
 
 
-def _threads(manifest: Manifest, host: Host) -> int:
-    """Return the threads of each program call. A placement pins the process, before anything starts threads."""
-    placed = apply_placement(manifest, host.directory, host.workers, host.environment)
+def _threads(placed: int | None, manifest: Manifest, host: Host) -> int:
+    """Return the threads of each program call; `placed` are those of the cores that the process is pinned to."""
     given = host.threads or placed or manifest.threads
     return given or threads_per_worker(available_cores(), host.workers)

@@ -24,7 +24,7 @@ _FLAGS = 0x806  # UTF-8 names, and two bits on the speed of compression; not enc
 _PAX_KEYS = frozenset({"mtime", "atime", "ctime", "path", "uid", "gid", "uname", "gname"})
 
 
-def verify_archive(archive: Path, trusted_keys: Path | None) -> int:
+def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
     """Compare every file of an archive with its list, and the signature with the keys, if given.
 
     The archive may be a .mar, a .tar.gz or a folder. Nothing of it is run or unpacked. Returns the number of files.

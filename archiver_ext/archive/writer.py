@@ -19,7 +19,7 @@ from ...inference.reader import ArchiveReader, is_zip
 from .. import model_archiver
 from ..errors import PackagingError
 from .file_list import renewed_list, write_list
-from .packed_files import verify_archive
+from .packed_files import check_packed_files
 from .replace import replace_atomically
 
 
@@ -170,6 +170,6 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
 def _read_back(archive: Path) -> None:
     # The archiver leaves out a folder that it cannot read, without an error.
     try:
-        verify_archive(archive, None)
+        check_packed_files(archive, None)
     except PackagingError as error:
         raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error

@@ -173,7 +173,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
     from ...inference.reader import STOCK_MANIFEST
-    from ..evaluation.evaluate import verify_archive
+    from ..evaluation.evaluate import verify_programs
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
     from ..evaluation.value_ranges import with_value_ranges
@@ -193,7 +193,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
             reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
         with show_progress("verify", console, every_s=2.0) as report:
-            verified = verify_archive(loaded, cases, report)
+            verified = verify_programs(loaded, cases, report)
     return with_errors(facts, verified)
 
 

@@ -44,13 +44,13 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
     from ..archive.file_list import list_text, parsed
-    from ..archive.packed_files import verify_archive
+    from ..archive.packed_files import check_packed_files
     from ..archive.writer import write_files
 
     content = ArchiveReader(archive).file_list()
     if content is None:
         raise PackagingError(f"{archive} has no list {LIST}, as older versions packaged it: package the model again")
-    verify_archive(archive, None)
+    check_packed_files(archive, None)
     _, signed, _ = parsed(content)
     signature = _signature(key_file, signed)
     with private_directory() as private:

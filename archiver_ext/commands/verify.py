@@ -27,12 +27,12 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from ..archive.packed_files import verify_archive
+    from ..archive.packed_files import check_packed_files
 
     console, failed = Console(), []
     for archive in options.archives:
         try:
-            files = verify_archive(archive, options.trusted_keys)
+            files = check_packed_files(archive, options.trusted_keys)
         except PackagingError as error:  # noqa: PERF203 - each archive has a message of its own
             failed.append(str(error))
         else:

@@ -18,7 +18,7 @@ from ...config.compiler import TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..progress import show_progress
-from . import evaluate
+from .compile_jobs import compile_jobs
 from .partitioning import partitioner_config, with_cpu_fallback
 from .selection import Candidate, RejectedEngine, make_candidate
 
@@ -93,7 +93,7 @@ class CandidateCompiler:
                 save_program(programs[role], file)
         digests = {role: program_digest(program) for role, program in programs.items()}
         for grid in grids:
-            for job in evaluate.compile_jobs([candidate.engine], files, grid, self.work, self._settings()):
+            for job in compile_jobs([candidate.engine], files, grid, self.work, self._settings()):
                 yield replace(job, content=digests[job.part])
 
     def _compile_jobs(self, jobs: Sequence[CompileJob], until: float | None) -> list[CompileOutcome]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import torch
 
-from ...backends import registry
-from ...backends.compile_job import CompileJob, CompileResult
-from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, precision_of, simulation_of
-from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.partitioning.partitioned_program import SEGMENTS
-from ...backends.subprocesses import PACKAGE
-from ...backends.torch_files import torch_file
+from ...backends.compile_job import CompileResult
+from ...backends.interface import Backend, Ragged, precision_of, simulation_of
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
@@ -24,12 +17,11 @@ from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ...handlers.runtime.program_calls import full_call
 from ...handlers.runtime.user_code import selected_lengths
-from ..archive import layout
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .alternating import measure_alternating, with_torch_threads
 from .calibrate import Call, Costs, MeasuredCosts, measure_costs
-from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
+from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
 from .selection import Candidate, CandidateResult
 from .value_ranges import with_value_ranges
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
@@ -105,48 +97,6 @@ def _table_row(result: VerificationResult) -> str:
     return f"  {bucket:<10}  {outcome}  {result.max_error:9.2e}  {result.worst_ratio:17.3g}  {result.where}"
 
 
-def compile_jobs(
-    engines: Sequence[Backend],
-    programs: Mapping[ProgramRole, Path],
-    grid: BucketGrid,
-    compiled: Path,
-    settings: CompileSettings = DEFAULTS,
-) -> list[CompileJob]:
-    """List the compile jobs, from files of torch.export.save to folders below `compiled`.
-
-    An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
-    folder of its own below their `workdir`.
-    """
-    return [
-        CompileJob(
-            engine.name,
-            role,
-            bucket,
-            programs[role],
-            compiled / directory,
-            _own_settings(settings, engine, directory),
-            engine.config if isinstance(engine, PartitionedBackend) else None,
-        )
-        for engine in engines
-        for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
-        for directory in [layout.variant_directory(engine.name, role, bucket)]
-    ]
-
-
-def _own_settings(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
-    workdir = None if settings.workdir is None else settings.workdir / directory
-    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
-
-
-def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
-    """Write the tensors that lowering lifted out of the model's code, if there are any."""
-    if constants:
-        path = tree / layout.CONSTANTS
-        path.parent.mkdir(exist_ok=True)
-        with torch_file(path) as file:
-            torch.save(dict(constants), file)
-
-
 def evaluate_engine(
     build: BuildInput,
     candidate: Candidate,
@@ -164,7 +114,7 @@ def evaluate_engine(
     write_manifest(manifest, build.tree)
     loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
     torch_threads = torch.get_num_threads()
-    verified = verify_archive(loaded, cases, report)
+    verified = verify_programs(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
     found = _measured(loaded, candidate.engine) if simulation is None else None
     costs = _costs_from_estimates(estimated, build.config.grid) if found is None else found.costs
@@ -270,7 +220,7 @@ def _costs_from_estimates(estimated: Estimates, grid: BucketGrid) -> Costs:
     return costs
 
 
-def verify_archive(
+def verify_programs(
     loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
 ) -> dict[Bucket, VerificationResult]:
     """Verify loaded programs against eager mode in each bucket of the grid.
@@ -318,32 +268,3 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
         lengths = manifest.grid.lengths
         return [lengths[index % len(lengths)] for index in range(count)]
     return [max(manifest.shortest, round(manifest.longest * (index + 1) / count)) for index in range(count)]
-
-
-def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
-    """Move an engine's programs from `compiled` into the tree, and copy the serving files beside them."""
-    target = build.tree / layout.PROGRAMS / engine.name
-    target.parent.mkdir(exist_ok=True)
-    (compiled / layout.PROGRAMS / engine.name).rename(target)
-    streaming = build.config.streaming
-    files = registry.travelling_files(
-        engine.name,
-        cpu_segments=any(target.rglob(SEGMENTS)),
-        store=None if streaming is None else streaming.store,
-    )
-    layout.copy_serving_files(build.tree, layout.package_directory(), files)
-
-
-def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
-    """Undo `install_engine`."""
-    (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
-    try:
-        shutil.rmtree(tree / PACKAGE)
-    except OSError as error:  # it names the last part of a path alone
-        raise OSError(error.errno, error.strerror, str(tree / PACKAGE)) from error
-
-
-def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
-    """Write variants.json with the measurements of the selected candidate."""
-    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding, result.measurement)
-    write_manifest(with_errors(manifest, result.verified), build.tree)

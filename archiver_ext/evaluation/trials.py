@@ -17,7 +17,7 @@ from ...config.engine_choice import AUTO
 from ...config.manifest import ManifestError
 from ..errors import PackagingError
 from ..progress import show_progress
-from . import evaluate
+from . import engine_tree, evaluate
 from .candidate_compiler import CandidateCompiler, Compiled
 from .earlier_comparison import ComparisonCache, clearly_slower
 from .evaluate import EngineTimes, EvaluatedEngine, LoadedEngine, ToleranceExceeded
@@ -187,7 +187,7 @@ class Trials:
     def _in_tree(self, candidate: Candidate, run: Callable[[], None], work: Path) -> RejectedEngine | None:
         """Call `run` while the engine's programs, from below `work`, are in the tree; returns its failure."""
         name = candidate.backend
-        evaluate.install_engine(self.build, candidate.engine, work)
+        engine_tree.install_engine(self.build, candidate.engine, work)
         failed = None
         try:
             run()
@@ -197,7 +197,7 @@ class Trials:
             raise  # this package wrote what it cannot read: the engine is not at fault
         except RuntimeError as error:  # of the loader or of the engine itself
             failed = RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}")
-        evaluate.remove_engine(self.build.tree, candidate.engine, work)
+        engine_tree.remove_engine(self.build.tree, candidate.engine, work)
         return failed
 
 

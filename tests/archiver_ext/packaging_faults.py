@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from failing_files import FailingFiles, Fault, some_of_each
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.packed_files import verify_archive
+from torchserve_neuron_lstm.archiver_ext.archive.packed_files import check_packed_files
 from torchserve_neuron_lstm.archiver_ext.archive.writer import publish, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
@@ -98,7 +98,7 @@ def content(archive: Path) -> dict[str, str]:
 def is_whole(archive: Path) -> bool:
     """Whether all files of the archive are as listed."""
     try:
-        return verify_archive(archive, None) > 0
+        return check_packed_files(archive, None) > 0
     except PackagingError:
         return False
 

@@ -11,8 +11,8 @@ import torch
 from zoo import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
-from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate
-from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate
+from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
@@ -103,13 +103,13 @@ def attempted(
     program = lower(model, config)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     build = BuildInput(tmp_path, "weights.pt", config, threads=1)
-    evaluate.write_constants(tmp_path, program.constants)
+    engine_tree.write_constants(tmp_path, program.constants)
     for part, exported in program.parts.items():
         directory = tmp_path / layout.variant_directory(engine.name, part, None)
         directory.mkdir(parents=True)
         engine.compile(exported, None, directory)
     monkeypatch.setattr(
-        evaluate, "verify_archive", lambda variants, cases, report: {}
+        evaluate, "verify_programs", lambda variants, cases, report: {}
     )  # its answers are not under test
 
     def report(done: int, total: int, text: str) -> None:
@@ -136,7 +136,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     """
     engine = SlowWherePadded()
     found, build = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_final_manifest(build, found)
+    engine_tree.write_final_manifest(build, found)
     manifest = read_manifest(tmp_path)
 
     costs = found.costs["sequence"]
@@ -154,7 +154,7 @@ def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
 ) -> None:
     """Then plans use the costs of full calls."""
     found, build = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_final_manifest(build, found)
+    engine_tree.write_final_manifest(build, found)
 
     assert found.padding == {}
     assert read_manifest(tmp_path).padding_costs == ()

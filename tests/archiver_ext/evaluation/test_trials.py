@@ -283,14 +283,14 @@ def test_an_engine_that_lost_is_tried_where_the_others_fail_now(
     auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
     package("auto")
-    verify = evaluate.verify_archive
+    verify = evaluate.verify_programs
 
     def fails_eager(loaded: LoadedArchive, *rest: Any) -> Any:
         if loaded.manifest.backend == "eager":
             raise ToleranceExceeded("eager", (), (0.0, 0.0))
         return verify(loaded, *rest)
 
-    monkeypatch.setattr(evaluate, "verify_archive", fails_eager)
+    monkeypatch.setattr(evaluate, "verify_programs", fails_eager)
     report = package("auto")
 
     assert names(report) == ["onnxruntime"]
