@@ -28,7 +28,9 @@ from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.json_formats import parse_json
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
 from torchserve_neuron_lstm.handlers.formats.npy import MAGIC, read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import Body, ModelIdentity, RawRequest, read_sequence
+from torchserve_neuron_lstm.handlers.formats.raw_request import Body, RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.sequences import read_sequence
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, Programs, planner_from_manifest
 from torchserve_neuron_lstm.handlers.service import Service

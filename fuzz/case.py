@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 
 ARRIVALS = ("body", "data", "bare", "form")
 """Places of a body in TorchServe's batch: a field of the row, the row itself, or none of these."""

@@ -19,7 +19,8 @@ from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
 from .deadline import Turn, names_deadline, too_late
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
-from .formats.request import InferenceRequest, Outputs, RawRequest
+from .formats.raw_request import RawRequest
+from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
 from .readiness import readiness
 from .responses import (

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..bucketing.shapes import BucketGrid
-from .formats.request import ModelIdentity, RawRequest
+from .formats.raw_request import RawRequest
+from .formats.request import ModelIdentity
 from .host import Host
 from .metrics import BatchMetrics, Metric
 from .open_service import open_service

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..config.manifest import Manifest
-from ..handlers.formats.request import RawRequest
+from ..handlers.formats.raw_request import RawRequest
 from ..handlers.responses import RawResponse
 
 

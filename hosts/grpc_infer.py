@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ..handlers.formats.request import RawRequest
+from ..handlers.formats.raw_request import RawRequest
 from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, abbreviate, http_headers
 from .grpc_messages import PARAMETER_CHOICE, message_class
 from .grpc_status import GrpcRefusalError, refusal

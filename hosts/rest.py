@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from ..handlers.formats.json_text import to_json
-from ..handlers.formats.request import RawRequest
+from ..handlers.formats.raw_request import RawRequest
 from ..handlers.responses import RawResponse, http_headers
 from .archive_protocol import HostedArchive
 from .batch_queue import QueueFullError

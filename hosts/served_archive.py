@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config.manifest import Manifest
-from ..handlers.formats.request import ModelIdentity, RawRequest
+from ..handlers.formats.raw_request import RawRequest
+from ..handlers.formats.request import ModelIdentity
 from ..handlers.host import Host, Report
 from ..handlers.neuron_lstm import TRUSTED_KEYS, check_folder
 from ..handlers.open_service import open_service

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..handlers.formats.json_text import to_json
-from ..handlers.formats.request import RawRequest
+from ..handlers.formats.raw_request import RawRequest
 from ..handlers.responses import RawResponse
 from ..inference.reader import ArchiveReader
 from .served_archive import ArchiveSettings

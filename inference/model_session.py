@@ -16,7 +16,7 @@ from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.formats.binary_tensors import DATATYPES
-from ..handlers.formats.request import RawRequest
+from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.tensor_bytes import from_bytes, to_bytes
 from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, http_headers
 from .values import read_one, write_one

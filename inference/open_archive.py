@@ -24,7 +24,8 @@ from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.description import describe
 from ..handlers.formats import load_codec, make_codec
-from ..handlers.formats.request import ModelIdentity, RawRequest, SequenceInput
+from ..handlers.formats.raw_request import RawRequest
+from ..handlers.formats.request import ModelIdentity, SequenceInput
 from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service

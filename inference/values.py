@@ -8,7 +8,8 @@ import torch
 
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
-from ..handlers.formats.request import SequenceInput, read_sequence
+from ..handlers.formats.request import SequenceInput
+from ..handlers.formats.sequences import read_sequence
 from ..handlers.responses import RequestError
 
 

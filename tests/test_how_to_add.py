@@ -53,7 +53,8 @@ FORMAT = '''
 
 from dataclasses import dataclass
 
-from .request import FormatContext, InferenceRequest, read_sequence
+from .request import FormatContext, InferenceRequest
+from .sequences import read_sequence
 
 
 @dataclass(frozen=True)

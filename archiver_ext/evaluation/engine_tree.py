@@ -1,4 +1,4 @@
-"""Files of the archive's tree that depend on the engine: programs, serving code, constants and the manifest."""
+"""Files of the archive's tree: an engine's programs, serving code, constants and manifest."""
 
 from __future__ import annotations
 

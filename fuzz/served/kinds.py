@@ -16,7 +16,8 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions

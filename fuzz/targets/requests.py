@@ -19,7 +19,7 @@ import torch
 from fake_context import FakeContext
 
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY, STATUSES
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
@@ -365,7 +365,9 @@ TARGET = Target(
     check,
     {
         "handlers/formats/__init__.py": ("load_codec", "make_codec"),
+        "handlers/formats/raw_request.py": (),
         "handlers/formats/request.py": ("RequestFormat",),
+        "handlers/formats/sequences.py": (),
         "handlers/formats/json_formats.py": (),
         "handlers/formats/v2.py": ("encode",),
         "handlers/formats/v2_outputs.py": ("write_output",),

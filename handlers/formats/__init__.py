@@ -37,7 +37,8 @@ from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
 from .labels import Labels, read_labels
 from .npy import NpyFormat, write_npy
-from .request import Body, FormatContext, InferenceRequest, ModelIdentity, Outputs, RawRequest, RequestFormat
+from .raw_request import Body, RawRequest
+from .request import FormatContext, InferenceRequest, ModelIdentity, Outputs, RequestFormat
 from .v2 import V2Format
 
 FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Format, V1Format, PlainFormat)

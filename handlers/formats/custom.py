@@ -27,7 +27,9 @@ import torch
 from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, internal, invalid, malformed
 from ..runtime.user_code import import_reference, working_directory
 from .json_text import to_json
-from .request import Body, FormatContext, InferenceRequest, Outputs, read_sequence, read_sequences
+from .raw_request import Body
+from .request import FormatContext, InferenceRequest, Outputs
+from .sequences import read_sequence, read_sequences
 
 _CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
 _MAX_MESSAGE = 500  # characters of a user's own error message

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, TypeVar, Union
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
 from .binary_tensors import with_raw_data
 from .json_text import fast_json, to_json
-from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
+from .raw_request import Body
+from .request import FormatContext, InferenceRequest, Outputs
+from .sequences import check_sequence_count, read_sequence, read_sequences
 
 _DecodedT = TypeVar("_DecodedT")
 BINARY = (bytes, bytearray)

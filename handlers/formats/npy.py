@@ -17,7 +17,9 @@ import torch
 
 from ..responses import NPY, abbreviate, malformed
 from .json_formats import BINARY, PlainFormat
-from .request import Body, InferenceRequest, read_sequence
+from .raw_request import Body
+from .request import InferenceRequest
+from .sequences import read_sequence
 from .tensor_bytes import from_bytes, to_bytes
 from .tensors import are_sizes
 

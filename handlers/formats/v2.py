@@ -20,15 +20,8 @@ from ...config.manifest import Manifest
 from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, binary_type, invalid, malformed
 from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
-from .request import (
-    LONGEST_ID,
-    FormatContext,
-    InferenceRequest,
-    Outputs,
-    check_sequence_count,
-    check_timesteps,
-    read_sequences,
-)
+from .request import LONGEST_ID, FormatContext, InferenceRequest, Outputs
+from .sequences import check_sequence_count, check_timesteps, read_sequences
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
 from .v2_outputs import wanted_outputs, write_output
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...sessions.settings import SessionFields, normalize_field_name
 from ..formats.json_formats import decode_json
-from ..formats.request import BODY_FIELDS, Body, RawRequest
+from ..formats.raw_request import BODY_FIELDS, Body, RawRequest
 from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}

@@ -23,7 +23,8 @@ from ...sessions.settings import SessionFields
 from ..batch import BatchStats, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json
-from ..formats.request import InferenceRequest, Outputs, RawRequest, SequenceInput
+from ..formats.raw_request import RawRequest
+from ..formats.request import InferenceRequest, Outputs, SequenceInput
 from ..formats.tensor_bytes import to_bytes
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel

@@ -18,7 +18,8 @@ from torchserve_neuron_lstm.config.request_limits import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.response_size import OutputSizes
 from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError
 from torchserve_neuron_lstm.handlers.service import Service

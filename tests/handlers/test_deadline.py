@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.handlers.deadline import Turn, late, remaining_ms
 from torchserve_neuron_lstm.handlers.formats import make_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.service import Service
 

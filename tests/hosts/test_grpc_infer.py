@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as arrays
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES
-from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.streaming.fields import find_session_fields, read_session_fields
 from torchserve_neuron_lstm.hosts.grpc_infer import infer_response, parse, rest_request

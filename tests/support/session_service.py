@@ -9,7 +9,8 @@ from fake_streaming_model import FakeStreamingModel, streaming_manifest
 from memory_store import Clock, MemoryStore
 
 from torchserve_neuron_lstm.handlers.formats import make_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions

@@ -13,11 +13,8 @@ from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import (
-    InferenceRequest,
-    ModelIdentity,
-    RawRequest,
-)
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 ONE = make_manifest()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.handlers.formats.request import Body, RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import Body, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.streaming.fields import (
     SessionFieldValues,

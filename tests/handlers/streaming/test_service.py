@@ -14,7 +14,7 @@ from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, STEP, ask, make_service, make_store, piece, told
 
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits

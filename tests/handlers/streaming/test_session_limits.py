@@ -9,7 +9,7 @@ from fake_streaming_model import SETTINGS
 from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, ask, make_service, make_store, piece
 
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 
 

@@ -12,7 +12,7 @@ from tiny_archive import make_archive
 from torchserve_process import free_ports
 
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
 

@@ -23,7 +23,7 @@ from torchserve_process import TorchServe
 from tritonclient.utils import InferenceServerException
 
 from torchserve_neuron_lstm import open_archive
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.hosts.ray import app
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 

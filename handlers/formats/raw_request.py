@@ -1,0 +1,160 @@
+"""Requests as a host received them.
+
+A request is a mapping of form fields and a mapping of headers, as TorchServe gives it. `RawRequest` reads both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ..responses import (
+    JSON,
+    JSON_LENGTH_HEADER,
+    NPY,
+    RequestError,
+    malformed,
+)
+from .binary_tensors import json_bytes
+
+BODY_FIELDS = ("body", "data")
+_NO_HEADERS: Mapping[str, object] = MappingProxyType({})
+_FORMS = {"application/x-www-form-urlencoded", "multipart/form-data"}
+
+
+class Body(NamedTuple):
+    """A request's body and its content type (lower case, without parameters; "" if none)."""
+
+    value: object
+    """Bytes, bytearray or str, or a value that the host has already parsed from JSON."""
+    content_type: str
+    json_bytes: int | None = None
+    """V2: the bytes of the JSON that the bytes of tensors follow; None: there are none."""
+
+
+class RawRequest(NamedTuple):
+    """One request as its host received it.
+
+    `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
+    row by the body itself. `headers` has the HTTP headers as the client wrote them (none over gRPC) and, for each
+    field, a mapping with the field's content type.
+    """
+
+    row: object
+    headers: Mapping[str, object] = _NO_HEADERS
+
+    def header(self, name: str) -> str:
+        """Return the value of an HTTP header, "" if it is missing. Names are compared without case.
+
+        >>> RawRequest({}, {"Accept": "application/x-npy"}).header("accept")
+        'application/x-npy'
+        """
+        headers = self.headers
+        value = headers.get(_titled(name)) or headers.get(name)  # as nearly every client writes them
+        if type(value) is str:
+            return value
+        length = len(name)
+        for key, value in headers.items():
+            if len(key) == length and isinstance(value, str) and key.lower() == name:
+                return value
+        return ""
+
+    def written(self) -> object:
+        """Return the body as the host gave it; None if there is none."""
+        try:
+            return self.body().value
+        except RequestError:
+            return None
+
+    @property
+    def content_length(self) -> int:
+        """Return the bytes of the body as its HTTP header tells them, 0 if it does not."""
+        given = self.headers.get("Content-Length")  # as nearly every client writes it
+        given = given if isinstance(given, str) else self.header("content-length")
+        return int(given) if len(given) < 16 and given.isascii() and given.isdigit() else 0
+
+    @property
+    def is_describe_request(self) -> bool:
+        """Whether it asks for the model's description and readiness, as TorchServe itself does.
+
+        A header of that name in an inference request comes with a body, and means nothing.
+
+        >>> RawRequest({}, {"describe": "True"}).is_describe_request
+        True
+        >>> RawRequest({"body": b""}, {"describe": "True"}).is_describe_request
+        True
+        >>> RawRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
+        False
+        """
+        if self.headers.get("describe") != "True" or not isinstance(self.row, Mapping):
+            return False
+        return all(isinstance(value, (bytes, bytearray, str)) and not value for value in self.row.values())
+
+    @property
+    def is_explain_request(self) -> bool:
+        """Whether the request was sent to the explanations address."""
+        return self.headers.get("explain") == "True"
+
+    @property
+    def accepts_npy(self) -> bool:
+        """Whether the client accepts a .npy file as the response."""
+        return NPY in _accepted(self.header("accept"))
+
+    @property
+    def accepts_json(self) -> bool:
+        """Whether the client also accepts JSON, for a response that .npy cannot hold."""
+        return bool(_accepted(self.header("accept")) & {JSON, "application/*", "*/*"})
+
+    def body(self) -> Body:
+        """Return the body, whichever field holds it.
+
+        Raises:
+            RequestError: 400, there is no body, or not as much as its headers tell.
+        """
+        if not isinstance(self.row, dict):
+            return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
+        for name in BODY_FIELDS:
+            if name in self.row:
+                value = self.row[name]
+                return Body(value, self._field_type(name), self._json_bytes(value))
+        raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
+
+    def _json_bytes(self, value: object) -> int | None:
+        told = self.headers.get(JSON_LENGTH_HEADER) or self.headers.get(_LOWER_LENGTH)  # as HTTP/1 and HTTP/2 write it
+        if not told or not isinstance(value, (bytes, bytearray)):
+            return None
+        return json_bytes(value, str(told))
+
+    def _field_type(self, name: str) -> str:
+        own = self.headers.get(name)
+        given = own.get("content-type") if isinstance(own, dict) else None
+        return _plain_type(given if isinstance(given, str) and given else self.header("content-type"))
+
+
+_titled = lru_cache(maxsize=16)(str.title)
+_LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
+
+
+@lru_cache(maxsize=256)  # few clients, each with its own
+def _accepted(accept: str) -> frozenset[str]:
+    return frozenset(map(_plain_type, accept.split(",")))
+
+
+@lru_cache(maxsize=256)
+def _plain_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _no_body(row: Mapping[object, object], content_type: str) -> str:
+    first = str(next(iter(row), ""))
+    # TorchServe passes a form that it could not parse as a row without fields.
+    if first.lstrip()[:1] in {"[", "{"} or (not row and content_type in _FORMS):
+        return (
+            "the body came as a web form: send JSON with the header 'Content-Type: application/json' "
+            "(curl -d needs -H 'Content-Type: application/json')"
+        )
+    if not row:
+        return "the request has no body"
+    return "the form has no field 'body' or 'data': send the input as the request's body, or in a field of that name"
