@@ -30,7 +30,7 @@ class Admission:
     manifest: Manifest
     max_response_bytes: int
     response_timeout_ms: float
-    """TorchServe kills a worker whose batch takes longer."""
+    """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
 
     @cached_property
     def most_ms(self) -> float:

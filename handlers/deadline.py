@@ -1,7 +1,7 @@
 """Deadlines of requests: what a client asks for, and whose turn would come too late.
 
-A deadline is an absolute time in a header, or a time to live from the arrival at the worker on; TorchServe tells no
-arrival time, so that the wait in its queue counts only for an absolute one.
+A deadline is an absolute time in a header, or a time to live from the arrival at the worker on. Hosts tell no
+arrival time, so the wait in their queue counts only for an absolute one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def names_deadline(headers: Iterable[str]) -> bool:
 def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
     """Return the requests of a batch that would be answered after their deadline, by their places.
 
-    TorchServe answers a batch as a whole, so that each waits for the work of all. Those with the nearest deadlines are
+    A batch is answered as a whole, so each request waits for the work of all. Those with the nearest deadlines are
     left out until the rest is in time: nothing is computed for a response that comes too late.
 
     >>> sorted(late([Turn(50, [2]), Turn(10, [2]), Turn(35, [2])], work_ms=lambda lengths: 10.0 * sum(lengths)))

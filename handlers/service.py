@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
 """A decoded request that is within its bounds."""
 DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
-"""TorchServe's default `responseTimeout`."""
+"""The time of a host that names none: TorchServe's default `responseTimeout`."""
 
 
 def _discard(metrics: BatchMetrics) -> None:
@@ -70,7 +70,7 @@ class Service:
     unix_clock: Callable[[], float] = time.time
     """A function that returns the seconds since 1970, in which clients tell deadlines."""
     response_timeout_ms: float = DEFAULT_RESPONSE_TIMEOUT_MS
-    """TorchServe kills a worker whose batch takes longer."""
+    """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
     wake: Callable[[], None] = _wake_nothing
