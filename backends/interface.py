@@ -25,6 +25,9 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
 """YAML keys that a compiler may support."""
 
+Option = CompilerOption
+"""Former name, which engines of other distributions may import."""
+
 
 @dataclass(frozen=True)
 class CompileSettings:
