@@ -16,7 +16,7 @@ JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
 _BYTES_AFTER_JSON = "application/octet-stream; json-bytes="
 
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
-"""The limit of a host that names none: TorchServe's default `max_response_size`, beyond which it ends the worker."""
+"""The limit of a host that names none: TorchServe's default `max_response_size`."""
 Encoded = tuple[bytes, str]
 """The body of a response and its content type."""
 SessionKeys = Union[Mapping[str, object], None]
