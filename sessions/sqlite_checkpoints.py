@@ -86,7 +86,8 @@ class BackgroundCheckpoints:
 
     def _tell(self, error: Exception) -> None:
         """Log an error once. Transactions write to the log of the database only, so they may not meet it."""
-        if self._closed or "locked" in str(error) or str(error) == self._last_error:
+        is_busy = isinstance(error, sqlite3.Error) and "locked" in str(error)  # others copy the log
+        if self._closed or is_busy or str(error) == self._last_error:
             return
         self._last_error = str(error)
         _log.warning("sessions are kept in the log of their database, which grows: it cannot be copied (%s)", error)

@@ -135,6 +135,24 @@ def test_a_wrong_result_is_reported_for_every_bucket(
     assert 0.00999 <= float(rows[2][4]) < 0.1
 
 
+def test_memory_that_does_not_suffice_is_no_bug(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says it, and no file is left."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", full)
+    before = project.listing()
+
+    code, _, error = package()
+
+    assert (code, error.splitlines()[-1]) == (1, "error: out of memory")
+    assert "Traceback" not in error
+    assert project.listing() == before
+
+
 def test_an_unexpected_error_is_shown_with_its_traceback(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,18 @@ def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[f
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
+def plan_alone_only(make: type[ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans fail for more than one sequence."""
+    plan = make.plan
+
+    def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
+        if len(lengths) > 1:
+            raise RuntimeError("out of memory")
+        return plan(self, lengths)
+
+    monkeypatch.setattr(make, "plan", alone_only)
+
+
 @MODELS
 def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None:
     """The seconds are those of planning and running the plan."""
@@ -120,14 +132,7 @@ def test_a_cause_that_only_a_sequence_alone_has_is_logged(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once for all sequences that have it: the answers say that it is in the log."""
-    plan = make.plan
-
-    def fails(self: ServedModel, lengths: Sequence[int]) -> Plan:
-        if len(lengths) > 1:
-            raise RuntimeError("out of memory")
-        return plan(self, lengths)
-
-    monkeypatch.setattr(make, "plan", fails)
+    plan_alone_only(make, monkeypatch)
     told, _ = answered(make(), [item(POISON), item(3), item(1, POISON)])
 
     assert told == ["InternalError", 3.0, "InternalError"]
@@ -155,14 +160,7 @@ def test_sequences_that_fail_only_together_are_all_answered(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An example is a plan that cannot be made."""
-    plan = make.plan
-
-    def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
-        if len(lengths) > 1:
-            raise RuntimeError("out of memory")
-        return plan(self, lengths)
-
-    monkeypatch.setattr(make, "plan", alone_only)
+    plan_alone_only(make, monkeypatch)
     told, work = answered(make(), [item(1, 2), item(3)])
 
     assert told == [3.0, 3.0]

@@ -217,3 +217,22 @@ def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
     """The error says which."""
     with pytest.raises(ArchiveError, match="there is no archive"):
         ServedArchive(settings(tmp_path / "none.mar"), count)
+
+
+def test_an_archive_that_does_not_fit_into_memory_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says so, and the unpacked files are deleted."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    folder = make_archive(tmp_path / "sums")
+    archive = Path(shutil.make_archive(str(folder), "zip", folder)).rename(tmp_path / "sums.mar")
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr("torchserve_neuron_lstm.hosts.served_archive.open_service", full)
+
+    with pytest.raises(ArchiveError, match=r"sums\.mar: out of memory"):
+        ServedArchive(settings(archive), count)
+    assert list(temporary.iterdir()) == []

@@ -189,6 +189,14 @@ def test_what_an_engine_raises_while_it_makes_a_layer_is_not_taken_for_damage(ki
         load_source("def program(tensors):\n    layer()\n", {}, {"layer": layer})
 
 
+def test_memory_that_torch_does_not_get_is_not_taken_for_damage() -> None:
+    """Torch raises the same type for whatever else is wrong."""
+    source = "def program(tensors):\n    return torch.empty(1 << 60)\n"
+
+    with pytest.raises(MemoryError, match="out of memory for the weights of a program"):
+        load_source(source, {})
+
+
 @torch.no_grad()
 def test_programs_of_earlier_versions_are_read(tmp_path: Path) -> None:
     """They are exported programs, whose weights have one number each."""
