@@ -70,7 +70,11 @@ _NATIVE_MODULES = ("__init__", "build", "engine", "huge_pages", "layers", "libra
 _NATIVE_FILES = tuple(f"native/{name}.py" for name in _NATIVE_MODULES)
 
 _CUDA_MODULES = ("__init__", "buffer_layout", "derived_weights", "device", "engine", "graph_program", "memory_plan")
-_CUDA_FILES = tuple(f"cuda/{name}.py" for name in (*_CUDA_MODULES, "recurrences", "torch_device"))
+_CUDA_KERNELS = ("__init__.py", "geometry.py", "interface.py", "nvrtc_kernel.py", "recurrence.cu")
+_CUDA_FILES = (
+    *(f"cuda/{name}.py" for name in (*_CUDA_MODULES, "kernel_layers", "recurrences", "torch_device")),
+    *(f"cuda/kernels/{name}" for name in _CUDA_KERNELS),
+)
 
 _ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ class PackedLayout:
     active: tuple[int, ...]
     """Number of rows active at each of the T steps: the `batch_sizes` of a PackedSequence."""
     _positions: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, compare=False)
+    _padded: dict[torch.device, Tensor] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def longest(self) -> int:
@@ -74,6 +76,17 @@ class PackedLayout:
             self._positions[device] = step, torch.arange(self.count, device=device) - starts[step]
         return self._positions[device]
 
+    def padded_indices(self, device: torch.device) -> Tensor:
+        """Return the index of each element of packed data in the padded [T * B, ...], int64[N].
+
+        >>> PackedLayout((3, 1)).padded_indices(torch.device("cpu"))
+        tensor([0, 1, 2, 3])
+        """
+        if device not in self._padded:
+            step, row = self.positions(device)
+            self._padded[device] = step * self.rows + row
+        return self._padded[device]
+
     def reversal(self, device: torch.device) -> Tensor:
         """Return the index, int64[N], that reverses each row in packed data within its own length.
 
@@ -81,11 +94,14 @@ class PackedLayout:
         tensor([4, 3, 2, 1, 0])
         """
         step, row = self.positions(device)
-        active, lengths = torch.tensor(self.active).to(device), self.lengths.to(device)
+        active = torch.tensor(self.active).to(device, non_blocking=True)
+        lengths = self.lengths.to(device, non_blocking=True)
         return (active.cumsum(0) - active)[lengths[row] - 1 - step] + row
 
     def segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...]."""
+        if segment.real_timesteps == self.count:
+            return self.padded_indices(device)
         before = sum(self.active[: segment.start])
         step, row = (index[before : before + segment.real_timesteps] for index in self.positions(device))
         return (step - segment.start) * segment.rows + row
@@ -93,7 +109,7 @@ class PackedLayout:
     def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
         rows = torch.arange(segment.survivors, segment.rows)
-        return ((self.lengths[rows] - 1 - segment.start) * segment.rows + rows).to(device)
+        return ((self.lengths[rows] - 1 - segment.start) * segment.rows + rows).to(device, non_blocking=True)
 
 
 def batch_sizes_of(lengths: Tensor) -> Tensor:
@@ -118,7 +134,8 @@ def packed_layout(batch_sizes: Tensor) -> PackedLayout:
 
 def _count_above(descending: Tensor, until: int) -> Tensor:
     """For every number from 0 to `until`, the number of values above it."""
-    return torch.searchsorted(-descending, -torch.arange(until))
+    # numpy, because torch takes a tenth of a millisecond to share few numbers among threads.
+    return torch.from_numpy(np.searchsorted(-descending.numpy(), -np.arange(until)))
 
 
 class TimeSegment(NamedTuple):
@@ -142,27 +159,6 @@ class TimeSegment(NamedTuple):
     def full(self) -> bool:
         """Whether all rows are active to the end."""
         return self.real_timesteps == self.rows * self.timesteps
-
-
-def call_overhead(weights: int) -> int:
-    """Return the measured overhead of a call, in timesteps of one row, for a layer with so many weights.
-
-    >>> call_overhead(4 * 32 * (16 + 32)), call_overhead(4 * 256 * (128 + 256))
-    (1152, 144)
-    """
-    return 128 + 3 * 2**21 // weights
-
-
-def max_segment(gates: int) -> int:
-    """Return the most timesteps of rows in one call, for a layer with so many gates (4H in an LSTM).
-
-    The values saved for the backward pass, about 4 numbers for each gate, then stay below 32 MiB. Beyond that the C
-    library requests new memory from the system each time, which takes as long as computing the values.
-
-    >>> max_segment(4 * 32), max_segment(4 * 256)
-    (8192, 1024)
-    """
-    return max(1, 2**20 // gates)
 
 
 def time_segments(active: Sequence[int], overhead: int, most: int) -> Iterator[TimeSegment]:

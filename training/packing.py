@@ -27,9 +27,9 @@ def scatter(values: Tensor, index: Tensor, size: int, filler: float = 0.0) -> Te
     return whole
 
 
-def scatter_with_mask(values: Tensor, index: Tensor, size: int) -> Tensor:
-    """Scatter `values` [N, F] into [size, F + 1], with a last column that holds 1 in rows without values."""
-    whole: Tensor = _ScatterWithMask.apply(values, index, size)  # type: ignore[no-untyped-call]
+def scatter_with_mask(values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
+    """Scatter `values` [N, F] into [size, F + columns], with last columns that hold 1 in rows without values."""
+    whole: Tensor = _ScatterWithMask.apply(values, index, size, columns)  # type: ignore[no-untyped-call]
     return whole
 
 
@@ -57,15 +57,15 @@ class _Scatter(torch.autograd.Function):
 
 class _ScatterWithMask(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, index: Tensor, size: int) -> Tensor:
+    def forward(ctx: Any, values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
         ctx.index, ctx.features = index, values.shape[1]
-        whole = values.new_zeros(size, ctx.features + 1)
-        whole[:, ctx.features] = 1
-        return whole.index_copy_(0, index, functional.pad(values, (0, 1)))
+        whole = values.new_zeros(size, ctx.features + columns)
+        whole[:, ctx.features :] = 1
+        return whole.index_copy_(0, index, functional.pad(values, (0, columns)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gather(gradients[0], ctx.index)[:, : ctx.features], None, None
+        return gather(gradients[0], ctx.index)[:, : ctx.features], None, None, None
 
 
 def use_torch_kernel(uniform: bool) -> bool:
@@ -100,9 +100,10 @@ def _packed(padded: Tensor, layout: PackedLayout, batch_first: bool) -> Tensor:
         return time_major[: layout.longest].clone(memory_format=torch.contiguous_format).flatten(0, 1)
     if padded.transpose(0, 1).is_contiguous():  # read in memory order
         padded, batch_first = padded.transpose(0, 1), not batch_first
+    if not batch_first:
+        return gather(padded.flatten(0, 1), layout.padded_indices(padded.device))
     step, row = layout.positions(padded.device)
-    index = row * padded.shape[1] + step if batch_first else step * layout.rows + row
-    return gather(padded.flatten(0, 1), index)
+    return gather(padded.flatten(0, 1), row * padded.shape[1] + step)
 
 
 def unpack(
@@ -121,7 +122,6 @@ def unpack(
     if layout.uniform and total_length == layout.longest:
         time_major = data.clone().unflatten(0, (total_length, layout.rows))
     else:
-        step, row = layout.positions(data.device)
-        whole = scatter(data, step * layout.rows + row, total_length * layout.rows, padding_value)
+        whole = scatter(data, layout.padded_indices(data.device), total_length * layout.rows, padding_value)
         time_major = whole.unflatten(0, (total_length, layout.rows))
     return (time_major.transpose(0, 1) if batch_first else time_major), layout.lengths.clone()

@@ -2,9 +2,9 @@
 
 `lstm`, `gru`, `rnn_tanh` and `rnn_relu` replace the functions that `nn.LSTM`, `nn.GRU` and `nn.RNN` call with packed
 data, with the same arguments and results. On a CPU torch computes packed data step by step, and has fused layers for
-padded data. So the batch is cut into time segments, each over the rows active at its start; the states go from segment
-to segment. Outputs beyond the end of a row are dropped. On other devices packed data goes to torch's own layers: cuDNN
-computes no padding.
+padded data. On a GPU cuDNN's persistent kernels take padded data only. So the batch is cut into time segments, each
+over the rows active at its start; the states go from segment to segment. Outputs beyond the end of a row are dropped.
+A layer of a GPU that has no persistent kernel goes to torch with its packed data: cuDNN computes no padding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .packed_layout import PackedLayout, TimeSegment, call_overhead, max_segment, packed_layout, time_segments
+from .packed_layout import PackedLayout, TimeSegment, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
+from .persistent_kernels import CellKind, has_persistent_kernel
+from .segment_costs import call_overhead, max_segment
 
 # Opens or closes a gate completely: far beyond any sum of weights, yet finite in half precision.
 _SATURATED = 1e4
@@ -28,21 +30,22 @@ _SATURATED = 1e4
 class _Cell(NamedTuple):
     """Kind of recurrence."""
 
+    kind: CellKind
     call: Callable[..., tuple[Tensor, ...]]
     """Function of torch for padded and packed data."""
     has_cell_state: bool = False
     """Whether it has a state besides its outputs."""
 
 
-_LSTM = _Cell(_VF.lstm, has_cell_state=True)
-_GRU = _Cell(_VF.gru)
-_RNN_TANH = _Cell(_VF.rnn_tanh)
-_RNN_RELU = _Cell(_VF.rnn_relu)
+_LSTM = _Cell("lstm", _VF.lstm, has_cell_state=True)
+_GRU = _Cell("gru", _VF.gru)
+_RNN_TANH = _Cell("rnn", _VF.rnn_tanh)
+_RNN_RELU = _Cell("rnn", _VF.rnn_relu)
 
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
     """Compute `torch._VF.lstm`."""
-    if not _is_supported(args):
+    if not _is_supported(_LSTM, args):
         return _LSTM.call(*args)
     data, batch_sizes, states, weights, *rest = args
     if not torch.is_autocast_enabled("cpu"):
@@ -70,7 +73,7 @@ def rnn_relu(*args: Any) -> tuple[Tensor, ...]:
 
 
 def _rnn(cell: _Cell, args: Sequence[Any]) -> tuple[Tensor, ...]:
-    if not _is_supported(args):
+    if not _is_supported(cell, args):
         return cell.call(*args)
     data, batch_sizes, state, *rest = args
     return _stack(cell, data, batch_sizes, [state], *rest)
@@ -83,22 +86,34 @@ def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype
     return (narrow, narrow, wide) if _is_projected([h_0, c_0]) else (wide, wide, wide)
 
 
-def _is_supported(args: Sequence[Any]) -> bool:
-    """Whether a layer is called with valid packed data on a CPU for which torch is slow.
+def _is_supported(cell: _Cell, args: Sequence[Any]) -> bool:
+    """Whether a layer is called with valid packed data for which torch is slow.
 
     Torch reports invalid data.
     """
     if len(args) != 9 or isinstance(args[3], bool):  # padded: x, states, weights, bias, ...
         return False
-    data, batch_sizes, states = args[:3]
-    if data.device.type != "cpu" or data.dim() != 2 or not len(batch_sizes):
+    data, batch_sizes, states, weights = args[:4]
+    if data.dim() != 2 or not len(batch_sizes):
         return False
-    layout = packed_layout(batch_sizes)
-    if use_torch_kernel(layout.uniform):
+    layout, states = packed_layout(batch_sizes), [states] if isinstance(states, Tensor) else states
+    if not _torch_is_slow(cell, data, layout, states, weights):
         return False
     descending = all(one >= other for one, other in zip(layout.active, [*layout.active[1:], 1], strict=True))
-    states = [states] if isinstance(states, Tensor) else states
     return descending and layout.count == len(data) and all(state.shape[1] == layout.rows for state in states)
+
+
+def _torch_is_slow(
+    cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor]
+) -> bool:
+    """Whether padded data is computed faster than packed data."""
+    if data.device.type == "cpu":
+        return not use_torch_kernel(layout.uniform)
+    if data.device.type != "cuda" or not torch.cudnn_is_acceptable(data) or torch.is_autocast_enabled("cuda"):
+        return False
+    return has_persistent_kernel(
+        cell.kind, weights[1].shape[1], gradients=torch.is_grad_enabled(), projected=_is_projected(states)
+    )
 
 
 def _stack(
@@ -161,14 +176,15 @@ def _forward(
         ended.append([state[segment.survivors :] for state in after])
         states = [state[: segment.survivors] for state in after]
     # Rows are sorted longest first, so those of the last segment come first.
-    return _joined(outputs), [torch.cat(kind[::-1]) for kind in zip(*ended, strict=True)]
+    return _joined(outputs), [torch.cat(kind[::-1]) if kind[1:] else kind[0] for kind in zip(*ended, strict=True)]
 
 
 def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegment]:
     w_ih, w_hh, *_ = weights
+    whole = layout.rows * layout.longest
     # Without gradients nothing is saved for the backward pass.
-    limit = max_segment(len(w_hh)) if torch.is_grad_enabled() else layout.rows * layout.longest
-    return list(time_segments(layout.active, call_overhead(w_ih.numel() + w_hh.numel()), limit))
+    limit = max_segment(len(w_hh), w_hh.device.type, whole) if torch.is_grad_enabled() else whole
+    return list(time_segments(layout.active, call_overhead(w_ih.numel() + w_hh.numel(), w_hh.device.type), limit))
 
 
 def _joined(outputs: Sequence[Tensor]) -> Tensor:
@@ -191,17 +207,22 @@ def _ragged(
     it.
     """
     indices = layout.segment_indices(segment, part.device)
-    x = (scatter_with_mask if cell.has_cell_state else scatter)(part, indices, segment.timesteps * segment.rows)
+    size = segment.timesteps * segment.rows
+    if cell.has_cell_state:
+        x = scatter_with_mask(part, indices, size, weights[0].shape[1] - part.shape[1])
+    else:
+        x = scatter(part, indices, size)
     y, (h, *others) = _call(cell, x.unflatten(0, (segment.timesteps, segment.rows)), states, weights, bias)
     last = gather(y, layout.last_indices(segment, part.device))
-    return gather(y, indices), [torch.cat([h[: segment.survivors], last]), *others]
+    return gather(y, indices), [torch.cat([h[: segment.survivors], last]) if segment.survivors else last, *others]
 
 
 def _call(
     cell: _Cell, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """Call the padded layer of torch on x[T, B, F]: y[T*B, H], the states [B, H] after step T."""
-    given = [state[None] for state in states]
+    given = [state[None].contiguous() for state in states]
+    weights = _in_one_block(weights) if x.is_cuda else weights
     with _quiet_about_projections() if _is_projected(states) else contextlib.nullcontext():
         y, *after = cell.call(x, given if cell.has_cell_state else given[0], weights, bias, 1, 0.0, True, False, False)
     return y.flatten(0, 1), [state[0] for state in after]
@@ -226,10 +247,21 @@ def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
     """Weights for an input column that is 1 on padding: it closes the input gate and opens the forget
     gate.
 
-    A padded step then keeps the cell state exactly. The order of the gates is i, f, g, o.
+    A padded step then keeps the cell state exactly. The order of the gates is i, f, g, o. On a GPU further columns,
+    without weights, make the width a multiple of 4: products of such matrices are faster there.
     """
     w_ih, *others = weights
-    hidden = len(w_ih) // 4
-    column = w_ih.new_zeros(4 * hidden, 1)
-    column[:hidden], column[hidden : 2 * hidden] = -_SATURATED, _SATURATED
-    return [torch.cat([w_ih, column], 1), *others]
+    hidden, features = len(w_ih) // 4, w_ih.shape[1]
+    columns = w_ih.new_zeros(4 * hidden, 4 - features % 4 if w_ih.is_cuda else 1)
+    columns[:hidden, 0], columns[hidden : 2 * hidden, 0] = -_SATURATED, _SATURATED
+    return [torch.cat([w_ih, columns], 1), *others]
+
+
+def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Weights of a layer in one block of memory, as cuDNN reads them: torch copies others there, at more cost."""
+    first, size = weights[0], sum(weight.numel() for weight in weights)
+    if first.untyped_storage().nbytes() == size * first.element_size():
+        return weights
+    block = torch.cat([weight.reshape(-1) for weight in weights])
+    pieces = block.split([weight.numel() for weight in weights])
+    return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]

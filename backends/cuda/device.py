@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from .kernels.interface import RecurrenceKernel
+
 Result = TypeVar("Result")
 
 
@@ -27,6 +29,8 @@ class Device(Protocol):
     name: str
     """Name for people, e.g. NVIDIA H100 80GB HBM3."""
     torch_device: torch.device
+    kernel: RecurrenceKernel | None
+    """Kernel of this project for recurrent layers; None: the device's own layers compute them."""
 
     def current(self) -> AbstractContextManager[None]:
         """Make the device and its stream the current ones of this thread."""

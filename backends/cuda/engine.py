@@ -1,8 +1,5 @@
 """CUDA engine: one program as source, and a CUDA graph of it for each bucket.
 
-Not run on a GPU: none was available. The capture and the replay of graphs were run against a double that holds them to
-the rules of CUDA graphs, and the source on a CPU.
-
 An archive is packaged without a GPU: graphs exist in memory only, and are captured when the archive is loaded.
 """
 
@@ -38,6 +35,7 @@ from ..versions import lowest_torch_requirement
 from .derived_weights import DerivedWeights
 from .device import Device, OutOfMemory
 from .graph_program import GraphProgram, Module, WarmProgram, bytes_together
+from .kernels.interface import RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
@@ -166,7 +164,7 @@ def load_on_device(
         key: GraphProgram(
             device,
             read_signature(directory),
-            _module(directory, uploaded, derived, device.flatten, device.torch_device),
+            _module(directory, uploaded, derived, device.flatten, device.kernel, device.torch_device),
             turn,
         )
         for key, directory in programs.items()
@@ -225,7 +223,7 @@ def _weights(directory: Path, weights: Weights) -> Mapping[str, torch.Tensor]:
 def _on_cpu(directory: Path, weights: Weights) -> LoadedProgram:
     """The same source, run by torch on this CPU."""
     own = _weights(directory, weights)
-    module = _module(directory, own, DerivedWeights(own.values()), _as_they_are, torch.device("cpu"))
+    module = _module(directory, own, DerivedWeights(own.values()), _as_they_are, None, torch.device("cpu"))
     return ModuleProgram(read_signature(directory), module, own.values())
 
 
@@ -238,12 +236,13 @@ def _module(
     tensors: Mapping[str, torch.Tensor],
     derived: DerivedWeights,
     flatten: Flatten,
+    kernel: RecurrenceKernel | None,
     device: torch.device,
 ) -> Module:
     """The program of a directory over tensors of a device."""
     own = {name: tensors[name] for name in read_signature(directory).weights}
     source = placed_source(read_source(directory, own, _no_former), device)
-    functions = recurrent_functions(derived, flatten, getattr(torch, _read_facts(directory).precision))
+    functions = recurrent_functions(derived, flatten, kernel, getattr(torch, _read_facts(directory).precision))
     return load_source(source, own, functions, directory / FILE_NAME)
 
 

@@ -1,7 +1,8 @@
 """Recurrent operators on a device: exact for ragged rows, without a wait for a value.
 
-`masked.py` has the method: layers run over the padded rows in one direction, the other direction is a flip within each
-length, and last states are read at each row's own end.
+A kernel of this project computes them where there is one for their size. Elsewhere the device's own layers do, by the
+method of `masked.py`: they run over the padded rows in one direction, the other direction is a flip within each length,
+and last states are read at each row's own end.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ from torch import Tensor
 
 from .. import masked
 from .derived_weights import DerivedWeights
+from .kernel_layers import run_layers
+from .kernels.interface import RecurrenceKernel
 
 Flatten = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
 
 
 def recurrent_functions(
-    derived: DerivedWeights, flatten: Flatten, precision: torch.dtype
+    derived: DerivedWeights, flatten: Flatten, kernel: RecurrenceKernel | None, precision: torch.dtype
 ) -> Mapping[str, Callable[..., Any]]:
     """Return the recurrent operators by the names that sources of programs call.
 
-    `flatten` lays a layer's weights out for the device. Recurrences of float32 compute in `precision`.
+    `flatten` lays a layer's weights out for the device's own layers. Recurrences of float32 compute in `precision`.
     """
+
+    def own_kernel(x: Tensor, weights: Sequence[Tensor], *, projected: bool) -> RecurrenceKernel | None:
+        if kernel is None or projected or {x.dtype, weights[0].dtype} != {torch.float32}:
+            return None
+        return kernel if kernel.computes(weights[1].shape[1]) else None
 
     def reduced(tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to(precision) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
@@ -50,6 +58,12 @@ def recurrent_functions(
         bidirectional: bool,
         need_cell: bool,
     ) -> tuple[Tensor, ...]:
+        if (own := own_kernel(x, weights, projected=masked.is_projected(h_0, c_0))) is not None:
+            directions = 2 if bidirectional else 1
+            y, (h_n, c_n) = run_layers(
+                own, derived, precision, "lstm", x, lengths, [h_0, c_0], weights, layers, directions
+            )
+            return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
         used = derived.derive(str(precision), weights, reduced)
         given, layer = reduced([x, h_0, c_0]), flat("lstm", masked.aten_lstm)
         found = masked.masked_lstm(
@@ -67,6 +81,10 @@ def recurrent_functions(
         layers: int,
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
+        if (own := own_kernel(x, weights, projected=False)) is not None:
+            directions = 2 if bidirectional else 1
+            y, (h_n,) = run_layers(own, derived, precision, cell, x, lengths, [h_0], weights, layers, directions)
+            return y, h_n
         used = derived.derive(str(precision), weights, reduced)
         given, layer = reduced([x, h_0]), flat(cell, masked.aten_rnn(cell))
         found = masked.masked_rnn(layer, given[0], lengths, given[1], used, layers, bidirectional)

@@ -1,12 +1,13 @@
 """The GPU itself, through torch.cuda.
 
-Not run on a GPU: none was available. Tests without a GPU run its settings and its errors only. Written from torch's
-documentation of CUDA graphs (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) and its source.
+Tests without a GPU run its settings and its errors only. Written from torch's documentation of CUDA graphs
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) and its source.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ import torch
 
 from ..interface import LoadError
 from .device import OutOfMemory, Result
+from .kernels.interface import RecurrenceKernel
+from .kernels.nvrtc_kernel import NvrtcKernel, kernel_missing
+
+_LOG = logging.getLogger(__name__)
 
 _WARM_UPS = 3
 """Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
@@ -64,14 +69,26 @@ def gpu_name(setting: str | None) -> str | None:
     return str(torch.cuda.get_device_name(gpu_index(setting, torch.cuda.device_count())))
 
 
+def _own_kernel(index: int) -> RecurrenceKernel | None:
+    """The kernel of recurrences on a GPU; None, with a line in the log, where it cannot run."""
+    with torch.cuda.device(index):
+        missing = kernel_missing(index)
+        if missing is None:
+            return NvrtcKernel(index)
+    _LOG.warning("recurrences run in cuDNN, which takes several times as long as this project's kernel: %s", missing)
+    return None
+
+
 class TorchDevice:
     """A `Device`: one GPU, with a stream and a pool of graph memory of its own."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, *, own_kernel: bool = True) -> None:
+        """Without `own_kernel`, cuDNN computes all recurrences."""
         self.torch_device = torch.device("cuda", index)
         self.name = str(torch.cuda.get_device_name(index))
         self.stream = torch.cuda.Stream(self.torch_device)
         self._pool = torch.cuda.graph_pool_handle()
+        self.kernel = _own_kernel(index) if own_kernel else None
 
     @contextmanager
     def current(self) -> Iterator[None]:

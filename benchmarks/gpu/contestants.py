@@ -1,8 +1,9 @@
-"""Contestants on a GPU: each is a function from tensors on the host to tensors on the host."""
+"""Contestants on a GPU: from tensors on the host to tensors on the host, and the same with tensors on the GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
@@ -20,19 +22,41 @@ from .cases import Case, Masked, Packed, Padded
 Call = Callable[[], Sequence[Tensor]]
 
 
+@dataclass(frozen=True)
+class Contestant:
+    """Two ways to call a program."""
+
+    call: Call
+    """From the host and back."""
+    enqueue: Callable[[], object] | None = None
+    """Its work on the current stream, without copies; None: it has none on a GPU, or it cannot be had alone."""
+
+
+class LaunchedDevice(TorchDevice):
+    """A GPU that keeps the launch of the last graph."""
+
+    launch: Callable[[], None]
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        """Record a function."""
+        self.launch = super().capture(body)
+        return self.launch
+
+
 class NotRun(RuntimeError):
     """A contestant that is not here, or that would be wrong."""
 
 
-def engine(case: Case, device: Device, folder: Path, precision: Precision = "float32") -> Call:
-    """Return the engine `cuda`, whose first call captures its graph."""
+def engine(case: Case, device: Device, folder: Path, precision: Precision = "float32") -> Contestant:
+    """Return the engine `cuda`, with its graph captured."""
     inputs, program = case.inputs(), exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]
-    return lambda: run(inputs)
+    run(inputs)
+    return Contestant(lambda: run(inputs), device.launch if isinstance(device, LaunchedDevice) else None)
 
 
-def native(case: Case, folder: Path) -> Call:
+def native(case: Case, folder: Path) -> Contestant:
     """Return the engine `native` on two cores.
 
     Raises:
@@ -44,15 +68,15 @@ def native(case: Case, folder: Path) -> Call:
     inputs, program = case.inputs(), exported(case)
     own.compile(program, None, folder)
     run = own.load(folder, weights_of(program), own.host(), 2)
-    return lambda: run(inputs)
+    return Contestant(lambda: run(inputs))
 
 
-def packed(case: Case, device: torch.device) -> Call:
+def packed(case: Case, device: torch.device) -> Contestant:
     """Return eager mode over packed rows."""
     return _from_host(Packed(case.layer()).to(device), case, device, keep_lengths=True)
 
 
-def padded(case: Case, device: torch.device) -> Call:
+def padded(case: Case, device: torch.device) -> Contestant:
     """Return eager mode over padded rows.
 
     Raises:
@@ -61,7 +85,7 @@ def padded(case: Case, device: torch.device) -> Call:
     return _from_host(_padded(case, device), case, device)
 
 
-def compiled(case: Case, device: torch.device) -> Call:
+def compiled(case: Case, device: torch.device) -> Contestant:
     """Return the padded model under `torch.compile`, whose own graphs it uses.
 
     Raises:
@@ -71,7 +95,7 @@ def compiled(case: Case, device: torch.device) -> Call:
     return _from_host(model, case, device)
 
 
-def onnxruntime(case: Case, folder: Path) -> Call:
+def onnxruntime(case: Case, folder: Path) -> Contestant:
     """Return ONNX Runtime's CUDA provider over padded rows.
 
     Raises:
@@ -95,7 +119,7 @@ def onnxruntime(case: Case, folder: Path) -> Call:
     if session.get_providers()[0] != provider[0]:  # it falls back to the CPU, with a line in the log only
         raise NotRun("onnxruntime cannot load its CUDA provider here")
     feeds = {"x": x.numpy(), "lengths": lengths.numpy()}
-    return lambda: [torch.from_numpy(value) for value in session.run(None, feeds)]
+    return Contestant(lambda: [torch.from_numpy(value) for value in session.run(None, feeds)])
 
 
 def exported(case: Case) -> torch.export.ExportedProgram:
@@ -110,12 +134,19 @@ def _padded(case: Case, device: torch.device) -> nn.Module:
     return Padded(case.layer()).to(device)
 
 
-def _from_host(model: Callable[..., Any], case: Case, device: torch.device, *, keep_lengths: bool = False) -> Call:
+def _from_host(
+    model: Callable[..., Any], case: Case, device: torch.device, *, keep_lengths: bool = False
+) -> Contestant:
     x, lengths = case.inputs()
+    x_there, lengths_there = x.to(device), lengths if keep_lengths else lengths.to(device)
 
     @torch.no_grad()
     def call() -> Sequence[Tensor]:
         outputs = model(x.to(device), lengths if keep_lengths else lengths.to(device))
         return [tensor.cpu() for tensor in outputs]
 
-    return call
+    @torch.no_grad()
+    def enqueue() -> None:
+        model(x_there, lengths_there)
+
+    return Contestant(call, enqueue)

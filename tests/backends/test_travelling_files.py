@@ -42,9 +42,9 @@ LINES = 12_400
 
 
 def travelling(name: str, *, cpu_segments: bool = False, store: str | None = None) -> set[str]:
-    """The listed files, except the package's own `__init__.py`, which imports a room inside a function."""
+    """The listed modules, except the package's own `__init__.py`, which imports a room inside a function."""
     files = registry.travelling_files(name, cpu_segments=cpu_segments, store=store)
-    return {file.as_posix() for file in files} - {"__init__.py"}
+    return {file.as_posix() for file in files if file.suffix == ".py"} - {"__init__.py"}
 
 
 def entry_points(name: str) -> list[str]:
@@ -101,6 +101,15 @@ def test_an_archive_has_exactly_what_serving_imports(name: str, cpu_segments: bo
     imported = closure(entry_points(name), others | COMPILE_ONLY, functions=True)
 
     assert imported == listed
+
+
+@pytest.mark.parametrize("name", registry.ENGINES)
+def test_a_file_that_is_no_module_is_read_by_a_module_beside_it(name: str) -> None:
+    """Such as the source of a kernel, which the host compiles."""
+    for file in registry.travelling_files(name):
+        if file.suffix != ".py":
+            modules = [ROOT / one for one in travelling(name) if Path(one).parent == file.parent]
+            assert any(f'"{file.name}"' in module.read_text("utf-8") for module in modules)
 
 
 def test_the_files_of_packaging_do_not_travel() -> None:

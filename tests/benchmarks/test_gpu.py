@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.gpu import contestants
-from benchmarks.gpu.__main__ import measure
+from benchmarks.gpu.__main__ import compare
 from benchmarks.gpu.cases import Case, triangle
 from benchmarks.gpu.contestants import NotRun
 from benchmarks.gpu.report import CaseTimes, rows
 from benchmarks.gpu.timing import host_ms
 from benchmarks.gpu.training import TRAININGS, Training, training_calls, training_row
 from graph_device import GraphDevice
+from torch_kernel import TorchKernel
 
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
@@ -28,8 +29,8 @@ CPU = torch.device("cpu")
 def test_the_engine_computes_what_its_rivals_do(bidirectional: bool, tmp_path: Path) -> None:
     """On a double of a GPU, for ragged rows."""
     case = Case("small", triangle(4, 6), 3, 5, 2, bidirectional)
-    ours = contestants.engine(case, GraphDevice(), tmp_path)()
-    packed = contestants.packed(case, CPU)()
+    ours = contestants.engine(case, GraphDevice(kernel=TorchKernel()), tmp_path).call()
+    packed = contestants.packed(case, CPU).call()
 
     assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(ours, packed, strict=True))
 
@@ -40,7 +41,7 @@ def test_the_padded_model_is_left_out_where_it_is_wrong() -> None:
         contestants.padded(Case("small", (2, 3), 3, 5, 1, bidirectional=True), CPU)
     case = Case("small", triangle(4, 6), 3, 5, 1)
 
-    assert torch.allclose(contestants.padded(case, CPU)()[1], contestants.packed(case, CPU)()[1], atol=1e-5)
+    assert torch.allclose(contestants.padded(case, CPU).call()[1], contestants.packed(case, CPU).call()[1], atol=1e-5)
 
 
 def test_training_has_all_contestants() -> None:
@@ -50,7 +51,12 @@ def test_training_has_all_contestants() -> None:
     assert training_row(TRAININGS[-1], milliseconds).startswith("| B, forward and backward | 256 | ")
 
 
-def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def double(_index: int, *, own_kernel: bool) -> GraphDevice:
+    """A double of the first GPU."""
+    return GraphDevice(kernel=TorchKernel() if own_kernel else None)
+
+
+def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The table names its error in one line; the engine's precisions are compared with eager packed."""
 
     def broken(case: Case, *_: object) -> Callable[[], list[torch.Tensor]]:
@@ -58,17 +64,24 @@ def test_a_contestant_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPat
 
     for name in ("compiled", "native", "onnxruntime"):
         monkeypatch.setattr(contestants, name, broken)
-    times = measure(Case("small", triangle(4, 6), 3, 5, 2), GraphDevice(), rounds=1)
+    found = compare(Case("small", triangle(4, 6), 3, 5, 2), tmp_path, double, CPU)
 
-    assert [*times.milliseconds] == ["cuda", "cuda, bfloat16", "cuda, float16", "eager packed", "eager padded"]
-    assert {*times.not_run.values()} == {"RuntimeError: no kernel / for this GPU"}
-    assert times.errors["cuda"] <= 1e-5 < times.errors["cuda, float16"] < times.errors["cuda, bfloat16"] < 3e-2
+    assert [*found.made] == [
+        "cuda", "cuda, cuDNN's kernels", "cuda, bfloat16", "cuda, float16", "eager packed", "eager padded"
+    ]  # fmt: skip
+    assert {*found.not_run.values()} == {"RuntimeError: no kernel / for this GPU"}
+    errors = found.errors
+    assert max(errors["cuda"], errors["cuda, cuDNN's kernels"]) <= 1e-5
+    assert 1e-5 < errors["cuda, float16"] < errors["cuda, bfloat16"] < 3e-2
 
 
 def test_without_the_engine_there_are_no_ratios() -> None:
     """The milliseconds of the others are told nevertheless."""
-    times = CaseTimes("small", {"eager packed": 2.0}, {"cuda": "OutOfMemory: too small"}, {})
-    assert [*rows(times)] == ["| small | eager packed | 2.000 | |", "| | cuda | not run: OutOfMemory: too small | |"]
+    times = CaseTimes("small", {"eager packed": 2.0}, {}, {"cuda": "OutOfMemory: too small"}, {})
+    assert [*rows(times)] == [
+        "| small | eager packed | 2.000 | | | |",
+        "| | cuda | not run: OutOfMemory: too small | | | |",
+    ]
 
 
 @pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -31,48 +33,59 @@ def rehearsal(bucket: Bucket) -> Rehearsal[str]:
     return Rehearsal(bucket, lambda programs: programs["sequence"](ragged_batch(0.0, *bucket)))
 
 
-def loaded(module: nn.Module, folder: Path, precision: Precision = "float32", *extra: torch.Tensor) -> GraphProgram:
+def loaded(
+    module: nn.Module,
+    folder: Path,
+    precision: Precision = "float32",
+    *extra: torch.Tensor,
+    own_kernel: bool = True,
+) -> GraphProgram:
     """The module on the first GPU, captured in three shapes if it takes no state."""
     program = exported(module, *ragged_batch(0.0), *extra)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     rehearsals = [] if extra else [rehearsal(bucket) for bucket in BUCKETS]
-    run = load_on_device(TorchDevice(0), {"sequence": folder}, weights_of(program), rehearsals)
+    device = TorchDevice(0, own_kernel=own_kernel)
+    run = load_on_device(device, {"sequence": folder}, weights_of(program), rehearsals)
     found = run["sequence"]
     assert isinstance(found, GraphProgram)
     return found
 
 
+@pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "cuDNN"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
-def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, tmp_path: Path) -> None:
+def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kernel: bool, tmp_path: Path) -> None:
     """The reference is torch on the CPU, so that TF32 would be noticed."""
     module = Recurrent(case).eval()
-    run = loaded(module, tmp_path)
+    run = loaded(module, tmp_path, own_kernel=own_kernel)
     for bucket in BUCKETS:
         for garbage in GARBAGE if case.ragged else (0.0,):
             x, lengths = ragged_batch(garbage, *bucket)
             assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 2e-5
 
 
+@pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "cuDNN"])
 @torch.no_grad()
-def test_wide_layers_are_computed_in_float32(tmp_path: Path) -> None:
+def test_wide_layers_are_computed_in_float32(own_kernel: bool, tmp_path: Path) -> None:
     """At 256 hidden units the error of TF32 is a hundred times the tolerance."""
     module = Recurrent(Case(layers=2, bidirectional=True), hidden=256).eval()
     x, lengths = ragged_batch(0.0)
     expected = module.alone(x, lengths)
 
-    for ours, theirs in zip(loaded(module, tmp_path)([x, lengths]), expected, strict=True):
+    for ours, theirs in zip(loaded(module, tmp_path, own_kernel=own_kernel)([x, lengths]), expected, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "cuDNN"])
 @torch.no_grad()
-def test_a_lower_precision_is_near(precision: Precision, error: float, tmp_path: Path) -> None:
+def test_a_lower_precision_is_near(precision: Precision, error: float, own_kernel: bool, tmp_path: Path) -> None:
     """Recurrences compute in it; inputs and outputs are float32."""
     module = Recurrent(Case(layers=2)).eval()
     x, lengths = ragged_batch(0.0)
+    run = loaded(module, tmp_path, precision, own_kernel=own_kernel)
 
-    assert largest_error(loaded(module, tmp_path, precision)([x, lengths]), module.alone(x, lengths)) < error
+    assert largest_error(run([x, lengths]), module.alone(x, lengths)) < error
 
 
 @torch.no_grad()
@@ -96,7 +109,7 @@ def test_the_weights_of_recurrences_are_in_the_block_that_cudnn_reads(precision:
     """Otherwise torch warns, and copies them there with each call."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="RNN module weights are not part of single contiguous")
-        loaded(Recurrent(Case(layers=2, bidirectional=True)).eval(), tmp_path, precision)
+        loaded(Recurrent(Case(layers=2, bidirectional=True)).eval(), tmp_path, precision, own_kernel=False)
 
 
 @torch.no_grad()
@@ -156,28 +169,42 @@ def test_a_chain_of_chunks_carries_its_state_on_the_gpu(tmp_path: Path) -> None:
 class Tagger(nn.Module):
     """A packed model, as users train it."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Callable[..., nn.RNNBase], hidden: int) -> None:
         super().__init__()
-        self.core = nn.LSTM(5, 6, 2, batch_first=True, bidirectional=True)
+        self.core = kind(5, hidden, 2, batch_first=True, bidirectional=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return pad_packed_sequence(self.core(packed)[0], batch_first=True)[0]
+        y, final = self.core(packed)
+        states = final if isinstance(final, tuple) else (final,)
+        return (pad_packed_sequence(y, batch_first=True)[0], *states)
 
 
-def test_a_lowered_model_has_the_gradients_of_packing() -> None:
-    """Parameters and inputs get the same gradients on the GPU."""
-    torch.backends.cudnn.allow_tf32 = False
-    model = Tagger().to("cuda")
+def outputs_and_gradients(model: nn.Module, x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
+    """The outputs, and the gradients of their squares' sum, in float64 on the CPU. A warning is an error."""
+    given = x.requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        outputs = model(given, lengths)
+    total = torch.stack([output.square().sum() for output in outputs]).sum()
+    gradients = torch.autograd.grad(total, [given, *model.parameters()])
+    return [tensor.detach().cpu().double() for tensor in (*outputs, *gradients)]
+
+
+@pytest.mark.parametrize("hidden", [6, 160], ids=["persistent in cuDNN", "not persistent"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_lowered_model_is_as_near_to_float64_as_packing(
+    kind: Callable[..., nn.RNNBase], hidden: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Outputs, and gradients of inputs and parameters: within 1e-5 of the largest value, or twice packing's error."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    torch.manual_seed(0)
+    model = Tagger(kind, hidden)
     x, lengths = ragged_batch(0.0)
-    found = []
-    for run in (model, lower(model)):
-        model.zero_grad()
-        given = x.to("cuda").requires_grad_()
-        run(given, lengths).square().sum().backward()
-        gradients = [tensor.grad for tensor in (given, *model.parameters())]
-        found.append([gradient.clone() for gradient in gradients if gradient is not None])
-        assert len(found[-1]) == len(gradients)
+    exact = outputs_and_gradients(deepcopy(model).double(), x.double(), lengths)
+    model = model.to("cuda")
+    packed, lowered = (outputs_and_gradients(run, x.to("cuda"), lengths) for run in (model, lower(model)))
 
-    for packed, lowered in zip(*found, strict=True):
-        assert torch.allclose(packed, lowered, atol=1e-5, rtol=1e-4)
+    for ours, theirs, right in zip(lowered, packed, exact, strict=True):
+        limit = max(1e-5 * float(right.abs().max()), 2 * float((theirs - right).abs().max()))
+        assert float((ours - right).abs().max()) <= limit

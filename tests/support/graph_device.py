@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from torchserve_neuron_lstm.backends.cuda.device import OutOfMemory
+from torchserve_neuron_lstm.backends.cuda.kernels.interface import RecurrenceKernel
 from torchserve_neuron_lstm.bucketing.padding import storage_ptr
 
 Result = TypeVar("Result")
@@ -78,9 +79,10 @@ class _Rules(TorchDispatchMode):
 class GraphDevice:
     """A `Device` with so many bytes of memory, which counts what it is asked to do."""
 
-    def __init__(self, nbytes: int = 1 << 40) -> None:
+    def __init__(self, nbytes: int = 1 << 40, kernel: RecurrenceKernel | None = None) -> None:
         self.name = "the double of a GPU"
         self.torch_device = torch.device("cpu")
+        self.kernel = kernel
         self.known: set[int] = set()
         """Addresses of memory that lives as long as the device's user holds it."""
         self._left: set[int] = set()

@@ -105,10 +105,13 @@ def test_gradients_of_gradients() -> None:
     padded = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
 
     assert torch.autograd.gradgradcheck(lambda v: scatter(v, index, 4).square(), values)
-    assert torch.autograd.gradgradcheck(lambda v: scatter_with_mask(v, index, 4).square(), values)
+    assert torch.autograd.gradgradcheck(lambda v: scatter_with_mask(v, index, 4, 2).square(), values)
     assert torch.autograd.gradgradcheck(lambda p: gather(p, index).square(), padded)
 
 
-def test_the_flag_is_one_on_padding() -> None:
-    """It is an additional column, which is 1 on padding."""
-    assert scatter_with_mask(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]
+def test_the_flags_are_one_on_padding() -> None:
+    """They are additional columns, which are 1 on padding."""
+    values, index = torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0])
+
+    assert scatter_with_mask(values, index, 3, 1).tolist() == [[6, 0], [0, 1], [5, 0]]
+    assert scatter_with_mask(values, index, 3, 2).tolist() == [[6, 0, 0], [0, 1, 1], [5, 0, 0]]

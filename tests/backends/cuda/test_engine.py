@@ -11,6 +11,7 @@ import torch
 from graph_device import GraphDevice, RuleBroken
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
+from torch_kernel import TorchKernel
 
 from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
@@ -46,11 +47,14 @@ def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Ten
     return program
 
 
+@pytest.mark.parametrize("kernel", [None, TorchKernel()], ids=["layers of the device", "own kernel"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
-def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, tmp_path: Path) -> None:
+def test_equals_every_row_alone_whatever_the_padding_holds(
+    case: Case, kernel: TorchKernel | None, tmp_path: Path
+) -> None:
     """This holds for layers, directions, projections, cells and given states, in every captured shape."""
-    module, device = Recurrent(case).eval(), GraphDevice()
+    module, device = Recurrent(case).eval(), GraphDevice(kernel=kernel)
     program = exported(module, *ragged_batch(0.0))
     run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
     captured = len(device.captured)

@@ -8,12 +8,11 @@ import pytest
 import torch
 from graph_device import GraphDevice
 from zoo import Case, cases, lowered
+from zoo_batches import inputs_of, rehearsal
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
-from torchserve_neuron_lstm.backends.interface import Rehearsal
 from torchserve_neuron_lstm.backends.signature import weights_of
-from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, torch_dtype
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 MODELS = (
     "Tagger",
@@ -31,13 +30,6 @@ MODELS = (
 )
 
 
-def drawn(spec: TensorSpec, length: int) -> torch.Tensor:
-    """A request's input, with small ids."""
-    sizes = spec.item_sizes(length)
-    dtype = torch_dtype(spec)
-    return torch.randn(sizes, dtype=dtype) if dtype.is_floating_point else torch.randint(0, 5, sizes, dtype=dtype)
-
-
 @pytest.mark.parametrize("case", cases(MODELS))
 @torch.no_grad()
 def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path: Path) -> None:
@@ -53,16 +45,3 @@ def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path
     for bucket in buckets:
         for ours, theirs in zip(run(inputs[bucket]), exported.module()(*inputs[bucket]), strict=True):
             assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)
-
-
-def rehearsal(bucket: Bucket, inputs: list[torch.Tensor]) -> Rehearsal[str]:
-    """A call of the program."""
-    return Rehearsal(bucket, lambda programs: programs["sequence"](inputs))
-
-
-def inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
-    """A ragged batch in a bucket."""
-    torch.manual_seed(0)
-    lengths = [bucket.length - 2 * row for row in range(bucket.batch)]
-    tensors = [pad([drawn(spec, length) for length in lengths], spec, bucket) for spec in specs]
-    return [*tensors, lengths_tensor(lengths, bucket)] if takes_lengths else tensors

@@ -1,0 +1,91 @@
+"""Stacks of recurrent layers by a kernel that ends each row at its own length.
+
+The kernel multiplies the hidden states. The inputs of all timesteps are multiplied before it in one matrix product,
+also those of padding, which the kernel does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .derived_weights import DerivedWeights
+from .kernels.interface import GATES, LayerCall, RecurrenceKernel
+
+
+def run_layers(
+    kernel: RecurrenceKernel,
+    derived: DerivedWeights,
+    precision: torch.dtype,
+    cell: str,
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    layers: int,
+    directions: int,
+) -> tuple[Tensor, list[Tensor]]:
+    """Compute an operator of `masked.py` without a projection: y[B, T, D * H], and the final states [L * D, B, H].
+
+    Products of inputs, and all weights, have `precision`; sums and states are float32.
+    """
+    size = len(weights) // layers
+    finals: list[Sequence[Tensor]] = []
+    for index in range(layers):
+        own = derived.derive(
+            f"kernel {cell} {directions} {precision}",
+            weights[index * size : (index + 1) * size],
+            partial(_operands, cell, directions, precision),
+        )
+        given = [state[index * directions : (index + 1) * directions].contiguous() for state in states]
+        x, final = _run_layer(kernel, cell, x, lengths, given, own)
+        finals.append(final)
+    return x, [torch.cat(list(kind)) for kind in zip(*finals)]
+
+
+def _run_layer(
+    kernel: RecurrenceKernel,
+    cell: str,
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor],
+    operands: Sequence[Tensor],
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """One layer: y[B, T, D * H], the states [D, B, H] after each row's last timestep."""
+    w_ih, w_hh, bias, *b_hn = operands
+    batch, time, features = x.shape
+    directions, _, hidden = w_hh.shape
+    rows = x.reshape(batch * time, features).to(w_ih.dtype)
+    gates = torch.addmm(bias, rows, w_ih.t()).to(x.dtype).view(batch, time, directions, -1)
+    y = x.new_zeros(batch, time, directions * hidden)
+    final = [state.clone() for state in states]
+    h_0, c_0, h_n, c_n = (*states, *final) if len(states) == 2 else (states[0], None, final[0], None)
+    given = None if lengths is None else lengths.contiguous()
+    kernel.enqueue(LayerCall(cell, gates, w_hh, b_hn[0] if b_hn else None, given, h_0, c_0, y, h_n, c_n))
+    return y, final
+
+
+def _operands(cell: str, directions: int, precision: torch.dtype, weights: Sequence[Tensor]) -> list[Tensor]:
+    """A layer's weights as the kernel's call needs them.
+
+    w_ih[D * G * H, F] and bias[D * G * H] in `precision`, w_hh[D, G * H, H] in float32, and of a GRU b_hn[D, H].
+    """
+    size = len(weights) // directions
+    groups = [[tensor.to(precision) for tensor in weights[d * size : (d + 1) * size]] for d in range(directions)]
+    hidden = weights[1].shape[1]
+    biases = [group[2:] or [group[0].new_zeros(GATES[cell] * hidden)] * 2 for group in groups]
+    if cell != "gru":
+        split: list[Sequence[Tensor]] = [[b_ih + b_hh] for b_ih, b_hh in biases]
+    else:
+        # The reset gate multiplies the recurrent part of the candidate, with its bias.
+        split = [
+            [b_ih + torch.cat([b_hh[: 2 * hidden], b_hh.new_zeros(hidden)]), b_hh[2 * hidden :]]
+            for b_ih, b_hh in biases
+        ]
+    w_ih = torch.cat([group[0] for group in groups])
+    w_hh = torch.stack([group[1] for group in groups]).float()
+    bias, *b_hn = zip(*split)
+    return [w_ih, w_hh, torch.cat(list(bias)), *(torch.stack(list(kind)).float() for kind in b_hn)]

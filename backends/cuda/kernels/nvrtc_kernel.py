@@ -1,0 +1,145 @@
+"""The kernel of `recurrence.cu`, compiled by NVRTC when its sizes are first seen.
+
+Both NVRTC and the package cuda-bindings come with the CUDA builds of torch from 2.10 on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .geometry import WIDEST, Geometry, geometry
+from .interface import LayerCall
+
+_SOURCE = Path(__file__).with_name("recurrence.cu")
+_LEAST_CAPABILITY = (9, 0)
+"""Compute capability from which on blocks form clusters, which send values to each other."""
+_TYPES = (*[ctypes.c_void_p] * 9, ctypes.c_int, ctypes.c_int)
+
+
+_SMALLEST_UNITS = 2
+"""Units of the block that is compiled as a trial: one warp."""
+
+
+class KernelError(RuntimeError):
+    """CUDA refused to compile or to launch a kernel."""
+
+
+class NvrtcKernel:
+    """A `RecurrenceKernel` on one GPU."""
+
+    def __init__(self, index: int) -> None:
+        """`index` is that of a GPU for which `kernel_missing` returns None."""
+        properties = torch.cuda.get_device_properties(index)
+        self._index, self._multiprocessors = index, properties.multi_processor_count
+        self._architecture = f"sm_{properties.major}{properties.minor}"
+
+    def computes(self, hidden: int) -> bool:
+        """Whether the recurrent weights fit into the registers of a cluster."""
+        return hidden <= WIDEST
+
+    def enqueue(self, call: LayerCall) -> None:
+        """Enqueue a layer on the current stream.
+
+        Raises:
+            KernelError: CUDA refused it.
+        """
+        batch, time, directions, _ = call.gates.shape
+        hidden = call.w_hh.shape[2]
+        sizes = geometry(hidden, batch, directions, self._multiprocessors)
+        function = _function(self._index, self._architecture, call.cell, hidden, sizes)
+        tensors = (
+            call.gates, call.w_hh, call.b_hn, call.lengths, call.h_0, call.c_0, call.y, call.h_n, call.c_n
+        )  # fmt: skip
+        blocks = sizes.cluster, -(-batch // sizes.rows), directions
+        stream = torch.cuda.current_stream().cuda_stream
+        arguments = ((*map(_address, tensors), batch, time), _TYPES)
+        _check(_driver().cuLaunchKernel(function, *blocks, sizes.threads, 1, 1, 0, stream, arguments, 0))
+
+
+def kernel_missing(index: int) -> str | None:
+    """Return why the current GPU, of this index, cannot run the kernel; None if it can. A small one is compiled."""
+    major, minor = torch.cuda.get_device_capability(index)
+    if (major, minor) < _LEAST_CAPABILITY:
+        return f"the GPU has compute capability {major}.{minor}, and 9.0 is the least"
+    torch.cuda.current_stream().synchronize()  # makes torch's context the current one of this thread
+    try:
+        _function(index, f"sm_{major}{minor}", "rnn_relu", 1, Geometry(_SMALLEST_UNITS, 2, 1))
+    except KernelError as error:
+        return str(error)
+    except Exception as error:  # noqa: BLE001 - a library that cannot be loaded raises errors of its own
+        return f"the package cuda-bindings cannot be used: {error}"
+    return None
+
+
+def _driver() -> Any:
+    return import_module("cuda.bindings.driver")
+
+
+def _nvrtc() -> Any:
+    return import_module("cuda.bindings.nvrtc")
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+@cache
+def _function(index: int, architecture: str, cell: str, hidden: int, sizes: Geometry) -> Any:
+    """The kernel for these sizes, loaded on a GPU, where it stays."""
+    defined = {
+        "CELL": cell.upper(),
+        "HIDDEN": hidden,
+        "PADDED": -(-hidden // 64) * 64,
+        "UNITS": sizes.units,
+        "CLUSTER": sizes.cluster,
+        "ROWS": sizes.rows,
+        "ROWS_AT_ONCE": sizes.rows_at_once,
+    }
+    options = (f"--gpu-architecture={architecture}", "--std=c++17", *(f"-D{k}={v}" for k, v in defined.items()))
+    (module,) = _check(_driver().cuModuleLoadData(_cubin(tuple(options))))
+    (function,) = _check(_driver().cuModuleGetFunction(module, b"recurrence"))
+    return function
+
+
+@cache
+def _cubin(options: tuple[str, ...]) -> bytes:
+    nvrtc = _nvrtc()
+    (program,) = _check(nvrtc.nvrtcCreateProgram(_SOURCE.read_bytes(), b"recurrence.cu", 0, [], []))
+    try:
+        given = [option.encode() for option in options]
+        try:
+            _check(nvrtc.nvrtcCompileProgram(program, len(given), given))
+        except KernelError as error:
+            raise KernelError(f"{error}: {_compiler_log(program)}") from error
+        (nbytes,) = _check(nvrtc.nvrtcGetCUBINSize(program))
+        cubin = bytes(nbytes)
+        _check(nvrtc.nvrtcGetCUBIN(program, cubin))
+        return cubin
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _compiler_log(program: Any) -> str:
+    (nbytes,) = _check(_nvrtc().nvrtcGetProgramLogSize(program))
+    log = bytes(nbytes)
+    _check(_nvrtc().nvrtcGetProgramLog(program, log))
+    return log.rstrip(b"\0").decode(errors="replace")
+
+
+def _check(answer: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of an answer of CUDA, after its error code.
+
+    Raises:
+        KernelError: the code is one of an error.
+    """
+    code, *values = answer
+    if int(code):
+        raise KernelError(f"{code.name}: the kernel of recurrences cannot be compiled or launched on this GPU")
+    return tuple(values)
