@@ -28,8 +28,8 @@ class PackedLayout:
 
     active: tuple[int, ...]
     """Number of rows active at each of the T steps: the `batch_sizes` of a PackedSequence."""
-    _positions: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, compare=False)
-    _padded: dict[torch.device, Tensor] = field(default_factory=dict, init=False, compare=False)
+    _kept: dict[tuple[str, torch.device], tuple[Tensor, ...]] = field(default_factory=dict, init=False, compare=False)
+    """Indices that were computed on a device, by their names."""
 
     @property
     def longest(self) -> int:
@@ -62,19 +62,32 @@ class PackedLayout:
             return torch.full((self.rows,), self.longest)
         return _count_above(torch.tensor(self.active), self.rows)
 
+    def _starts_and_lengths(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
+        key = "counts", device
+        if key not in self._kept:
+            active = torch.tensor(self.active)
+            together = torch.cat([active, active.cumsum(0) - active, self.lengths])
+            # From pinned memory one copy for all, before which the host does not wait for work on the GPU.
+            whole = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
+            self._kept[key] = whole.split([self.longest, self.longest, self.rows])
+        active, starts, lengths = self._kept[key]
+        return active, starts, lengths
+
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the step and the row of each element of packed data, int64[N] each.
 
         >>> PackedLayout((3, 1)).positions(torch.device("cpu"))
         (tensor([0, 0, 0, 1]), tensor([0, 1, 2, 0]))
         """
-        if device not in self._positions:
-            active = torch.tensor(self.active).to(device, non_blocking=True)
-            starts = active.cumsum(0) - active
+        key = "positions", device
+        if key not in self._kept:
+            active, starts, _ = self._starts_and_lengths(device)
             # With output_size given, the host does not wait for the device.
             step = torch.repeat_interleave(active, output_size=self.count)
-            self._positions[device] = step, torch.arange(self.count, device=device) - starts[step]
-        return self._positions[device]
+            self._kept[key] = step, torch.arange(self.count, device=device) - starts[step]
+        step, row = self._kept[key]
+        return step, row
 
     def padded_indices(self, device: torch.device) -> Tensor:
         """Return the index of each element of packed data in the padded [T * B, ...], int64[N].
@@ -82,10 +95,11 @@ class PackedLayout:
         >>> PackedLayout((3, 1)).padded_indices(torch.device("cpu"))
         tensor([0, 1, 2, 3])
         """
-        if device not in self._padded:
+        key = "padded", device
+        if key not in self._kept:
             step, row = self.positions(device)
-            self._padded[device] = step * self.rows + row
-        return self._padded[device]
+            self._kept[key] = (step * self.rows + row,)
+        return self._kept[key][0]
 
     def reversal(self, device: torch.device) -> Tensor:
         """Return the index, int64[N], that reverses each row in packed data within its own length.
@@ -93,10 +107,12 @@ class PackedLayout:
         >>> PackedLayout((2, 2, 1)).reversal(torch.device("cpu"))
         tensor([4, 3, 2, 1, 0])
         """
-        step, row = self.positions(device)
-        active = torch.tensor(self.active).to(device, non_blocking=True)
-        lengths = self.lengths.to(device, non_blocking=True)
-        return (active.cumsum(0) - active)[lengths[row] - 1 - step] + row
+        key = "reversal", device
+        if key not in self._kept:
+            step, row = self.positions(device)
+            _, starts, lengths = self._starts_and_lengths(device)
+            self._kept[key] = (starts[lengths[row] - 1 - step] + row,)
+        return self._kept[key][0]
 
     def segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...]."""
@@ -108,8 +124,9 @@ class PackedLayout:
 
     def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
-        rows = torch.arange(segment.survivors, segment.rows)
-        return ((self.lengths[rows] - 1 - segment.start) * segment.rows + rows).to(device, non_blocking=True)
+        _, _, lengths = self._starts_and_lengths(device)
+        rows = torch.arange(segment.survivors, segment.rows, device=device)
+        return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
 
 
 def batch_sizes_of(lengths: Tensor) -> Tensor:

@@ -69,12 +69,12 @@ def gpu_name(setting: str | None) -> str | None:
     return str(torch.cuda.get_device_name(gpu_index(setting, torch.cuda.device_count())))
 
 
-def _own_kernel(index: int) -> RecurrenceKernel | None:
+def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
     """The kernel of recurrences on a GPU; None, with a line in the log, where it cannot run."""
-    with torch.cuda.device(index):
-        missing = kernel_missing(index)
-        if missing is None:
-            return NvrtcKernel(index)
+    with torch.cuda.device(device):
+        missing = kernel_missing(device)
+    if missing is None:
+        return NvrtcKernel(device.index)
     _LOG.warning("recurrences run in cuDNN, which takes several times as long as this project's kernel: %s", missing)
     return None
 
@@ -88,7 +88,7 @@ class TorchDevice:
         self.name = str(torch.cuda.get_device_name(index))
         self.stream = torch.cuda.Stream(self.torch_device)
         self._pool = torch.cuda.graph_pool_handle()
-        self.kernel = _own_kernel(index) if own_kernel else None
+        self.kernel = _own_kernel(self.torch_device) if own_kernel else None
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -34,23 +35,14 @@ def _medians(
         for _ in range(WARM_UPS):
             call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
+    order = random.Random(0)  # the one after a slow contestant finds cold caches
     began = time.perf_counter()
     for done in range(rounds):
         if done >= LEAST_ROUNDS and time.perf_counter() - began > limit_s:
             break
-        for name in _rotated([*calls], done):
+        for name in order.sample([*calls], len(calls)):
             taken[name].append(ms_of(calls[name]))
     return {name: median(own) for name, own in taken.items()}
-
-
-def _rotated(names: list[str], by: int) -> list[str]:
-    """The names from another one on each round: the one after a slow contestant finds cold caches.
-
-    >>> _rotated(["a", "b", "c"], 4)
-    ['b', 'c', 'a']
-    """
-    start = by % len(names)
-    return names[start:] + names[:start]
 
 
 def _host_ms(call: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.backends.cuda.kernels.interface import GATES, LayerC
 from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import NvrtcKernel, kernel_missing
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
-_MISSING = gpu_missing() or kernel_missing(0)
+_MISSING = gpu_missing() or kernel_missing(torch.device("cuda", 0))
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f"not run: {_MISSING}")]
 
 SIZES = (1, 6, 33, 64, 100, 130, WIDEST)
@@ -47,7 +47,8 @@ def drawn(cell: str, hidden: int, batch: int, time: int, directions: int) -> Lay
 def copied(call: LayerCall, device: str) -> LayerCall:
     """The same call with tensors of its own on a device."""
     values: dict[str, Any] = {field.name: getattr(call, field.name) for field in fields(call)}
-    return LayerCall(**{k: v.to(device, copy=True) if isinstance(v, torch.Tensor) else v for k, v in values.items()})
+    moved = {k: v.to(device, copy=True) for k, v in values.items() if isinstance(v, torch.Tensor)}
+    return LayerCall(**(values | moved))
 
 
 def results(call: LayerCall) -> list[torch.Tensor]:

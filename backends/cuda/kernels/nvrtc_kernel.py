@@ -23,10 +23,6 @@ _LEAST_CAPABILITY = (9, 0)
 _TYPES = (*[ctypes.c_void_p] * 9, ctypes.c_int, ctypes.c_int)
 
 
-_SMALLEST_UNITS = 2
-"""Units of the block that is compiled as a trial: one warp."""
-
-
 class KernelError(RuntimeError):
     """CUDA refused to compile or to launch a kernel."""
 
@@ -63,19 +59,30 @@ class NvrtcKernel:
         _check(_driver().cuLaunchKernel(function, *blocks, sizes.threads, 1, 1, 0, stream, arguments, 0))
 
 
-def kernel_missing(index: int) -> str | None:
-    """Return why the current GPU, of this index, cannot run the kernel; None if it can. A small one is compiled."""
-    major, minor = torch.cuda.get_device_capability(index)
+def kernel_missing(device: torch.device) -> str | None:
+    """Return why the current GPU cannot run the kernel; None if it can, as a trial has shown."""
+    major, minor = torch.cuda.get_device_capability(device.index)
     if (major, minor) < _LEAST_CAPABILITY:
         return f"the GPU has compute capability {major}.{minor}, and 9.0 is the least"
-    torch.cuda.current_stream().synchronize()  # makes torch's context the current one of this thread
     try:
-        _function(index, f"sm_{major}{minor}", "rnn_relu", 1, Geometry(_SMALLEST_UNITS, 2, 1))
+        NvrtcKernel(device.index).enqueue(_trial(device))
+        torch.cuda.current_stream().synchronize()
     except KernelError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - a library that cannot be loaded raises errors of its own
-        return f"the package cuda-bindings cannot be used: {error}"
+    except ImportError as error:
+        return f"it needs the package cuda-bindings: {error}"
+    except Exception as error:  # noqa: BLE001 - libraries that cannot be loaded raise errors of their own
+        return f"a trial failed with {type(error).__name__}: {error}"
     return None
+
+
+def _trial(device: torch.device) -> LayerCall:
+    """A layer of one row in the largest cluster."""
+    hidden = 64
+    state, gates = torch.zeros(1, 1, hidden, device=device), torch.zeros(1, 1, 1, hidden, device=device)
+    w_hh = torch.zeros(1, hidden, hidden, device=device)
+    y, h_n = torch.zeros(1, 1, hidden, device=device), torch.zeros(1, 1, hidden, device=device)
+    return LayerCall("rnn_relu", gates, w_hh, None, None, state, None, y, h_n, None)
 
 
 def _driver() -> Any:

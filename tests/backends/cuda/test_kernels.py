@@ -18,6 +18,8 @@ from torchserve_neuron_lstm.backends.cuda.kernels.interface import LayerCall
 from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import KernelError, NvrtcKernel, kernel_missing
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 
+HERE = torch.device("cpu", 0)
+"""A device in place of the first GPU."""
 REGISTERS = 1 << 16
 """Of 32 bits, in a multiprocessor."""
 
@@ -99,22 +101,24 @@ def test_errors_of_cuda_are_raised(cuda: FakeCuda) -> None:
 
 
 def test_the_reason_is_told_where_the_kernel_cannot_run(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small one is compiled as a trial."""
-    assert kernel_missing(0) is None
-    assert len(cuda.compiled) == 1
+    """A small layer is computed as a trial."""
+    assert kernel_missing(HERE) is None
+    assert (len(cuda.compiled), len(cuda.launches)) == (1, 1)
+    cuda.code = Code.ERROR_LAUNCH
+    assert str(kernel_missing(HERE)).startswith("ERROR_LAUNCH: ")
     nvrtc_kernel._function.cache_clear()
     nvrtc_kernel._cubin.cache_clear()
     cuda.refused = "--gpu-architecture=sm_90"
-    assert "no such architecture" in str(kernel_missing(0))
+    assert "no such architecture" in str(kernel_missing(HERE))
 
     def without(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
     nvrtc_kernel._function.cache_clear()
     monkeypatch.setattr(nvrtc_kernel, "import_module", without)
-    assert str(kernel_missing(0)).startswith("the package cuda-bindings cannot be used: No module named")
+    assert str(kernel_missing(HERE)).startswith("it needs the package cuda-bindings: No module named")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
-    assert str(kernel_missing(0)) == "the GPU has compute capability 8.6, and 9.0 is the least"
+    assert str(kernel_missing(HERE)) == "the GPU has compute capability 8.6, and 9.0 is the least"
 
 
 def test_a_device_without_the_kernel_says_so_in_the_log(
@@ -124,6 +128,7 @@ def test_a_device_without_the_kernel_says_so_in_the_log(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA X")
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(nvrtc_kernel, "_trial", lambda _: call(1, 64))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     assert isinstance(TorchDevice(0).kernel, NvrtcKernel)
     assert TorchDevice(0, own_kernel=False).kernel is None
