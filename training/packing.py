@@ -28,7 +28,7 @@ def scatter(values: Tensor, index: Tensor, size: int, filler: float = 0.0) -> Te
 
 
 def scatter_with_mask(values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
-    """Scatter `values` [N, F] into [size, F + columns], with last columns that hold 1 in rows without values."""
+    """Scatter `values` [N, F] into [size, F + columns]; the columns hold 1 in rows without values."""
     whole: Tensor = _ScatterWithMask.apply(values, index, size, columns)  # type: ignore[no-untyped-call]
     return whole
 

@@ -15,7 +15,9 @@ _WIDEST_BACKWARD = {"lstm": 128, "gru": 128, "rnn": 256}
 
 
 def has_persistent_kernel(cell: CellKind, hidden: int, *, gradients: bool, projected: bool) -> bool:
-    """Return whether padded data of so many hidden units is computed persistently, in both passes if need be.
+    """Return whether padded data of so many hidden units is computed persistently.
+
+    With `gradients`, in both passes.
 
     >>> [has_persistent_kernel("lstm", 160, gradients=both, projected=False) for both in (False, True)]
     [True, False]

@@ -28,9 +28,9 @@ def run_layers(
     layers: int,
     directions: int,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Compute an operator of `masked.py` without a projection: y[B, T, D * H], and the final states [L * D, B, H].
+    """Compute a recurrent operator without a projection: y[B, T, D * H], final states [L * D, B, H].
 
-    Products of inputs, and all weights, have `precision`; sums and states are float32.
+    `masked.py` says what the operators compute. Products of inputs, and all weights, have `precision`; sums and states are float32.
     """
     size = len(weights) // layers
     finals: list[Sequence[Tensor]] = []

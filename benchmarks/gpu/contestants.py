@@ -1,4 +1,4 @@
-"""Contestants on a GPU: from tensors on the host to tensors on the host, and the same with tensors on the GPU."""
+"""Contestants on a GPU: from the host and back, and the same with tensors on the GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Contestant:
     call: Call
     """From the host and back."""
     enqueue: Callable[[], object] | None = None
-    """Its work on the current stream, without copies; None: it has none on a GPU, or it cannot be had alone."""
+    """Its work on the current stream, without copies; None: it has none that can be had alone."""
 
 
 class LaunchedDevice(TorchDevice):

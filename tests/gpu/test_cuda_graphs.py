@@ -196,7 +196,7 @@ def outputs_and_gradients(model: nn.Module, x: torch.Tensor, lengths: torch.Tens
 def test_a_lowered_model_is_as_near_to_float64_as_packing(
     kind: Callable[..., nn.RNNBase], hidden: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Outputs and gradients are within 3e-5 of the largest value; cuDNN's persistent kernels are not more exact."""
+    """Errors are at most 3e-5 of the largest value: cuDNN's persistent kernels are not more exact."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
     model = Tagger(kind, hidden)

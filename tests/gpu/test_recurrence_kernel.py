@@ -1,4 +1,7 @@
-"""The kernel of recurrent layers on a real GPU, against the same contract on the CPU. Without one, each is skipped."""
+"""The kernel of recurrent layers on a real GPU, against the same contract on the CPU.
+
+Without a GPU, each test is skipped as not run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f
 
 SIZES = (1, 6, 33, 64, 100, 130, WIDEST)
 SHAPES = ((1, 12, 1), (3, 12, 2), (40, 7, 1), (80, 7, 1), (150, 5, 2))
-"""Rows, timesteps and directions: clusters of 1, 2, 4 and 8 rows, on GPUs of a hundred multiprocessors."""
+"""Rows, timesteps and directions: clusters of 1, 2, 4 and 8 rows, on a GPU of 132 multiprocessors."""
 
 
 def drawn(cell: str, hidden: int, batch: int, time: int, directions: int) -> LayerCall:

@@ -1,4 +1,7 @@
-"""All models of the zoo on a real GPU, against the lowered program on the CPU. Without one, each is skipped."""
+"""All models of the zoo on a real GPU, against the lowered program on the CPU.
+
+Without a GPU, each test is skipped as not run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A double of the package cuda-bindings: it compiles sources of C++ whose macros it knows, and records launches."""
+"""A double of the package cuda-bindings: it compiles nothing, can refuse, and records launches."""
 
 from __future__ import annotations
 

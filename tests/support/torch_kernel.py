@@ -1,4 +1,4 @@
-"""A double of the GPU's kernel of recurrent layers: the same contract, by torch's operators, on any device."""
+"""A double of the GPU's kernel of recurrent layers: the same contract, by torch's operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.backends.cuda.kernels.interface import LayerCall
 
 @dataclass
 class TorchKernel:
-    """Computes layers of up to so many hidden units, each row to its own end; results hold garbage elsewhere."""
+    """Layers of up to so many hidden units, each row to its own end."""
 
     widest: int = 1 << 30
     cells: list[str] = field(default_factory=list)

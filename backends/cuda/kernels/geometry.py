@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WIDEST = 256
-"""Most hidden units: the recurrent weights of 32 units fill the registers of a block, and 8 blocks are a cluster."""
+"""Most hidden units: the weights of 32 units fill the registers of a block, and 8 are a cluster."""
 SLICES = 16
 """Lanes of a unit, as in `recurrence.cu`."""
 

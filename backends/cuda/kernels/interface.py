@@ -13,9 +13,9 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 @dataclass(frozen=True)
 class LayerCall:
-    """Operands of one layer, contiguous and float32, for B rows of T timesteps, D directions and H hidden units.
+    """Operands of one layer, for B rows of T timesteps, D directions and H hidden units.
 
-    Rows with no timestep leave `h_n` and `c_n` as they are, and padding leaves `y` as it is.
+    All but the lengths are float32, and all are contiguous. Rows with no timestep leave `h_n` and `c_n` as they are, and padding leaves `y` as it is.
     """
 
     cell: str

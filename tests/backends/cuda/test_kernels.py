@@ -21,7 +21,7 @@ from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 HERE = torch.device("cpu", 0)
 """A device in place of the first GPU."""
 REGISTERS = 1 << 16
-"""Of 32 bits, in a multiprocessor."""
+"""Registers of 32 bits in a multiprocessor."""
 
 
 @given(st.integers(1, WIDEST), st.integers(1, 2000), st.integers(1, 2), st.integers(1, 200))
