@@ -30,7 +30,8 @@ def run_layers(
 ) -> tuple[Tensor, list[Tensor]]:
     """Compute a recurrent operator without a projection: y[B, T, D * H], final states [L * D, B, H].
 
-    `masked.py` says what the operators compute. Products of inputs, and all weights, have `precision`; sums and states are float32.
+    `masked.py` says what the operators compute. Products of inputs, and all weights, have `precision`; sums and states
+    are float32.
     """
     size = len(weights) // layers
     finals: list[Sequence[Tensor]] = []

@@ -15,7 +15,8 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 class LayerCall:
     """Operands of one layer, for B rows of T timesteps, D directions and H hidden units.
 
-    All but the lengths are float32, and all are contiguous. Rows with no timestep leave `h_n` and `c_n` as they are, and padding leaves `y` as it is.
+    All but the lengths are float32, and all are contiguous. Rows with no timestep leave `h_n` and `c_n` as they are,
+    and padding leaves `y` as it is.
     """
 
     cell: str
