@@ -120,7 +120,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "cuda.engine",
         "Cuda",
         files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
-        packages=("cuda.bindings",),
+        packages=("cuda",),
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3},
         quick=True,
         toolchain=(),
