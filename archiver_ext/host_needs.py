@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ..backends.registry import ENGINES
+
 PYTHON = "3.9"
 """The oldest Python on which the serving half runs: that of TorchServe's image."""
 
@@ -30,16 +32,18 @@ def software(requires: Sequence[Mapping[str, str]], host: Mapping[str, str]) -> 
     return ", ".join([f"Python {PYTHON} or later", *needs])
 
 
-def machine(host: Mapping[str, str]) -> str:
-    """Describe the machine and its system libraries, for the manifest's `host`.
+def machine(host: Mapping[str, str], backend: str) -> str:
+    """Describe the machine, its device and its system libraries, for the manifest's `host` and engine.
 
-    >>> machine({"GLIBC": "2.16", "isa": "x86-64-v3", "machine": "x86_64", "system": "linux"})
+    >>> machine({"GLIBC": "2.16", "isa": "x86-64-v3", "machine": "x86_64", "system": "linux"}, "native")
     'linux on x86_64 (x86-64-v3 or later), glibc 2.16 or later'
-    >>> machine({})
-    'any machine'
+    >>> machine({}, "eager"), machine({}, "cuda")
+    ('any machine', 'any machine with an NVIDIA GPU')
     """
+    device = ENGINES[backend].device if backend in ENGINES else None
+    beside = f" with {device}" if device else ""
     if not host:
-        return "any machine"
+        return f"any machine{beside}"
     kind = f"{host.get('system', 'any system')} on {host.get('machine', 'any processor')}"
-    kind += f" ({host['isa']} or later)" if "isa" in host else ""
+    kind += (f" ({host['isa']} or later)" if "isa" in host else "") + beside
     return ", ".join([kind, *(text.format(host[name]) for name, text in _LIBRARIES.items() if name in host)])

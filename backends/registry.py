@@ -46,6 +46,8 @@ class EngineSpec:
     """Files below this folder that an archive carries for the engine, beside `BASE`; glob patterns."""
     packages: tuple[str, ...] = ()
     """Third-party packages that the engine's files import inside functions."""
+    device: Optional[str] = None
+    """Device that a host needs beside its processor, for people."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
     quick: bool = False
@@ -121,6 +123,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Cuda",
         files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
         packages=("cuda",),
+        device="an NVIDIA GPU",
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3},
         quick=True,
         toolchain=(),
@@ -130,18 +133,21 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Vollo",
         files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", *CPU_FILES),
         packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
+        device="a Vollo accelerator",
     ),
     "neuronx": EngineSpec(
         "aws_neuron.neuronx",
         "NeuronX",
         files=(*_NEURON_FILES, "aws_neuron/neuronx.py"),
         packages=("torch_neuronx",),
+        device="an AWS Inferentia2 or Trainium device",
     ),
     "neuron": EngineSpec(
         "aws_neuron.neuron",
         "Neuron",
         files=(*_NEURON_FILES, "aws_neuron/neuron.py"),
         packages=("torch_neuron",),
+        device="an AWS Inferentia device",
     ),
     "eager": EngineSpec(
         "eager",

@@ -208,7 +208,7 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
         f"engine      {manifest['backend']}",
         f"precision   {manifest['precision']}, within {_allowed(manifest['tolerance'])} of the model in eager mode",
         f"host needs  {software(manifest['requires'], manifest['host'])}",
-        f"host is     {machine(manifest['host'])}",
+        f"host is     {machine(manifest['host'], manifest['backend'])}",
         *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
         *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
         f"padding     {manifest['padding']}: {manifest['padding_reason']}",
