@@ -106,7 +106,8 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
             f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
             f"{until} measures them {how}"
         )
-    yield f"runs on {software(_requires(outcome), outcome.manifest.host)}; {machine(outcome.manifest.host, selected.backend)}"
+    host = outcome.manifest.host
+    yield f"runs on {software(_requires(outcome), host)}; {machine(host, selected.backend)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
