@@ -11,6 +11,7 @@ from prose_rules import PRIVATE_WORDS, class_homonyms, docstrings, long_first_li
 ROOT = Path(__file__).parents[1]
 EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "mutants", "soak", "tests")
 """The package's rooms, and the folders beside them."""
+CODE = (".py", ".cpp", ".cu", ".h")
 
 
 def test_docstrings_begin_with_an_imperative_or_a_noun_phrase() -> None:
@@ -33,7 +34,7 @@ def test_a_class_name_is_defined_in_one_file() -> None:
 
 def test_texts_use_standard_words() -> None:
     """Neither the code nor the pages use a word that readers would have to learn here."""
-    code = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h")]
+    code = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in CODE]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 
     assert private_words(ROOT, [*code, *(page for page in pages if page.name != "CHANGELOG.md")]) == []

@@ -21,7 +21,7 @@ from torch.nn import functional
 from .packed_layout import PackedLayout, TimeSegment, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 from .persistent_kernels import CellKind, has_persistent_kernel
-from .segment_costs import call_overhead, max_segment
+from .segment_costs import call_overhead, gpu_call_overhead, max_segment
 
 # Opens or closes a gate completely: far beyond any sum of weights, yet finite in half precision.
 _SATURATED = 1e4
@@ -48,7 +48,7 @@ def lstm(*args: Any) -> tuple[Tensor, ...]:
     if not _is_supported(_LSTM, args):
         return _LSTM.call(*args)
     data, batch_sizes, states, weights, *rest = args
-    if not torch.is_autocast_enabled("cpu"):
+    if data.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return _stack(_LSTM, data, batch_sizes, states, weights, *rest)
     with torch.autocast("cpu", enabled=False):
         # The fused layer has no gradients in some dtypes of autocast, and is fast enough in float32.
@@ -110,6 +110,8 @@ def _torch_is_slow(
     if data.device.type == "cpu":
         return not use_torch_kernel(layout.uniform)
     if data.device.type != "cuda" or not torch.cudnn_is_acceptable(data) or torch.is_autocast_enabled("cuda"):
+        return False
+    if data.dtype == torch.float64:
         return False
     return has_persistent_kernel(
         cell.kind, weights[1].shape[1], gradients=torch.is_grad_enabled(), projected=_is_projected(states)
@@ -181,10 +183,12 @@ def _forward(
 
 def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegment]:
     w_ih, w_hh, *_ = weights
-    whole = layout.rows * layout.longest
+    whole, size = layout.rows * layout.longest, w_ih.numel() + w_hh.numel()
+    if w_hh.is_cuda:
+        return list(time_segments(layout.active, gpu_call_overhead(size, layout.count), whole))
     # Without gradients nothing is saved for the backward pass.
-    limit = max_segment(len(w_hh), w_hh.device.type, whole) if torch.is_grad_enabled() else whole
-    return list(time_segments(layout.active, call_overhead(w_ih.numel() + w_hh.numel(), w_hh.device.type), limit))
+    limit = max_segment(len(w_hh)) if torch.is_grad_enabled() else whole
+    return list(time_segments(layout.active, call_overhead(size), limit))
 
 
 def _joined(outputs: Sequence[Tensor]) -> Tensor:
@@ -223,8 +227,10 @@ def _call(
     """Call the padded layer of torch on x[T, B, F]: y[T*B, H], the states [B, H] after step T."""
     given = [state[None].contiguous() for state in states]
     weights = _in_one_block(weights) if x.is_cuda else weights
+    saves = torch.is_grad_enabled() or not x.is_cuda  # cuDNN needs to know; the fused layer of a CPU has the same speed
     with _quiet_about_projections() if _is_projected(states) else contextlib.nullcontext():
-        y, *after = cell.call(x, given if cell.has_cell_state else given[0], weights, bias, 1, 0.0, True, False, False)
+        state = given if cell.has_cell_state else given[0]
+        y, *after = cell.call(x, state, weights, bias, 1, 0.0, saves, False, False)
     return y.flatten(0, 1), [state[0] for state in after]
 
 
@@ -258,10 +264,14 @@ def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Weights of a layer in one block of memory, as cuDNN reads them: torch copies others there, at more cost."""
-    first, size = weights[0], sum(weight.numel() for weight in weights)
-    if first.untyped_storage().nbytes() == size * first.element_size():
+    """Weights of a layer in one block of memory, as cuDNN reads them: torch copies others there, at more cost.
+
+    The block has room for both biases, also in a layer without them.
+    """
+    first, sizes = weights[0], [weight.numel() for weight in weights]
+    room = 2 * len(weights[1]) if len(weights) == 2 else 0
+    if first.untyped_storage().nbytes() == (sum(sizes) + room) * first.element_size():
         return weights
-    block = torch.cat([weight.reshape(-1) for weight in weights])
-    pieces = block.split([weight.numel() for weight in weights])
-    return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=True)]
+    flat = [*(weight.reshape(-1) for weight in weights), *([first.new_zeros(room)] if room else [])]
+    pieces = torch.cat(flat).split([*sizes, *([room] if room else [])])
+    return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=False)]

@@ -5,6 +5,7 @@ An archive is packaged without a GPU: graphs exist in memory only, and are captu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +36,15 @@ from ..versions import lowest_torch_requirement
 from .derived_weights import DerivedWeights
 from .device import Device, OutOfMemory
 from .graph_program import GraphProgram, Module, WarmProgram, bytes_together
-from .kernels.interface import RecurrenceKernel
+from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+_LOG = logging.getLogger(__name__)
 
 _FACTS = "cuda.json"
 _PACKAGED_DEVICE = "torch.device('cpu')"
@@ -153,6 +156,22 @@ def load_on_device(
     Raises:
         LoadError: as `Cuda.load_together`.
     """
+    if device.kernel is not None:
+        try:
+            return _load(device, programs, weights, rehearsals, device.kernel)
+        except KernelError as error:
+            reason = str(error)  # the error itself would keep the memory of this attempt
+        _LOG.warning("recurrences run in cuDNN, because the kernel of neuron_lstm failed: %s", reason)
+    return _load(device, programs, weights, rehearsals, None)
+
+
+def _load(
+    device: Device,
+    programs: Mapping[Key, Path],
+    weights: Weights,
+    rehearsals: Sequence[Rehearsal[Key]],
+    kernel: RecurrenceKernel | None,
+) -> Mapping[Key, LoadedProgram]:
     wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one, weights).items()}
     try:
         with device.current():
@@ -164,7 +183,7 @@ def load_on_device(
         key: GraphProgram(
             device,
             read_signature(directory),
-            _module(directory, uploaded, derived, device.flatten, device.kernel, device.torch_device),
+            _module(directory, uploaded, derived, device.flatten, kernel, device.torch_device),
             turn,
         )
         for key, directory in programs.items()

@@ -26,8 +26,8 @@ _WARM_UPS = 3
 """Runs before a capture. In the first ones libraries choose kernels and allocate work space."""
 _BFLOAT16_CUDNN = 91300
 """First release of cuDNN, 9.13, by which torch computes recurrences of bfloat16."""
-_NO_MEMORY = ("out of memory", "_STATUS_ALLOC_FAILED")
-"""Words of errors that are no OutOfMemoryError: of the driver, of cuBLAS and of cuDNN."""
+_NO_MEMORY = ("out of memory", "_OUT_OF_MEMORY", "_STATUS_ALLOC_FAILED")
+"""Words of errors that are no OutOfMemoryError: of the driver, of NVRTC, of cuBLAS and of cuDNN."""
 
 
 def gpu_missing() -> str | None:
@@ -75,7 +75,7 @@ def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
         missing = kernel_missing(device)
     if missing is None:
         return NvrtcKernel(device.index)
-    _LOG.warning("recurrences run in cuDNN, which takes several times as long as this project's kernel: %s", missing)
+    _LOG.info("recurrences run in cuDNN, not in the kernel of neuron_lstm: %s", missing)
     return None
 
 

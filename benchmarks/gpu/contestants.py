@@ -37,6 +37,11 @@ class LaunchedDevice(TorchDevice):
 
     launch: Callable[[], None]
 
+    def __init__(self, index: int, *, own_kernel: bool = True) -> None:
+        """Without `own_kernel`, cuDNN computes all recurrences."""
+        super().__init__(index, own_kernel=own_kernel)
+        self.wants_kernel = own_kernel
+
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record a function."""
         self.launch = super().capture(body)
@@ -48,7 +53,13 @@ class NotRun(RuntimeError):
 
 
 def engine(case: Case, device: Device, folder: Path, precision: Precision = "float32") -> Contestant:
-    """Return the engine `cuda`, with its graph captured."""
+    """Return the engine `cuda`, with its graph captured.
+
+    Raises:
+        NotRun: the device has no kernel of this project, although it was asked for one.
+    """
+    if isinstance(device, LaunchedDevice) and device.wants_kernel and device.kernel is None:
+        raise NotRun("the kernel of recurrences cannot run on this GPU")
     inputs, program = case.inputs(), exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]

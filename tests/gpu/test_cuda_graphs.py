@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torchserve_neuron_lstm import lower
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import too_old
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
 from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, Rehearsal
 from torchserve_neuron_lstm.backends.signature import weights_of
@@ -45,6 +46,7 @@ def loaded(
     Cuda().compile(program, None, folder, CompileSettings(precision))
     rehearsals = [] if extra else [rehearsal(bucket) for bucket in BUCKETS]
     device = TorchDevice(0, own_kernel=own_kernel)
+    assert (device.kernel is not None) == (own_kernel and too_old(torch.device("cuda", 0)) is None)
     run = load_on_device(device, {"sequence": folder}, weights_of(program), rehearsals)
     found = run["sequence"]
     assert isinstance(found, GraphProgram)
@@ -169,9 +171,9 @@ def test_a_chain_of_chunks_carries_its_state_on_the_gpu(tmp_path: Path) -> None:
 class Tagger(nn.Module):
     """A packed model, as users train it."""
 
-    def __init__(self, kind: Callable[..., nn.RNNBase], hidden: int) -> None:
+    def __init__(self, kind: Callable[..., nn.RNNBase], hidden: int, bias: bool) -> None:
         super().__init__()
-        self.core = kind(5, hidden, 2, batch_first=True, bidirectional=True)
+        self.core = kind(5, hidden, 2, bias=bias, batch_first=True, bidirectional=True)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -191,15 +193,16 @@ def outputs_and_gradients(model: nn.Module, x: torch.Tensor, lengths: torch.Tens
     return [tensor.detach().cpu().double() for tensor in (*outputs, *gradients)]
 
 
-@pytest.mark.parametrize("hidden", [6, 160], ids=["persistent in cuDNN", "not persistent"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("hidden", [6, 300], ids=["persistent in cuDNN", "not persistent"])
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_lowered_model_is_as_near_to_float64_as_packing(
-    kind: Callable[..., nn.RNNBase], hidden: int, monkeypatch: pytest.MonkeyPatch
+    kind: Callable[..., nn.RNNBase], hidden: int, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Errors are at most 3e-5 of the largest value: cuDNN's persistent kernels are not more exact."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     torch.manual_seed(0)
-    model = Tagger(kind, hidden)
+    model = Tagger(kind, hidden, bias)
     x, lengths = ragged_batch(0.0)
     exact = outputs_and_gradients(deepcopy(model).double(), x.double(), lengths)
     model = model.to("cuda")

@@ -12,17 +12,19 @@ import pytest
 import torch
 from torch_kernel import TorchKernel
 
-from torchserve_neuron_lstm.backends.cuda.kernels.geometry import WIDEST
+from torchserve_neuron_lstm.backends.cuda.kernels.geometry import WIDEST, Geometry
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import GATES, LayerCall
-from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import NvrtcKernel, kernel_missing
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import NvrtcKernel, kernel_missing, too_old
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
-_MISSING = gpu_missing() or kernel_missing(torch.device("cuda", 0))
+_GPU = torch.device("cuda", 0)
+_MISSING = gpu_missing() or too_old(_GPU)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f"not run: {_MISSING}")]
 
-SIZES = (1, 6, 33, 64, 100, 130, WIDEST)
+SIZES = (1, 6, 16, 20, 32, 33, 64, 100, 130, WIDEST)
+"""Hidden units: clusters of 1, 2, 4 and 8 blocks, also with blocks and warps that have no unit."""
 SHAPES = ((1, 12, 1), (3, 12, 2), (40, 7, 1), (80, 7, 1), (150, 5, 2))
-"""Rows, timesteps and directions: clusters of 1, 2, 4 and 8 rows, on a GPU of 132 multiprocessors."""
+"""Rows, timesteps and directions."""
 
 
 def drawn(cell: str, hidden: int, batch: int, time: int, directions: int) -> LayerCall:
@@ -74,6 +76,25 @@ def test_equals_the_contract_on_the_cpu(cell: str, shape: tuple[int, int, int]) 
             TorchKernel().enqueue(here)
             for ours, theirs in zip(results(there), results(here), strict=True):
                 assert torch.allclose(ours, theirs, atol=3e-6, rtol=3e-6), (hidden, (ours - theirs).abs().max())
+
+
+def test_the_kernel_runs_on_this_gpu() -> None:
+    """Without this test a kernel that fails would leave all others to cuDNN."""
+    assert kernel_missing(_GPU) is None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize(("hidden", "units", "cluster"), [(7, 8, 1), (16, 8, 2), (20, 8, 4), (31, 8, 4), (70, 10, 8)])
+@torch.no_grad()
+def test_every_geometry_is_right(hidden: int, units: int, cluster: int, rows: int) -> None:
+    """For all numbers of rows of all clusters, over many timesteps: no warp waits for ever."""
+    call = drawn("lstm", hidden, 37, 100, 2)
+    there, here = copied(call, "cuda"), copied(call, "cpu")
+    NvrtcKernel(0, lambda *_: Geometry(units, cluster, rows)).enqueue(there)
+    TorchKernel().enqueue(here)
+
+    for ours, theirs in zip(results(there), results(here), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 @torch.no_grad()

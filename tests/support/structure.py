@@ -69,7 +69,7 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
     return sorted(found)
 
 
-def long_files(root: Path, suffixes: Iterable[str] = (".py", ".cpp", ".h")) -> list[str]:
+def long_files(root: Path, suffixes: Iterable[str] = (".py", ".cpp", ".cu", ".h")) -> list[str]:
     """The source files of the package with more than `LONGEST_FILE` lines, as "file: lines"."""
     rooms = sorted({path.relative_to(root).parts[0] for path in source_files(root)})
     sizes = {

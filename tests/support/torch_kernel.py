@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torchserve_neuron_lstm.backends.cuda.kernels.interface import LayerCall
+from torchserve_neuron_lstm.backends.cuda.kernels.interface import KernelError, LayerCall
 
 
 @dataclass
@@ -17,12 +17,19 @@ class TorchKernel:
     widest: int = 1 << 30
     cells: list[str] = field(default_factory=list)
     """Cells of the calls, in their order."""
+    weights: set[int] = field(default_factory=set)
+    """Addresses of the recurrent weights of the calls."""
+    broken: bool = False
+    """Whether CUDA refuses all launches."""
 
     def computes(self, hidden: int) -> bool:
         return hidden <= self.widest
 
     def enqueue(self, call: LayerCall) -> None:
+        if self.broken:
+            raise KernelError("CUDA_ERROR_INVALID_CLUSTER_SIZE")
         self.cells.append(call.cell)
+        self.weights.add(call.w_hh.data_ptr())
         operands = (call.gates, call.w_hh, call.b_hn, call.lengths, call.h_0, call.c_0, call.y, call.h_n, call.c_n)
         for tensor in operands:
             assert tensor is None or tensor.is_contiguous()

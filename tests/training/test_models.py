@@ -26,7 +26,7 @@ SORTED_BEFORE = (PackedSorted, FinalStateOnly)
 @pytest.fixture(autouse=True)
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small batches too, which would not be worth a cut."""
-    monkeypatch.setattr(recurrence, "call_overhead", lambda weights, device: 8)
+    monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 8)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ LENGTHS = ([9, 9, 6, 5, 5, 1], [4, 4, 4], [7], [1, 1])
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small batches too, which would not be worth a cut."""
     if request.param == "many segments":
-        monkeypatch.setattr(recurrence, "call_overhead", lambda weights, device: 3)
-        monkeypatch.setattr(recurrence, "max_segment", lambda gates, device, whole: 13)
+        monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 3)
+        monkeypatch.setattr(recurrence, "max_segment", lambda gates: 13)
 
 
 def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 WIDEST = 256
@@ -39,10 +40,16 @@ class Geometry:
         return self.units * SLICES
 
 
-def geometry(hidden: int, batch: int, directions: int, multiprocessors: int) -> Geometry:
-    """Choose the fewest rows of a cluster with which all clusters of a batch run at once.
+ChooseGeometry = Callable[[int, int, int, int], Geometry]
+"""A function like `geometry`."""
 
-    A cluster that computes one row more takes longer for each step. Clusters beyond those that run at once wait.
+
+def geometry(hidden: int, batch: int, directions: int, multiprocessors: int) -> Geometry:
+    """Choose the fewest rows of a cluster with which all clusters of a batch run at once, or else 8.
+
+    A cluster that computes one row more takes longer for each step. Clusters beyond those that run at once wait. How
+    many run at once is counted by multiprocessors: those that make no whole cluster in their part of the GPU are not
+    known.
 
     >>> geometry(hidden=256, batch=32, directions=1, multiprocessors=132)
     Geometry(units=32, cluster=8, rows=2)

@@ -11,6 +11,10 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """Number of gates of each cell."""
 
 
+class KernelError(RuntimeError):
+    """CUDA refused to compile or to launch a kernel."""
+
+
 @dataclass(frozen=True)
 class LayerCall:
     """Operands of one layer, for B rows of T timesteps, D directions and H hidden units.
@@ -48,4 +52,8 @@ class RecurrenceKernel(Protocol):
         """Whether layers of so many hidden units can be computed."""
 
     def enqueue(self, call: LayerCall) -> None:
-        """Enqueue a layer on the current stream."""
+        """Enqueue a layer on the current stream.
+
+        Raises:
+            KernelError: CUDA refused it.
+        """

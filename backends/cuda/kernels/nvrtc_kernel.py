@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .geometry import WIDEST, Geometry, geometry
-from .interface import LayerCall
+from .geometry import WIDEST, ChooseGeometry, Geometry, geometry
+from .interface import KernelError, LayerCall
 
 _SOURCE = Path(__file__).with_name("recurrence.cu")
 _LEAST_CAPABILITY = (9, 0)
@@ -23,16 +23,13 @@ _LEAST_CAPABILITY = (9, 0)
 _TYPES = (*[ctypes.c_void_p] * 9, ctypes.c_int, ctypes.c_int)
 
 
-class KernelError(RuntimeError):
-    """CUDA refused to compile or to launch a kernel."""
-
-
 class NvrtcKernel:
     """A `RecurrenceKernel` on one GPU."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, choose: ChooseGeometry = geometry) -> None:
         """`index` is that of a GPU for which `kernel_missing` returns None."""
         properties = torch.cuda.get_device_properties(index)
+        self._choose = choose
         self._index, self._multiprocessors = index, properties.multi_processor_count
         self._architecture = f"sm_{properties.major}{properties.minor}"
 
@@ -48,7 +45,7 @@ class NvrtcKernel:
         """
         batch, time, directions, _ = call.gates.shape
         hidden = call.w_hh.shape[2]
-        sizes = geometry(hidden, batch, directions, self._multiprocessors)
+        sizes = self._choose(hidden, batch, directions, self._multiprocessors)
         function = _function(self._index, self._architecture, call.cell, hidden, sizes)
         tensors = (
             call.gates, call.w_hh, call.b_hn, call.lengths, call.h_0, call.c_0, call.y, call.h_n, call.c_n
@@ -61,9 +58,8 @@ class NvrtcKernel:
 
 def kernel_missing(device: torch.device) -> str | None:
     """Return why the current GPU cannot run the kernel; None if it can, as a trial has shown."""
-    major, minor = torch.cuda.get_device_capability(device.index)
-    if (major, minor) < _LEAST_CAPABILITY:
-        return f"the GPU has compute capability {major}.{minor}, and 9.0 is the least"
+    if (reason := too_old(device)) is not None:
+        return reason
     try:
         NvrtcKernel(device.index).enqueue(_trial(device))
         torch.cuda.current_stream().synchronize()
@@ -76,13 +72,23 @@ def kernel_missing(device: torch.device) -> str | None:
     return None
 
 
+def too_old(device: torch.device) -> str | None:
+    """Return why a GPU has no clusters of blocks; None if it has."""
+    major, minor = torch.cuda.get_device_capability(device.index)
+    if (major, minor) < _LEAST_CAPABILITY:
+        return f"the GPU has compute capability {major}.{minor}, and 9.0 is the least"
+    return None
+
+
 def _trial(device: torch.device) -> LayerCall:
-    """A layer of one row in the largest cluster."""
-    hidden = 64
-    state, gates = torch.zeros(1, 1, hidden, device=device), torch.zeros(1, 1, 1, hidden, device=device)
-    w_hh = torch.zeros(1, hidden, hidden, device=device)
-    y, h_n = torch.zeros(1, 1, hidden, device=device), torch.zeros(1, 1, hidden, device=device)
-    return LayerCall("rnn_relu", gates, w_hh, None, None, state, None, y, h_n, None)
+    """One row of the widest LSTM, which takes the largest cluster of the largest blocks."""
+
+    def zeros(*sizes: int) -> Tensor:
+        return torch.zeros(sizes, device=device)
+
+    gates, w_hh = zeros(1, 1, 1, 4 * WIDEST), zeros(1, 4 * WIDEST, WIDEST)
+    h_0, c_0, y, h_n, c_n = (zeros(1, 1, WIDEST) for _ in range(5))
+    return LayerCall("lstm", gates, w_hh, None, None, h_0, c_0, y, h_n, c_n)
 
 
 def _driver() -> Any:

@@ -20,6 +20,7 @@ constexpr int PARTS = ROWS / ROWS_AT_ONCE;
 constexpr int ROW_VALUES = GATES == 1 ? 1 : 4;  // a power of two, for the sums over lanes
 constexpr int VALUES = ROWS_AT_ONCE * ROW_VALUES;
 constexpr int THREADS = UNITS * SLICES;
+[[maybe_unused]] constexpr int USED_BLOCKS = (HIDDEN + UNITS - 1) / UNITS;  // of a cluster; others have no unit
 constexpr unsigned WARP = 0xffffffffu;
 
 __device__ __forceinline__ unsigned shared_address(const void *own) {
@@ -169,6 +170,8 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    // Nobody waits for a warp without units, so it could fall behind by more than one use of a barrier. It leaves.
+    if (blockIdx.x * UNITS + threadIdx.x / 32 * 2 >= HIDDEN) return;
 #else
     __syncthreads();
 #endif
@@ -176,8 +179,9 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
     for (int step = 0; step < longest; step++) {
         const int now = step & 1;
 #if CLUSTER > 1
-        // A block can send its values of the next step only after it has all of this one. So no value arrives in
-        // memory that is still read, and none of the next use of a barrier before the end of this one.
+        // Each warp sends values of its own, so each can send those of the next step only after all have sent those of
+        // this one. So no value arrives in memory that is still read, and none of the next use of a barrier before the
+        // end of this one.
         if (step) {
             wait_for_bytes(&barriers[now], ((step - 1) >> 1) & 1);
             if (threadIdx.x == 0) expect(&barriers[now], BYTES);
@@ -227,7 +231,7 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
 #if CLUSTER > 1
             if (is_unit && step + 1 < longest)
 #pragma unroll
-                for (int rank = row_lane; rank < CLUSTER; rank += ROW_LANES)
+                for (int rank = row_lane; rank < USED_BLOCKS; rank += ROW_LANES)
                     send(rank, own, &barriers[1 - now], hidden[part]);
 #else
             if (is_unit && row_lane == 0) *own = hidden[part];

@@ -13,6 +13,7 @@ import torch
 import torch.backends.cudnn.rnn
 
 from torchserve_neuron_lstm.backends.cuda.device import OutOfMemory
+from torchserve_neuron_lstm.backends.cuda.kernels.interface import KernelError
 from torchserve_neuron_lstm.backends.cuda.torch_device import _memory_errors, _without_collections, _without_tf32
 
 BACKENDS: Any = torch.backends
@@ -63,6 +64,7 @@ def broken_capture() -> Iterator[None]:
         RuntimeError("CUDA error: out of memory\nmore"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        KernelError("CUDA_ERROR_OUT_OF_MEMORY: the kernel of recurrences cannot be compiled or launched on this GPU"),
     ],
     ids=lambda error: str(error)[:20],
 )
