@@ -1,7 +1,7 @@
 """Earlier comparison of engines for the same programs, in the cache of compiled programs.
 
 Weights do not change how fast an engine is. So after a change of the weights or of the YAML, engines that clearly lost
-the earlier comparison are not tried again. A comparison that other work disturbed is not kept.
+the earlier comparison are not tried again. Where other work disturbed it, they must have lost by more.
 """
 
 from __future__ import annotations
@@ -23,8 +23,19 @@ from .omitted_engine import OmittedEngine, lost_before
 
 CLEARLY = 1.2
 """Ratio of an engine's time to the fastest one's from which it is not tried again."""
+CLEARLY_THOUGH_DISTURBED = 1.5
+"""The same where other work disturbed the comparison: the shortest times of alternating calls are not wrong by half."""
 
-_FILE = "milliseconds.json"
+_FILE = "comparison.json"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Engines that were measured in alternating rounds."""
+
+    milliseconds: Mapping[str, float]
+    """Time for one batch of each size, by engine."""
+    undisturbed: bool
 
 
 @dataclass(frozen=True)
@@ -37,20 +48,20 @@ class ComparisonCache:
     work: Path
     """A directory of this packaging for the files of entries."""
 
-    def read(self) -> dict[str, float]:
-        """Return the milliseconds for one batch of each size, by engine; empty if there are none."""
+    def read(self) -> Comparison | None:
+        """Return the comparison; None if there is none."""
         target = self.work / "compared"
         target.mkdir(parents=True)
         if not entries.fetch(self.folder, self.key, target):
-            return {}
-        found: dict[str, float] = json.loads((target / _FILE).read_text(encoding="utf-8"))
-        return found
+            return None
+        return Comparison(**json.loads((target / _FILE).read_text(encoding="utf-8")))
 
-    def write(self, milliseconds: Mapping[str, float]) -> None:
+    def write(self, comparison: Comparison) -> None:
         """Keep a comparison."""
         source = self.work / "comparison"
         source.mkdir(parents=True)
-        (source / _FILE).write_text(json.dumps(dict(milliseconds)), encoding="utf-8")
+        facts = {"milliseconds": dict(comparison.milliseconds), "undisturbed": comparison.undisturbed}
+        (source / _FILE).write_text(json.dumps(facts), encoding="utf-8")
         entries.keep(self.folder, self.key, source)
 
 
@@ -77,18 +88,24 @@ def comparison_key(build: BuildInput, program: LoweredModel, engines: Sequence[B
         "arguments": config.compiler_args,
         "threads": build.threads,
         "streams": config.streaming is not None,
+        "file": _FILE,
     }
     return digest(facts)
 
 
-def clearly_slower(milliseconds: Mapping[str, float], names: Sequence[str]) -> tuple[OmittedEngine, ...]:
+def clearly_slower(comparison: Comparison, names: Sequence[str]) -> tuple[OmittedEngine, ...]:
     """Return those of the engines `names` that clearly lost; none if the fastest is not among them.
 
-    >>> [one.backend for one in clearly_slower({"a": 40.0, "b": 44.0, "c": 90.0}, ["a", "b", "c"])]
-    ['c']
-    >>> clearly_slower({"a": 40.0, "c": 90.0}, ["c"])
+    >>> times = {"a": 40.0, "b": 44.0, "c": 50.0, "d": 90.0}
+    >>> [one.backend for one in clearly_slower(Comparison(times, undisturbed=True), ["a", "b", "c", "d"])]
+    ['c', 'd']
+    >>> [one.backend for one in clearly_slower(Comparison(times, undisturbed=False), ["a", "b", "c", "d"])]
+    ['d']
+    >>> clearly_slower(Comparison(times, undisturbed=True), ["d"])
     ()
     """
+    milliseconds = comparison.milliseconds
+    ratio = CLEARLY if comparison.undisturbed else CLEARLY_THOUGH_DISTURBED
     fastest = min(milliseconds, key=milliseconds.__getitem__, default=None)
     if fastest is None or fastest not in names:
         return ()
@@ -96,5 +113,5 @@ def clearly_slower(milliseconds: Mapping[str, float], names: Sequence[str]) -> t
     return tuple(
         lost_before(name, milliseconds[name], fastest, best)
         for name in names
-        if milliseconds.get(name, 0.0) > CLEARLY * best
+        if milliseconds.get(name, 0.0) > ratio * best
     )

@@ -19,7 +19,7 @@ from ..errors import PackagingError
 from ..progress import show_progress
 from . import engine_tree, evaluate
 from .candidate_compiler import CandidateCompiler, Compiled
-from .earlier_comparison import ComparisonCache, clearly_slower
+from .earlier_comparison import Comparison, ComparisonCache, clearly_slower
 from .evaluate import EngineTimes, EvaluatedEngine, LoadedEngine, ToleranceExceeded
 from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
@@ -97,21 +97,21 @@ class Trials:
         compared = _compared(outcome)
         if compared is None:
             return TrialResults(tuple(one.result for one in outcome.evaluated), rejected, omitted)
-        if self.cache is not None and not slower and compared.undisturbed:
+        if self.cache is not None and not slower:
             self._keep(self.cache, compared, outcome.omitted)
         measured = tuple(evaluate.with_total(one.result, compared.totals) for one in outcome.evaluated)
         return TrialResults(measured, rejected, omitted)
 
     def _slower_before(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
         """The candidates that clearly lost an earlier comparison."""
-        earlier = {} if self.cache is None else self.cache.read()
-        return clearly_slower(earlier, [one.backend for one in candidates])
+        earlier = None if self.cache is None else self.cache.read()
+        return () if earlier is None else clearly_slower(earlier, [one.backend for one in candidates])
 
     def _keep(self, cache: ComparisonCache, compared: EngineTimes, omitted: Sequence[OmittedEngine]) -> None:
         """Keep a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
         expected = {one.backend: one.expected_ms for one in omitted if one.expected_ms is not None}
         if len(compared.totals) + len(expected) > 1:
-            cache.write({**compared.totals, **expected})
+            cache.write(Comparison({**compared.totals, **expected}, compared.undisturbed))
 
     def _all(self, candidates: Sequence[Candidate]) -> _Outcome:
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]

@@ -232,12 +232,13 @@ def names(report: Report, part: str = "engines") -> list[str]:
     return [engine["backend"] for engine in report[part]]
 
 
+@pytest.mark.parametrize("calm", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_engine_that_clearly_lost_is_not_tried_again(
-    package: Callable[..., Any], project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    package: Callable[..., Any], project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: bool
 ) -> None:
     """Other weights and another length are the same programs; the report has the earlier figures."""
     auto_tries(monkeypatch, "eager", "onnxruntime")
-    remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
+    remember(monkeypatch, tmp_path / "cache", LOST, calm=calm)
 
     first = package("auto", batch=[1, 2], length=[2, 4])
     other_weights(project)
@@ -257,7 +258,7 @@ def test_an_engine_that_clearly_lost_is_not_tried_again(
 @pytest.mark.parametrize(
     ("milliseconds", "calm"),
     [
-        pytest.param(LOST, False, id="disturbed"),
+        pytest.param({"eager": 1.0, "onnxruntime": 1.4}, False, id="disturbed"),
         pytest.param({"eager": 1.0, "onnxruntime": 1.15}, True, id="close", marks=pytest.mark.long),
     ],
 )
@@ -268,7 +269,7 @@ def test_an_engine_that_did_not_clearly_lose_is_tried_again(
     milliseconds: Mapping[str, float],
     calm: bool,
 ) -> None:
-    """A disturbed comparison is not kept, and a close one leaves nobody out."""
+    """A close comparison leaves nobody out; where other work disturbed it, a ratio of 1.4 is close."""
     auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", milliseconds, calm=calm)
 
