@@ -24,13 +24,13 @@ from .omitted_engine import OmittedEngine, lost_before
 CLEARLY = 1.2
 """Ratio of an engine's time to the fastest one's from which it is not tried again."""
 CLEARLY_THOUGH_DISTURBED = 1.5
-"""The same where other work disturbed the comparison: the shortest times of alternating calls are not wrong by half."""
+"""The same where other work disturbed it: shortest times of alternating calls are not wrong by half."""
 
 _FILE = "comparison.json"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EarlierComparison:
     """Engines that were measured in alternating rounds."""
 
     milliseconds: Mapping[str, float]
@@ -48,15 +48,15 @@ class ComparisonCache:
     work: Path
     """A directory of this packaging for the files of entries."""
 
-    def read(self) -> Comparison | None:
+    def read(self) -> EarlierComparison | None:
         """Return the comparison; None if there is none."""
         target = self.work / "compared"
         target.mkdir(parents=True)
         if not entries.fetch(self.folder, self.key, target):
             return None
-        return Comparison(**json.loads((target / _FILE).read_text(encoding="utf-8")))
+        return EarlierComparison(**json.loads((target / _FILE).read_text(encoding="utf-8")))
 
-    def write(self, comparison: Comparison) -> None:
+    def write(self, comparison: EarlierComparison) -> None:
         """Keep a comparison."""
         source = self.work / "comparison"
         source.mkdir(parents=True)
@@ -93,15 +93,15 @@ def comparison_key(build: BuildInput, program: LoweredModel, engines: Sequence[B
     return digest(facts)
 
 
-def clearly_slower(comparison: Comparison, names: Sequence[str]) -> tuple[OmittedEngine, ...]:
+def clearly_slower(comparison: EarlierComparison, names: Sequence[str]) -> tuple[OmittedEngine, ...]:
     """Return those of the engines `names` that clearly lost; none if the fastest is not among them.
 
     >>> times = {"a": 40.0, "b": 44.0, "c": 50.0, "d": 90.0}
-    >>> [one.backend for one in clearly_slower(Comparison(times, undisturbed=True), ["a", "b", "c", "d"])]
+    >>> [one.backend for one in clearly_slower(EarlierComparison(times, undisturbed=True), ["a", "b", "c", "d"])]
     ['c', 'd']
-    >>> [one.backend for one in clearly_slower(Comparison(times, undisturbed=False), ["a", "b", "c", "d"])]
+    >>> [one.backend for one in clearly_slower(EarlierComparison(times, undisturbed=False), ["a", "b", "c", "d"])]
     ['d']
-    >>> clearly_slower(Comparison(times, undisturbed=True), ["d"])
+    >>> clearly_slower(EarlierComparison(times, undisturbed=True), ["d"])
     ()
     """
     milliseconds = comparison.milliseconds

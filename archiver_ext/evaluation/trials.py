@@ -19,7 +19,7 @@ from ..errors import PackagingError
 from ..progress import show_progress
 from . import engine_tree, evaluate
 from .candidate_compiler import CandidateCompiler, Compiled
-from .earlier_comparison import Comparison, ComparisonCache, clearly_slower
+from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slower
 from .evaluate import EngineTimes, EvaluatedEngine, LoadedEngine, ToleranceExceeded
 from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
@@ -111,7 +111,7 @@ class Trials:
         """Keep a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
         expected = {one.backend: one.expected_ms for one in omitted if one.expected_ms is not None}
         if len(compared.totals) + len(expected) > 1:
-            cache.write(Comparison({**compared.totals, **expected}, compared.undisturbed))
+            cache.write(EarlierComparison({**compared.totals, **expected}, compared.undisturbed))
 
     def _all(self, candidates: Sequence[Candidate]) -> _Outcome:
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
