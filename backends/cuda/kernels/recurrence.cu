@@ -171,7 +171,8 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     // Nobody waits for a warp without units, so it could fall behind by more than one use of a barrier. It leaves.
-    if (blockIdx.x * UNITS + threadIdx.x / 32 * 2 >= HIDDEN) return;
+    if constexpr (CLUSTER * UNITS >= HIDDEN + 2)
+        if (blockIdx.x * UNITS + threadIdx.x / 32 * 2 >= HIDDEN) return;
 #else
     __syncthreads();
 #endif
