@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -65,8 +66,8 @@ class PackedLayout:
         """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
         key = "counts", device
         if key not in self._kept:
-            active = torch.tensor(self.active)
-            together = torch.cat([active, active.cumsum(0) - active, self.lengths])
+            firsts = accumulate(self.active[:-1], initial=0)
+            together = torch.tensor([*self.active, *firsts, *self.lengths.tolist()])
             # From pinned memory one copy for all, before which the host does not wait for work on the GPU.
             whole = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
             self._kept[key] = whole.split([self.longest, self.longest, self.rows])
@@ -128,14 +129,13 @@ class PackedLayout:
         return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
 
 
-def batch_sizes_of(lengths: Tensor) -> Tensor:
-    """Return the number of active rows at each step, int64[T], for lengths int64[B] that descend from T.
+def batch_sizes_of(lengths: Sequence[int]) -> Tensor:
+    """Return the number of active rows at each step, int64[T], for lengths that descend from T.
 
-    >>> batch_sizes_of(torch.tensor([4, 3, 1]))
+    >>> batch_sizes_of([4, 3, 1])
     tensor([3, 2, 2, 1])
     """
-    known = lengths.tolist()
-    return torch.tensor(_count_above(known, known[0]))
+    return torch.tensor(_count_above(lengths, lengths[0]))
 
 
 def packed_layout(batch_sizes: Tensor) -> PackedLayout:

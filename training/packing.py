@@ -6,6 +6,8 @@ same arguments and results. Both consist of `gather` and `scatter`, each of whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -78,19 +80,20 @@ def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
 
     Batches that torch refuses, or packs as fast, are left to torch.
     """
-    if not _can_be_packed(padded, lengths, batch_first) or use_torch_kernel(bool(lengths[0] == lengths[-1])):
-        result: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
-        return result
-    batch_sizes = batch_sizes_of(lengths)
-    return _packed(padded, packed_layout(batch_sizes), batch_first), batch_sizes
+    if padded.dim() >= 2 and lengths.dim() == 1 and lengths.dtype == torch.int64 and lengths.device.type == "cpu":
+        known = lengths.tolist()  # a number read from a tensor takes longer than a whole list
+        if _can_be_packed(padded, known, batch_first) and not use_torch_kernel(known[0] == known[-1]):
+            batch_sizes = batch_sizes_of(known)
+            return _packed(padded, packed_layout(batch_sizes), batch_first), batch_sizes
+    result: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
+    return result
 
 
-def _can_be_packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> bool:
-    if padded.dim() < 2 or lengths.dim() != 1 or lengths.device.type != "cpu" or not len(lengths):
-        return False
+def _can_be_packed(padded: Tensor, lengths: Sequence[int], batch_first: bool) -> bool:
     rows, longest = padded.shape[:2] if batch_first else (padded.shape[1], padded.shape[0])
-    descending = bool((lengths[:-1] >= lengths[1:]).all())
-    return len(lengths) == rows and descending and int(lengths[-1]) >= 1 and int(lengths[0]) <= longest
+    if len(lengths) != rows or not rows or not 1 <= lengths[-1] <= lengths[0] <= longest:
+        return False
+    return all(one >= other for one, other in pairwise(lengths))
 
 
 def _packed(padded: Tensor, layout: PackedLayout, batch_first: bool) -> Tensor:

@@ -259,7 +259,8 @@ def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
     w_ih, *others = weights
     hidden, features = len(w_ih) // 4, w_ih.shape[1]
     columns = w_ih.new_zeros(4 * hidden, 4 - features % 4 if w_ih.is_cuda else 1)
-    columns[:hidden, 0], columns[hidden : 2 * hidden, 0] = -_SATURATED, _SATURATED
+    columns[:hidden, 0].fill_(-_SATURATED)
+    columns[hidden : 2 * hidden, 0].fill_(_SATURATED)
     return [torch.cat([w_ih, columns], 1), *others]
 
 

@@ -12,7 +12,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12).map(lambda rows:
 
 def steps(lengths: list[int]) -> PackedLayout:
     """The steps of rows with these lengths."""
-    return packed_layout(batch_sizes_of(torch.tensor(lengths)))
+    return packed_layout(batch_sizes_of(lengths))
 
 
 @given(LENGTHS)

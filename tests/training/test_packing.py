@@ -98,6 +98,15 @@ def test_what_torch_refuses_is_refused_by_torch(lengths: list[int]) -> None:
     assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+def test_lengths_of_another_dtype_are_refused_by_torch(dtype: torch.dtype) -> None:
+    """Lengths are int64."""
+    x, n = torch.zeros(2, 3, 1), torch.tensor([3, 2], dtype=dtype)
+
+    assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
+    assert "expected scalar type Long" in outcome(pack, x, n)
+
+
 def test_gradients_of_gradients() -> None:
     """Each operation is differentiable any number of times."""
     index = torch.tensor([3, 0, 1])
