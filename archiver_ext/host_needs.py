@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..backends.registry import ENGINES
-
 PYTHON = "3.9"
 """The oldest Python on which the serving half runs: that of TorchServe's image."""
 
@@ -40,6 +38,8 @@ def machine(host: Mapping[str, str], backend: str) -> str:
     >>> machine({}, "eager"), machine({}, "cuda")
     ('any machine', 'any machine with an NVIDIA GPU')
     """
+    from ..backends.registry import ENGINES  # it imports torch, for which `--help` does not wait
+
     device = ENGINES[backend].device if backend in ENGINES else None
     beside = f" with {device}" if device else ""
     if not host:
