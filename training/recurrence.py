@@ -254,7 +254,7 @@ def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
     gate.
 
     A padded step then keeps the cell state exactly. The order of the gates is i, f, g, o. On a GPU further columns,
-    without weights, make the width a multiple of 4: products of such matrices are faster there.
+    without weights, make the width a multiple of 4, so that each row of the matrix is aligned to 16 bytes.
     """
     w_ih, *others = weights
     hidden, features = len(w_ih) // 4, w_ih.shape[1]

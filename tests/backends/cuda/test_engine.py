@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from graph_device import GraphDevice, RuleBroken
+from graph_programs import BUCKETS, compiled, loaded, rehearsals
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 from torch_kernel import TorchKernel
@@ -16,35 +17,9 @@ from torch_kernel import TorchKernel
 from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
-from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, Rehearsal
+from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-
-BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
-
-
-def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: str) -> Path:
-    """The program as the engine writes it, in a directory of its own."""
-    directory.mkdir(exist_ok=True)
-    Cuda().compile(program, None, directory, CompileSettings(**settings))  # type: ignore[arg-type]
-    return directory
-
-
-def rehearsals(*keys: str) -> list[Rehearsal[str]]:
-    """A call of each program, which takes x[B, T, F] and lengths[B], in each bucket."""
-    return [rehearsal(key, bucket) for key in keys for bucket in BUCKETS]
-
-
-def rehearsal(key: str, bucket: Bucket) -> Rehearsal[str]:
-    """A call of one program in a bucket."""
-    return Rehearsal(bucket, lambda programs: programs[key](ragged_batch(0.0, *bucket)))
-
-
-def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
-    """The program, captured in every bucket on a device."""
-    program = load_on_device(device, {"sequence": directory}, weights, rehearsals("sequence"))["sequence"]
-    assert isinstance(program, GraphProgram)
-    return program
 
 
 @pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "layers of the device"])
@@ -64,55 +39,6 @@ def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kerne
             assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
     assert len(device.captured) == captured == len(BUCKETS)
     assert {*kernel.cells} == ({case.cell} if own_kernel and not case.projected else set())
-
-
-class TwoWidths(nn.Module):
-    """An LSTM of 6 units, and a GRU of 8."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.narrow, self.wide = Recurrent(Case()), Recurrent(Case("gru"), hidden=8)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (*self.narrow(x, lengths), *self.wide(x, lengths))
-
-
-@torch.no_grad()
-def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path: Path) -> None:
-    """A narrower one of the same program is not."""
-    module, kernel = TwoWidths().eval(), TorchKernel(widest=6)
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(GraphDevice(kernel=kernel), compiled(program, tmp_path / "program"), weights_of(program))
-    x, lengths = ragged_batch(0.0)
-
-    assert largest_error(run([x, lengths]), list(module(x, lengths))) <= 1e-5
-    assert {*kernel.cells} == {"lstm"}
-
-
-@torch.no_grad()
-def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why."""
-    module = Recurrent(Case(layers=2)).eval()
-    program = exported(module, *ragged_batch(0.0))
-    device = GraphDevice(kernel=TorchKernel(broken=True))
-    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
-    x, lengths = ragged_batch(0.0)
-
-    assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
-    assert "recurrences run in cuDNN" in caplog.text
-    assert "CUDA_ERROR_INVALID_CLUSTER_SIZE" in caplog.text
-
-
-@torch.no_grad()
-def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> None:
-    """They are laid out once for each layer."""
-    module, kernel = Recurrent(Case(layers=2, bidirectional=True)).eval(), TorchKernel()
-    program = exported(module, *ragged_batch(0.0))
-    directories = {key: compiled(program, tmp_path / key) for key in ("one", "other")}
-    load_on_device(GraphDevice(kernel=kernel), directories, weights_of(program), rehearsals("one", "other"))
-
-    assert len(kernel.weights) == 2
-    assert len(kernel.cells) > 2 * len(BUCKETS)
 
 
 @torch.no_grad()

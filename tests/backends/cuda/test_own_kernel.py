@@ -1,0 +1,65 @@
+"""Layers of this project's kernel, and those left to the device, on a double of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from graph_device import GraphDevice
+from graph_programs import BUCKETS, compiled, loaded, rehearsals
+from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
+from torch import nn
+from torch_kernel import TorchKernel
+
+from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
+from torchserve_neuron_lstm.backends.signature import weights_of
+
+
+class TwoWidths(nn.Module):
+    """An LSTM of 6 units, and a GRU of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = Recurrent(Case()), Recurrent(Case("gru"), hidden=8)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*self.narrow(x, lengths), *self.wide(x, lengths))
+
+
+@torch.no_grad()
+def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path: Path) -> None:
+    """A narrower one of the same program is not."""
+    module, kernel = TwoWidths().eval(), TorchKernel(widest=6)
+    program = exported(module, *ragged_batch(0.0))
+    run = loaded(GraphDevice(kernel=kernel), compiled(program, tmp_path / "program"), weights_of(program))
+    x, lengths = ragged_batch(0.0)
+
+    assert largest_error(run([x, lengths]), list(module(x, lengths))) <= 1e-5
+    assert {*kernel.cells} == {"lstm"}
+
+
+@torch.no_grad()
+def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says why."""
+    module = Recurrent(Case(layers=2)).eval()
+    program = exported(module, *ragged_batch(0.0))
+    device = GraphDevice(kernel=TorchKernel(broken=True))
+    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    x, lengths = ragged_batch(0.0)
+
+    assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
+    assert "recurrences run in cuDNN" in caplog.text
+    assert "CUDA_ERROR_INVALID_CLUSTER_SIZE" in caplog.text
+
+
+@torch.no_grad()
+def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> None:
+    """They are laid out once for each layer."""
+    module, kernel = Recurrent(Case(layers=2, bidirectional=True)).eval(), TorchKernel()
+    program = exported(module, *ragged_batch(0.0))
+    directories = {key: compiled(program, tmp_path / key) for key in ("one", "other")}
+    load_on_device(GraphDevice(kernel=kernel), directories, weights_of(program), rehearsals("one", "other"))
+
+    assert len(kernel.weights) == 2
+    assert len(kernel.cells) > 2 * len(BUCKETS)

@@ -1,0 +1,41 @@
+"""Programs of recurrent layers as the engine `cuda` writes them, loaded on a double of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from graph_device import GraphDevice
+from recurrent import BATCH, TIME, ragged_batch
+
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Rehearsal
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
+
+
+def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: str) -> Path:
+    """The program as the engine writes it, in a directory of its own."""
+    directory.mkdir(exist_ok=True)
+    Cuda().compile(program, None, directory, CompileSettings(**settings))  # type: ignore[arg-type]
+    return directory
+
+
+def rehearsals(*keys: str) -> list[Rehearsal[str]]:
+    """A call of each program, which takes x[B, T, F] and lengths[B], in each bucket."""
+    return [rehearsal(key, bucket) for key in keys for bucket in BUCKETS]
+
+
+def rehearsal(key: str, bucket: Bucket) -> Rehearsal[str]:
+    """A call of one program in a bucket."""
+    return Rehearsal(bucket, lambda programs: programs[key](ragged_batch(0.0, *bucket)))
+
+
+def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:
+    """The program, captured in every bucket on a device."""
+    program = load_on_device(device, {"sequence": directory}, weights, rehearsals("sequence"))["sequence"]
+    assert isinstance(program, GraphProgram)
+    return program
