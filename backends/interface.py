@@ -17,7 +17,7 @@ from ..bucketing.shapes import Bucket
 Weights = Mapping[str, torch.Tensor]
 """The model's state dict, plus the constants that lowering lifted out of its code."""
 
-Precision = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "bfloat16", "float16", "int8"]
 """Precision of a program's computation. Its inputs, outputs and carried values keep their own dtypes."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

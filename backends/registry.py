@@ -24,13 +24,16 @@ ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 The name of the entry point is that of the engine.
 """
 
-Purpose = Literal["serve_float32", "serve_bfloat16", "serve_float16", "fallback", "trace", "choose_lengths"]
+Purpose = Literal[
+    "serve_float32", "serve_bfloat16", "serve_float16", "serve_int8", "fallback", "trace", "choose_lengths"
+]
 """Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""
 
 SERVING: Mapping[Precision, Purpose] = {
     "float32": "serve_float32",
     "bfloat16": "serve_bfloat16",
     "float16": "serve_float16",
+    "int8": "serve_int8",
 }
 """The purpose of engines that serve, by the lowest precision that the YAML allows."""
 
@@ -88,7 +91,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "native.engine",
         "Native",
         files=(*_NATIVE_FILES, "cpp_compiler.py", *PROGRAM_FILES),
-        auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0},
+        auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
         quick=True,
         toolchain=(),
     ),
@@ -97,7 +100,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Inductor",
         files=("inductor.py", "cpp_compiler.py", "masked.py", "module_program.py", "recurrent_operators.py"),
         packages=("torch._inductor",),
-        auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "trace": 0},
+        auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "serve_int8": 1, "trace": 0},
         toolchain=(),
     ),
     "onnxruntime": EngineSpec(
@@ -105,7 +108,14 @@ ENGINES: Mapping[str, EngineSpec] = {
         "OnnxRuntime",
         files=("onnxruntime.py", "onnx_engine.py"),
         packages=("onnxruntime",),
-        auto={"serve_float32": 2, "serve_bfloat16": 2, "serve_float16": 2, "trace": 1, "choose_lengths": 0},
+        auto={
+            "serve_float32": 2,
+            "serve_bfloat16": 2,
+            "serve_float16": 2,
+            "serve_int8": 2,
+            "trace": 1,
+            "choose_lengths": 0,
+        },
         quick=True,
         toolchain=(*_ONNX_EXPORTER, "onnxruntime"),
     ),
@@ -124,7 +134,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
         packages=("cuda",),
         device="an NVIDIA GPU",
-        auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3},
+        auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
         quick=True,
         toolchain=(),
     ),

@@ -1,11 +1,11 @@
-"""Gain of bfloat16 on this machine: OpenVINO, native and ONNX Runtime, all in one run.
+"""Gain of bfloat16 and int8 on this machine: OpenVINO, native, torch and ONNX Runtime, all in one run.
 
 A contestant that needs instructions which this processor lacks is told as not run.
 
 Run it from the repository's root: `python -m benchmarks.precision [--threads 1] [--rounds 15]`.
 
 They take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
-least milliseconds of each. The ratio of the medians is beside it. If the two differ, the machine was busy: use neither.
+least milliseconds of each. With a star, the ratio of the medians differs from it: the machine was busy, use neither.
 `after another shape` is the first call in a shape that follows a call in another one, as in chunked execution.
 """
 
@@ -24,11 +24,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from torchserve_neuron_lstm.archiver_ext.commands.timing import on_threads
 from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
+
+from .standing import plain_table
 
 MODELS = ((128, 256, 2), (300, 512, 1))
 """Features, hidden units, layers."""
@@ -40,8 +44,12 @@ CONTESTANTS: Mapping[str, tuple[str, Precision]] = {
     "openvino bfloat16": ("openvino", "bfloat16"),
     "native float32": ("native", "float32"),
     "native bfloat16": ("native", "bfloat16"),
+    "native int8": ("native", "int8"),
 }
 BASE = "onnxruntime"
+_DISTURBED = 0.1
+QUANTIZED = "torch int8"
+"""Torch's own layers by `quantize_dynamic`, over packed sequences."""
 
 
 class Piece(nn.Module):
@@ -82,7 +90,13 @@ def main() -> None:
             runs = _loaded(features, hidden, layers, arguments.threads, Path(directory))
         inputs = {shape: _inputs(shape, features, hidden, layers) for shape in SHAPES}
         title = f"{features} -> {hidden} x {layers}, {arguments.threads} thread(s)"
-        Console().print(_table(title, _measure(runs, inputs, arguments.rounds), _errors(runs, inputs)))
+        taken = _measure(runs, inputs, arguments.rounds)
+        console = Console(highlight=False)
+        console.print(_table(title, {key: one.again for key, one in taken.items()}, list(runs)))
+        console.print(_table("after another shape", {key: one.switched for key, one in taken.items()}, list(runs)))
+        errors = _errors(runs, inputs)
+        told = ", ".join(f"{label} {error:.1e}" for label, error in errors.items() if label != BASE)
+        console.print(f"largest difference to {BASE}: {told}\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -119,7 +133,21 @@ def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Pa
             Console().print(f"{label}: not run: {error}")
             continue
         runs[label] = engine.load(place, weights_of(program), engine.host(), threads)
+    runs[QUANTIZED] = on_threads(threads, _quantized(module.core))
     return runs
+
+
+def _quantized(core: nn.LSTM) -> LoadedProgram:
+    """Return the layers with weights of 8 bits as torch computes them: a function of x, h, c and lengths."""
+    layers = torch.ao.quantization.quantize_dynamic(nn.Sequential(core), {nn.LSTM}, dtype=torch.qint8)[0]
+
+    @torch.inference_mode()
+    def run(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        x, h, c, lengths = inputs
+        states, last = layers(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False), (h, c))
+        return pad_packed_sequence(states, batch_first=True)[0], *last
+
+    return run
 
 
 def _measure(
@@ -155,23 +183,29 @@ def _errors(
     return errors
 
 
-def _table(title: str, taken: Mapping[tuple[str, tuple[int, int]], Taken], errors: Mapping[str, float]) -> Table:
-    told = ", ".join(f"{label} {error:.1e}" for label, error in errors.items() if label != BASE)
-    table = Table("rows x steps", f"{BASE} ms", title=title, caption=f"largest difference to {BASE}: {told}")
-    rivals = [label for label in errors if label != BASE]
+def _table(title: str, taken: Mapping[tuple[str, tuple[int, int]], list[float]], labels: Sequence[str]) -> Table:
+    """A row for each shape: the base in milliseconds, and the others as parts of it."""
+    table = plain_table(title)
+    table.add_column("rows x\nsteps", no_wrap=True)
+    table.add_column(f"{BASE}\nms", justify="right")
+    rivals = [label for label in labels if label != BASE]
     for label in rivals:
-        table.add_column(f"{label}\n/ {BASE} (medians)", justify="right")
-        table.add_column("after another\nshape", justify="right")
-    for shape in dict.fromkeys(shape for _, shape in taken):
-        base = taken[BASE, shape]
-        cells = [f"{shape[0]} x {shape[1]}", f"{min(base.again):.2f}"]
-        for label in rivals:
-            ours = taken[label, shape]
-            typical = median(ours.again) / median(base.again)
-            cells.append(f"{min(ours.again) / min(base.again):.2f} ({typical:.2f})")
-            cells.append(f"{min(ours.switched) / min(base.switched):.2f}")
-        table.add_row(*cells)
+        table.add_column(label.replace(" ", "\n"), justify="right")
+    for rows, steps in dict.fromkeys(shape for _, shape in taken):
+        base = taken[BASE, (rows, steps)]
+        ratios = [ratio(taken[label, (rows, steps)], base) for label in rivals]
+        table.add_row(f"{rows} x {steps}", f"{min(base):.2f}", *ratios)
     return table
+
+
+def ratio(ours: Sequence[float], base: Sequence[float]) -> str:
+    """Return the ratio of the least times; with a star if that of the medians is another by a tenth.
+
+    >>> ratio([1.0, 1.1], [2.0, 2.1]), ratio([1.0, 9.0], [2.0, 2.1])
+    ('0.50', '0.50*')
+    """
+    least, typical = min(ours) / min(base), median(ours) / median(base)
+    return f"{least:.2f}{'*' * (abs(typical / least - 1) > _DISTURBED)}"
 
 
 if __name__ == "__main__":

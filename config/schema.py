@@ -58,8 +58,8 @@ _LARGEST = {
     "float64": 1.7976931348623157e308,
 }
 
-_BOUNDS = {"bfloat16": 1e-2, "float16": 2e-3}
-"""Default tolerance of outputs in less than float32. A bfloat16 has 8 bits: 0.4 % of a number; a float16 has 11."""
+_BOUNDS = {"bfloat16": 1e-2, "float16": 2e-3, "int8": 5e-2}
+"""Default tolerances below float32; with int8, weights have 8 bits of their unit's largest one."""
 
 
 class ModelArguments(Strict):
@@ -137,9 +137,9 @@ class Tolerance(Strict):
     """The largest difference of an output from eager mode: |output - eager| <= atol + rtol x |eager|."""
 
     atol: NonNegativeFloat = 1e-5
-    """The absolute part, in the unit of the output; left out, 1e-5, 1e-2 in bfloat16 or 2e-3 in float16."""
+    """The absolute part, in the unit of the output; left out, 1e-5 or the default of the precision."""
     rtol: NonNegativeFloat = 1e-5
-    """The part relative to the output of eager mode; left out, 1e-5, 1e-2 in bfloat16 or 2e-3 in float16."""
+    """The part relative to eager mode's output; left out, 1e-5 or the default of the precision."""
 
 
 class NeuronLstmBlock(Strict):
@@ -190,10 +190,10 @@ class NeuronLstmBlock(Strict):
 
     Left out, such a model is refused. {} takes all the defaults.
     """
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     """The lowest precision that programs may compute in.
 
-    With bfloat16 or float16, float32 is used where it is measured faster.
+    With another one than float32, float32 is used where it is measured faster.
     """
     tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
     """The largest difference of an output from eager mode; a program that exceeds it is not packaged."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -29,8 +30,8 @@ class InstructionSet(NamedTuple):
     """Value of the compiler's `-march`."""
     cpu_flags: frozenset[str]
     """Processor features beyond those that every host must have."""
-    half: bool = False
-    """Whether the weights of recurrences take half the bytes."""
+    precision: Precision = "float32"
+    """Precision of the recurrences."""
     extensions: tuple[str, ...] = ()
     """Values of further `-m`. Not every compiler and assembler knows them. The last one names the library."""
     slow_with: frozenset[str] = frozenset()
@@ -39,7 +40,7 @@ class InstructionSet(NamedTuple):
     @property
     def library(self) -> str:
         """Name of the library's file."""
-        return "-".join(["recurrence", self.isa, *self.extensions[-1:], *["half"] * self.half]) + ".so"
+        return "-".join(["recurrence", self.isa, *self.extensions[-1:], *self._lower]) + ".so"
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -47,17 +48,30 @@ class InstructionSet(NamedTuple):
         return (
             f"-march={self.isa}",
             *(f"-m{extension}" for extension in self.extensions),
-            *["-DHALF_PRECISION"] * self.half,
+            *[f"-D{name.upper()}_PRECISION" for name in self._lower],
         )
+
+    @property
+    def _lower(self) -> list[str]:
+        return [name for precision, name in _LOWER.items() if precision == self.precision]
 
     def runs_here(self) -> bool:
         """Whether this processor has the instructions, and the system lets this process use them."""
         return self.cpu_flags <= cpp_compiler.cpu_flags() and ("amx_tile" not in self.cpu_flags or may_use_tiles())
 
 
+_LOWER: Mapping[Precision, str] = {"bfloat16": "half", "int8": "int8"}
+"""Names of the precisions below float32, in the name of a library and in the option that defines its precision."""
 _PROBE = """
 #include <immintrin.h>
+#if defined(__AVX512BF16__)
 __m512 pairs(__m512 sum, __m512 x, __m512 w) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
+#endif
+#if defined(__AVX512VNNI__)
+__m512i quads(__m512i sum, __m512i x, __m512i w) { return _mm512_dpbusd_epi32(sum, x, w); }
+#elif defined(__AVXVNNI__)
+__m256i quads(__m256i sum, __m256i x, __m256i w) { return _mm256_dpbusd_avx_epi32(sum, x, w); }
+#endif
 #if defined(__AMX_BF16__)
 void tiles() { _tile_dpbf16ps(0, 1, 2); }
 #endif
@@ -73,18 +87,29 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
         CompileError: this kind of machine has none for this precision.
     """
     least = cpp_compiler.cpu_target().isa
-    half = precision == "bfloat16"
     if platform.machine() != "x86_64":
-        if half:
-            raise CompileError(f"native computes in bfloat16 on x86-64 only, this is {platform.machine()}")
+        if precision != "float32":
+            raise CompileError(f"native computes in {precision} on x86-64 only, this is {platform.machine()}")
         return (InstructionSet(least, frozenset()),)
-    without = (InstructionSet("x86-64-v4", _AVX512, half), InstructionSet(least, frozenset(), half))
+    without = (InstructionSet("x86-64-v4", _AVX512, precision), InstructionSet(least, frozenset(), precision))
+    if precision == "bfloat16":
+        return (*_of_bfloat16(), *without)
+    return (*_of_int8(least), *without) if precision == "int8" else without
+
+
+def _of_bfloat16() -> tuple[InstructionSet, ...]:
+    """Return the sets that multiply bfloat16."""
     # Intel's processors with tiles multiply float32 at the rate of pairs.
     slow = frozenset({"amx_tile"})
-    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, half, ("avx512bf16",), slow)
+    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, "bfloat16", ("avx512bf16",), slow)
     flags = pairs.cpu_flags | {"amx_tile", "amx_bf16"}
-    tiles = InstructionSet("x86-64-v4", flags, half, ("avx512bf16", "amx-tile", "amx-bf16"))
-    return (tiles, pairs, *without) if half else without
+    return InstructionSet("x86-64-v4", flags, "bfloat16", ("avx512bf16", "amx-tile", "amx-bf16")), pairs
+
+
+def _of_int8(least: str) -> tuple[InstructionSet, ...]:
+    """Return the sets that sum products of int8 in 32 bits."""
+    wide = InstructionSet("x86-64-v4", _AVX512 | {"avx512_vnni"}, "int8", ("avx512vnni",))
+    return wide, InstructionSet(least, frozenset({"avx_vnni"}), "int8", ("avxvnni",))
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
@@ -109,7 +134,8 @@ def is_built(directory: Path) -> bool:
 
 def built_precision(directory: Path) -> Precision:
     """Return the precision of the libraries in a program's directory."""
-    return "bfloat16" if any(directory.glob("recurrence-*-half.so")) else "float32"
+    there = (precision for precision, name in _LOWER.items() if any(directory.glob(f"recurrence-*-{name}.so")))
+    return next(there, "float32")
 
 
 @cache

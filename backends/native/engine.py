@@ -36,7 +36,7 @@ class Native(Backend):
     any_shape = True
     ragged = True
     whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not

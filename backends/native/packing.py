@@ -20,10 +20,17 @@ SUMS = {"lstm": 4, "gru": 4, "rnn_tanh": 1, "rnn_relu": 1}
 """Sums of a unit, by cell."""
 
 
-FLOAT32, FLOAT16, BFLOAT16_PAIRS, BFLOAT16_TILES = range(4)
-"""Weights of recurrences in memory; those of two inputs make a pair, and those of 32 a tile."""
-_MULTIPLES = (1, 1, 2, 32)
+FLOAT32, FLOAT16, BFLOAT16_PAIRS, BFLOAT16_TILES, INT8, INT8_QUADS = range(6)
+"""Weights of recurrences in memory; two inputs make a pair, four a quad, 32 a tile."""
+_MULTIPLES = (1, 1, 2, 32, 1, 4)
 """The inputs of each kind are padded with zeros to a multiple of this number."""
+_TOGETHER = (1, 1, 2, 2, 1, 4)
+"""Inputs whose weights of one unit are side by side."""
+_LARGEST_INT8 = 127
+_MOST_INT8_INPUTS = 65536
+"""Inputs whose products with numbers of 0 to 255 are summed in 32 bits."""
+_OFFSET = 128
+"""Added to the numbers of a row, which the processor takes without a sign."""
 
 
 def pack_recurrence(
@@ -35,7 +42,7 @@ def pack_recurrence(
     number of gates whose weights are interleaved, `kind` one of the constants above.
 
     Raises:
-        LoadError: a weight is larger than float16 holds.
+        LoadError: a weight is larger than float16 holds, or int8 has too many inputs for sums of 32 bits.
 
     >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
     >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, interleave=1)[0]
@@ -77,16 +84,43 @@ def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
 def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int = FLOAT32) -> torch.Tensor:
     """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit.
 
-    Of pairs and tiles, K is rounded up to 2 and 32: each group, pair of inputs, gate, unit, input of the pair.
+    Of pairs, tiles and quads, K is rounded up to 2, 32 and 4; the inputs of a pair or quad come last.
+    With int8, the scales of a group and the sums of its weights follow its weights.
     """
+    if kind in {INT8, INT8_QUADS}:
+        return _quantized_blocks(weight, gates, lanes, interleave, kind)
+    return _rounded(torch.cat(_groups(weight, gates, lanes, interleave, kind), 1).contiguous(), kind)
+
+
+def _groups(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int) -> list[torch.Tensor]:
+    """[G*H, K] -> the weights of each group of gates, [blocks, K*gates of the group*lanes]."""
     missing = -weight.shape[1] % _MULTIPLES[kind]
     if missing:
         weight = torch.cat([weight, weight.new_zeros(len(weight), missing)], 1)
-    inputs, each = weight.shape[1], 2 if kind in {BFLOAT16_PAIRS, BFLOAT16_TILES} else 1
+    inputs, each = weight.shape[1], _TOGETHER[kind]
     padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs // each, each)
     groups = (padded[gate : gate + interleave] for gate in range(0, gates, interleave))
-    packed = torch.cat([group.permute(1, 3, 0, 2, 4).flatten(1) for group in groups], 1).contiguous()
-    return _rounded(packed, kind)
+    return [group.permute(1, 3, 0, 2, 4).flatten(1) for group in groups]
+
+
+def _quantized_blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int, kind: int) -> torch.Tensor:
+    """Quantize the weights of each unit of a gate by its largest one, symmetrically."""
+    if weight.shape[1] > _MOST_INT8_INPUTS:
+        raise LoadError(
+            f"a recurrence of {weight.shape[1]} inputs has too many for int8 ({_MOST_INT8_INPUTS}): package the model "
+            f"with precision: float32"
+        )
+    scales = weight.abs().amax(1) / _LARGEST_INT8 if weight.shape[1] else weight.new_zeros(len(weight))
+    rounded = (weight / torch.where(scales > 0, scales, 1)[:, None]).round().to(torch.int8)
+    added = _OFFSET * rounded.sum(1, dtype=torch.int32)
+    groups = _groups(rounded, gates, lanes, interleave, kind)
+    of_groups = zip(groups, *(_of_groups(values.view(gates, -1), lanes, interleave) for values in (scales, added)))
+    return torch.cat([part.contiguous().view(torch.int8) for group in of_groups for part in group], 1).contiguous()
+
+
+def _of_groups(values: torch.Tensor, lanes: int, interleave: int) -> list[torch.Tensor]:
+    """[G, H] -> the values of each group of gates, [blocks, gates of the group*lanes]."""
+    return [group.flatten(1) for group in _units(values, lanes).split(interleave, 1)]
 
 
 def _rounded(packed: torch.Tensor, kind: int) -> torch.Tensor:

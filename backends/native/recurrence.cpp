@@ -11,7 +11,7 @@
 // weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
 //
 // The file is compiled once for each instruction set, with the vector extensions of GCC or Clang. With HALF_PRECISION
-// the weights of the recurrences take half the bytes; sums and states stay float32.
+// the weights of the recurrences take half the bytes, with INT8_PRECISION a quarter; states stay float32.
 
 #include <algorithm>
 #include <atomic>
@@ -21,6 +21,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -52,7 +53,8 @@ constexpr int REGISTERS = 32;  // of aarch64
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
-typedef int32_t IntVector __attribute__((vector_size(LANES * sizeof(int32_t))));
+typedef int32_t IntVector __attribute__((vector_size(LANES * sizeof(int32_t)), aligned(4), may_alias));
+typedef int8_t ByteVector __attribute__((vector_size(LANES), aligned(1), may_alias));
 
 constexpr int LSTM = 0, GRU = 1, RNN_TANH = 2, RNN_RELU = 3;
 
@@ -187,9 +189,19 @@ struct Vectors {
   static void end() {}
 };
 
-// Weights and rows of float32. VECTOR: the floats of memory that the weights of LANES units take, for as many inputs as
-// are multiplied at once. `depth`: how often that is, for a number of inputs. `convert` writes a row as it is multiplied.
-struct Single : Vectors {
+// Sums of float32. VECTOR: the floats of memory that the weights of LANES units take, for as many inputs as are
+// multiplied at once. `depth`: how often that is, for a number of inputs. `convert` writes a row as it is multiplied, in
+// `operand` floats. SCALES: floats that follow the weights of a gate, and `total` is the product from its sum.
+struct FloatSums {
+  using Sum = Vector;
+  static constexpr int SCALES = 0;
+  static int64_t operand(int64_t depth) { return depth; }
+  static Vector spread(const float* x) { return broadcast(*x); }
+  static Vector total(Sum sum, const float*, const float*, int, int) { return sum; }
+};
+
+// Weights and rows of float32.
+struct Single : Vectors, FloatSums {
   static constexpr int KIND = 0, VECTOR = LANES;
   static int64_t depth(int64_t inputs) { return inputs; }
   static Vector weights(const float* from) { return load(from); }
@@ -215,7 +227,7 @@ inline __m512 pairs_of(const float* row, int64_t left) {
 // Pairs of inputs of bfloat16, multiplied by the processor's tiles: 16 pairs of up to 16 rows by 16 units at once. Rows
 // and weights end with zeros up to a whole tile. All numbers of rows are multiplied so, because the order of the sums is
 // another one than that of vectors.
-struct BfloatTiles {
+struct BfloatTiles : FloatSums {
   static constexpr int KIND = 3, VECTOR = LANES, TILE = 16;
   static int64_t depth(int64_t inputs) { return (inputs + 2 * TILE - 1) / (2 * TILE) * TILE; }
   static constexpr bool CONVERTS = true, IN_TILES = true;
@@ -244,7 +256,7 @@ using Recurrent = BfloatTiles;
 #elif defined(HALF_PRECISION) && defined(__AVX512BF16__)
 
 // Pairs of inputs of bfloat16 in the place of one float: twice the products. A row of an odd number ends with a zero.
-struct BfloatPairs : Vectors {
+struct BfloatPairs : Vectors, FloatSums {
   static constexpr int KIND = 2, VECTOR = LANES;
   static int64_t depth(int64_t inputs) { return (inputs + 1) / 2; }
   static Vector weights(const float* from) { return load(from); }
@@ -264,7 +276,7 @@ using Recurrent = BfloatPairs;
 #elif defined(HALF_PRECISION) && defined(__F16C__)
 
 // Weights of float16, which are converted as they are read.
-struct Float16 : Vectors {
+struct Float16 : Vectors, FloatSums {
   static constexpr int KIND = 1, VECTOR = LANES / 2;
   static int64_t depth(int64_t inputs) { return inputs; }
   static Vector weights(const float* from) {
@@ -282,9 +294,108 @@ using Recurrent = Float16;
 
 #elif defined(HALF_PRECISION)
 #error "half precision needs an x86-64 processor with F16C"
+
+#elif defined(INT8_PRECISION) && (defined(__AVX512VNNI__) || defined(__AVXVNNI__))
+
+// Weights of 8 bits, four inputs in the place of one float, with a scale for each unit of a gate. A row is rounded to 8
+// bits too, by a scale of its own, which follows its numbers. The instruction takes numbers of a row from 0 to 255, so
+// 128 is added to them, and 128 times the sum of the weights, which follows the scales, is taken off in the end. All of
+// that is in integers: no order of the sums changes a bit.
+struct Int8Quads : Vectors {
+  using Sum = IntVector;
+  static constexpr int KIND = 5, VECTOR = LANES, SCALES = 2 * LANES;
+  static int64_t depth(int64_t inputs) { return (inputs + 3) / 4; }
+  static int64_t operand(int64_t depth) { return depth + 1; }
+  static IntVector weights(const float* from) { return *reinterpret_cast<const IntVector*>(from); }
+  static IntVector spread(const float* x) {
+    int32_t four;
+    std::memcpy(&four, x, sizeof four);
+    return four - IntVector{};
+  }
+  static IntVector add_product(IntVector sum, IntVector x, IntVector w) {
+#if defined(__AVX512VNNI__)
+    return (IntVector)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w);
+#else
+    return (IntVector)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)w);
+#endif
+  }
+  static Vector total(IntVector sum, const float* row_scale, const float* scales, int gate, int gates) {
+    const IntVector added = *reinterpret_cast<const IntVector*>(scales + (gates + gate) * LANES);
+    return __builtin_convertvector(sum - added, Vector) * (load(scales + gate * LANES) * *row_scale);
+  }
+  static constexpr bool CONVERTS = true;
+  static void convert(float* to, const float* row, int64_t inputs) {
+    const float largest = largest_of(row, inputs);
+    const bool is_zero = largest < 1e-30f;  // its inverse would be infinite
+    const float inverse = is_zero ? 0.0f : 127.0f / largest;
+    to[depth(inputs)] = is_zero ? 0.0f : largest / 127.0f;
+    auto* bytes = reinterpret_cast<int8_t*>(to);
+    for (int64_t first = 0; first < inputs; first += LANES) {
+      // Adding 1.5 * 2^23 leaves the rounded number in the last bits.
+      const Vector rounded = load_up_to(row + first, inputs - first) * inverse + 12582912.0f;
+      const ByteVector own = __builtin_convertvector((IntVector)rounded ^ 0x80, ByteVector);
+      if (inputs - first >= LANES)
+        *reinterpret_cast<ByteVector*>(bytes + first) = own;
+      else
+        std::memcpy(bytes + first, &own, 4 * depth(inputs) - first);
+    }
+  }
+
+ private:
+  static Vector load_up_to(const float* from, int64_t count) {
+    return count >= LANES ? load(from) : load_first(from, count);
+  }
+  // The largest magnitude of a row; NaN if one of its numbers is not finite, so that all sums of the row are.
+  static float largest_of(const float* row, int64_t inputs) {
+    IntVector most{};
+    for (int64_t first = 0; first < inputs; first += LANES) {
+      const IntVector bits = (IntVector)load_up_to(row + first, inputs - first) & 0x7fffffff;
+      most = bits > most ? bits : most;
+    }
+    int32_t largest = 0;
+    for (int lane = 0; lane < LANES; lane++) largest = std::max(largest, most[lane]);
+    if (largest >= 0x7f800000) return std::numeric_limits<float>::quiet_NaN();
+    float value;
+    std::memcpy(&value, &largest, sizeof value);
+    return value;
+  }
+};
+using Recurrent = Int8Quads;
+
+#elif defined(INT8_PRECISION) && defined(__AVX2__)
+
+// The same weights for processors without such products: they are converted as they are read, and rows stay float32.
+struct Int8Weights : Vectors {
+  using Sum = Vector;
+  static constexpr int KIND = 4, VECTOR = LANES / 4, SCALES = 2 * LANES;
+  static int64_t depth(int64_t inputs) { return inputs; }
+  static int64_t operand(int64_t depth) { return depth; }
+  static Vector weights(const float* from) {
+#if defined(__AVX512F__)
+    return (Vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#else
+    return (Vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#endif
+  }
+  static Vector spread(const float* x) { return broadcast(*x); }
+  static Vector add_product(Vector sum, Vector x, Vector w) { return sum + x * w; }
+  static Vector total(Vector sum, const float*, const float* scales, int gate, int) {
+    return sum * load(scales + gate * LANES);
+  }
+  static constexpr bool CONVERTS = false;
+  static void convert(float*, const float*, int64_t) {}
+};
+using Recurrent = Int8Weights;
+
+#elif defined(INT8_PRECISION)
+#error "weights of 8 bits need an x86-64 processor with AVX2"
 #else
 using Recurrent = Single;
 #endif
+
+// The floats of a gate's weights for LANES units, over all inputs.
+template <class ARITHMETIC>
+constexpr int64_t gate_size(int64_t depth) { return ARITHMETIC::VECTOR * depth + ARITHMETIC::SCALES; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Matrix products
@@ -296,14 +407,14 @@ using Recurrent = Single;
 template <class ARITHMETIC, int ROWS, int GATES>
 inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* addend,
                           int64_t addend_stride, float* sums, int64_t sums_stride) {
-  Vector accumulators[ROWS][GATES] = {};
+  typename ARITHMETIC::Sum accumulators[ROWS][GATES] = {};
   for (int64_t k = 0; k < depth; k++, weights += GATES * ARITHMETIC::VECTOR) {
-    Vector w[GATES];
+    typename ARITHMETIC::Sum w[GATES];
 #pragma GCC unroll 4
     for (int g = 0; g < GATES; g++) w[g] = ARITHMETIC::weights(weights + g * ARITHMETIC::VECTOR);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const Vector x = broadcast(rows[r][k]);
+      const auto x = ARITHMETIC::spread(rows[r] + k);
 #pragma GCC unroll 4
       for (int g = 0; g < GATES; g++) accumulators[r][g] = ARITHMETIC::add_product(accumulators[r][g], x, w[g]);
     }
@@ -312,7 +423,9 @@ inline void multiply_tile(const float* const* rows, const float* weights, int64_
   for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
     for (int g = 0; g < GATES; g++)
-      store(sums + r * sums_stride + g * LANES, load(addend + r * addend_stride + g * LANES) + accumulators[r][g]);
+      store(sums + r * sums_stride + g * LANES,
+            load(addend + r * addend_stride + g * LANES) +
+                ARITHMETIC::total(accumulators[r][g], rows[r] + depth, weights, g, GATES));
 }
 
 // The same for a number of rows that is known at run time.
@@ -451,7 +564,7 @@ inline void multiply(int64_t count, const float* const* rows, const float* weigh
 }
 
 // The floats of the weights of a block of units, over all inputs.
-constexpr int64_t block_size(int cell, int64_t depth) { return gates_of(cell) * Recurrent::VECTOR * depth; }
+constexpr int64_t block_size(int cell, int64_t depth) { return gates_of(cell) * gate_size<Recurrent>(depth); }
 
 // A block of units: the gates of W_ih (from x) or W_hh (from h). `addend` and `sums` have sums_of(CELL) vectors a row.
 template <int CELL, bool FROM_STATE>
@@ -462,16 +575,16 @@ inline void multiply_block(int64_t count, const float* const* rows, const float*
     // r and z accumulate both products; n keeps them separate, h W_hn in the fourth sum.
     constexpr int last = FROM_STATE ? 3 : 2;
     multiply<Recurrent, 2>(count, rows, weights, depth, addend, addend_stride, sums, stride);
-    multiply<Recurrent, 1>(count, rows, weights + 2 * Recurrent::VECTOR * depth, depth, addend + last * LANES, addend_stride,
-                      sums + last * LANES, stride);
+    multiply<Recurrent, 1>(count, rows, weights + 2 * gate_size<Recurrent>(depth), depth, addend + last * LANES,
+                           addend_stride, sums + last * LANES, stride);
     if constexpr (!FROM_STATE)
       for (int64_t r = 0; r < count; r++)
         store(sums + r * stride + 3 * LANES, load(addend + r * addend_stride + 3 * LANES));
   } else {
     constexpr int some = interleaved_gates(CELL);
     for (int first = 0; first < gates_of(CELL); first += some)
-      multiply<Recurrent, some>(count, rows, weights + first * Recurrent::VECTOR * depth, depth, addend + first * LANES,
-                           addend_stride, sums + first * LANES, stride);
+      multiply<Recurrent, some>(count, rows, weights + first * gate_size<Recurrent>(depth), depth, addend + first * LANES,
+                                addend_stride, sums + first * LANES, stride);
   }
 }
 
@@ -480,10 +593,10 @@ inline void multiply_block(int64_t count, const float* const* rows, const float*
 template <class ARITHMETIC>
 inline void multiply_two_blocks(const float* row, const float* weights, int64_t depth, float* first, float* second) {
   constexpr int GATES = interleaved_gates(LSTM), GROUPS = gates_of(LSTM) / GATES;
-  const int64_t group = GATES * ARITHMETIC::VECTOR * depth;
-  Vector accumulators[2 * GROUPS][GATES] = {};
+  const int64_t group = GATES * gate_size<ARITHMETIC>(depth);
+  typename ARITHMETIC::Sum accumulators[2 * GROUPS][GATES] = {};
   for (int64_t k = 0; k < depth; k++, weights += GATES * ARITHMETIC::VECTOR) {
-    const Vector x = broadcast(row[k]);
+    const auto x = ARITHMETIC::spread(row + k);
 #pragma GCC unroll 8
     for (int s = 0; s < 2 * GROUPS; s++)
 #pragma GCC unroll 4
@@ -496,7 +609,7 @@ inline void multiply_two_blocks(const float* row, const float* weights, int64_t 
 #pragma GCC unroll 4
     for (int g = 0; g < GATES; g++) {
       float* sum = (s < GROUPS ? first : second) + (s % GROUPS * GATES + g) * LANES;
-      store(sum, load(sum) + accumulators[s][g]);
+      store(sum, load(sum) + ARITHMETIC::total(accumulators[s][g], row + depth, weights + s * group, g, GATES));
     }
 }
 
@@ -616,10 +729,10 @@ struct Scratch {
   const float* const* converted_rows(int64_t count, int64_t width) {
     if (!Recurrent::CONVERTS) return rows.data();
     Recurrent::begin(count);
-    const int64_t depth = Recurrent::depth(width);
+    const int64_t size = Recurrent::operand(Recurrent::depth(width));
     for (int64_t row = 0; row < count; row++) {
-      Recurrent::convert(converted.get() + row * depth, rows[row], width);
-      operands[row] = converted.get() + row * depth;
+      Recurrent::convert(converted.get() + row * size, rows[row], width);
+      operands[row] = converted.get() + row * size;
     }
     return operands.data();
   }
@@ -810,7 +923,7 @@ class WorkerSlice {
   void project_group(int64_t step, int64_t active, const float* const* rows, int64_t first) const {
     static constexpr Vector zeros[VECTORS] = {};
     const int64_t depth = Recurrent::depth(layer_.hidden), size = VECTORS * LANES;
-    const float* weights = layer_.weights.projection + first / LANES * Recurrent::VECTOR * depth;
+    const float* weights = layer_.weights.projection + first / LANES * gate_size<Recurrent>(depth);
     float* sums = sums_ + blocks_ * sum_rows_ * STRIDE;
     multiply<Recurrent, VECTORS>(active, rows, weights, depth, reinterpret_cast<const float*>(zeros), 0, sums, size);
     for (int64_t slot = 0; slot < active; slot++)
@@ -1206,7 +1319,7 @@ struct LayerStack {
     std::vector<Floats> found;
     for (int64_t direction = 0; direction < directions; direction++) found.push_back(allocate_huge(rows * sums_width()));
     for (Scratch& scratch : pool->scratch)
-      scratch.reserve(INPUT_ROWS, Recurrent::depth(inputs), sums_of(cell) * LANES * INPUT_ROWS);
+      scratch.reserve(INPUT_ROWS, Recurrent::operand(Recurrent::depth(inputs)), sums_of(cell) * LANES * INPUT_ROWS);
     const int64_t parts = (rows + INPUT_ROWS - 1) / INPUT_ROWS;
     std::atomic<int64_t> next{0};
     pool->run([&](int index) {
@@ -1240,7 +1353,8 @@ struct LayerStack {
     const int fewest = phases.front().teams.front().threads;
     const int64_t most_blocks = (blocks() + fewest - 1) / fewest;
     const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
-    const size_t operand_size = Recurrent::depth(std::max({inputs, hidden, directions * outputs}));
+    const size_t operand_size =
+        Recurrent::operand(Recurrent::depth(std::max({inputs, hidden, directions * outputs})));
     const int64_t row_vectors = most_blocks * sums_of(cell) + (projects ? PROJECTED : 0);
     for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, operand_size, row_vectors * LANES * most_rows);
     pool->run([&](int index) {
@@ -1314,7 +1428,8 @@ void* open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64
 extern "C" {
 
 int recurrence_lanes() { return LANES; }
-// The weights of recurrences: 0: float32, 1: float16, 2: pairs of bfloat16, 3: the same up to whole tiles.
+// The weights of recurrences: 0: float32, 1: float16, 2: pairs of bfloat16, 3: the same up to whole tiles, 4: int8, 5: four
+// of int8 together.
 int recurrence_weights() { return Recurrent::KIND; }
 int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : interleaved_gates(cell); }
 

@@ -36,7 +36,7 @@ from .results import Results, ServedRound, print_results, standings, to_json
 from .servers import CpuTime, Server, started
 
 _CORES = len(os.sched_getaffinity(0))
-_TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2}
+_TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 5e-2}
 
 
 def main() -> int:

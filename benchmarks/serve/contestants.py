@@ -46,7 +46,7 @@ class Contestant:
 def contestants(cores: int) -> list[Contestant]:
     """All servers: one worker and one for each core, one setting after the other as in stock.
 
-    The last one has half precision, which the engine has on x86-64 alone. No floor is compared with it.
+    The last ones compute below float32, which the engine does on x86-64 alone. No floor is compared with them.
     """
     counts = sorted({1, cores})
     stock = [Contestant(PLAIN, "stock", count) for count in counts]
@@ -57,5 +57,6 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant(OURS, "serve", cores, "JSON", {"decode_input_request": "true"}),
         Contestant(OURS, "serve", cores, "Java", {"vmargs": ""}),
     ]
-    half = [Contestant(OURS, "serve", cores, precision="bfloat16")] if platform.machine() == "x86_64" else []
-    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back, *half]
+    precisions: tuple[Precision, ...] = ("bfloat16", "int8") if platform.machine() == "x86_64" else ()
+    lower = [Contestant(OURS, "serve", cores, precision=precision) for precision in precisions]
+    return [*stock, Contestant(OURS, "stock", cores), *ours, *one_back, *lower]

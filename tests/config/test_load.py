@@ -200,7 +200,7 @@ model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each 
 model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
 model-config.yaml:23: neuron_lstm.backend: expected auto or the name of a backend, as in onnxruntime, got the text \
 'a/b'
-model-config.yaml:24: neuron_lstm.precision: expected 'float32', 'bfloat16' or 'float16', got the text 'bf16'
+model-config.yaml:24: neuron_lstm.precision: expected 'float32', 'bfloat16', 'float16' or 'int8', got the text 'bf16'
 model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \
 write 1.0e-5)
 model-config.yaml:25: neuron_lstm.tolerance.rtol: expected 0 or more, got -1

@@ -17,11 +17,14 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.interface import Precision
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.layers import recurrence
 from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+BELOW_FLOAT32: tuple[Precision, ...] = ("bfloat16", "int8")
+"""The lower precisions of `native`."""
 PORTABLE = "x86-64"
 """The instruction set without registers of 256 bits: the recurrent library on any other processor."""
 
@@ -36,11 +39,16 @@ ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for is
 """Parameters of tests: each instruction set is compiled once for all of them."""
 
 
-def halves_here() -> list[build.InstructionSet]:
-    """The instruction sets of this processor for which weights of recurrences take half the bytes."""
+def lower_here() -> list[build.InstructionSet]:
+    """The instruction sets below float32 that this host runs."""
+    return [one for one in all_of(*BELOW_FLOAT32) if one.runs_here()]
+
+
+def all_of(*precisions: Precision) -> list[build.InstructionSet]:
+    """The instruction sets of precisions below float32; none on a kind of machine without."""
     if platform.machine() != "x86_64":
         return []
-    return [one for one in build.instruction_sets("bfloat16") if one.runs_here()]
+    return [one for precision in precisions for one in build.instruction_sets(precision)]
 
 
 @cache

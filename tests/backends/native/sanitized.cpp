@@ -58,11 +58,21 @@ uint16_t half_of(float value, bool bfloat16) {
   return static_cast<uint16_t>(magnitude < least ? sign : sign | ((magnitude - least + (1U << 23)) >> 13));
 }
 
+// Weights of 8 bits, scales and sums of so many units. Where each of them is does not matter here: all are filled with
+// numbers of 0.001 to 0.002, which are scales, and whose bytes are weights of any size.
+Floats packed_int8(int64_t units, int64_t inputs, std::mt19937& random) {
+  Floats packed(units * inputs / 4 + 2 * units);
+  std::uniform_real_distribution<float> values(0.001F, 0.002F);
+  for (int64_t index = 0; index < packed.size; index++) packed.data.get()[index] = values(random);
+  return packed;
+}
+
 // The weights of so many units and inputs, as the library has them: 0: float32, 1: float16, 2: pairs of bfloat16, 3: the
-// same up to whole tiles of 32 inputs.
+// same up to whole tiles of 32 inputs, 4: int8, 5: four of int8 together.
 Floats packed_weights(int64_t units, int64_t inputs, std::mt19937& random) {
   const int kind = recurrence_weights();
   if (kind == 0) return Floats(units * inputs, &random);
+  if (kind > 3) return packed_int8(units, kind == 4 ? inputs : round_up(inputs, 4), random);
   Floats packed(units * round_up(inputs, kind == 1 ? 1 : kind == 2 ? 2 : 32) / 2);
   auto* bytes = reinterpret_cast<char*>(packed.data.get());
   std::uniform_real_distribution<float> values(-0.2F, 0.2F);

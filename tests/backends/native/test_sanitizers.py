@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from native_layers import halves_here, isas_here
+from native_layers import isas_here, lower_here
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
@@ -82,16 +82,16 @@ def test_memory_is_read_and_written_within_its_bounds() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(not halves_here(), reason="not run: this kind of machine has no half precision")
-@pytest.mark.parametrize("instructions", halves_here(), ids=lambda one: one.library)
-def test_weights_of_half_the_bytes_are_read_within_their_bounds(instructions: build.InstructionSet) -> None:
+@pytest.mark.skipif(not lower_here(), reason="not run: this kind of machine computes in float32 only")
+@pytest.mark.parametrize("instructions", lower_here(), ids=lambda one: one.library)
+def test_weights_below_float32_are_read_within_their_bounds(instructions: build.InstructionSet) -> None:
     """Every cell, ragged batches and several threads, on each instruction set of this host."""
     check(program(MEMORY, instructions))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("instructions", [*SINGLE, *halves_here()], ids=lambda one: one.library)
+@pytest.mark.parametrize("instructions", [*SINGLE, *lower_here()], ids=lambda one: one.library)
 @pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
 def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: build.InstructionSet) -> None:
     """More shapes, more batches and four threads: no race, no leak, no undefined behaviour."""

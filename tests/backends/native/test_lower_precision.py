@@ -1,4 +1,4 @@
-"""Recurrences with weights of half the bytes: near torch's layers, and equal for a row in any batch."""
+"""Recurrences below float32: near torch's layers, and equal for a row in any batch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,34 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_layers import CELLS, Batch, Shape, alone, answers_of, batch_for, halves_here, library, stack_of
+from native_layers import (
+    BELOW_FLOAT32,
+    CELLS,
+    Batch,
+    Shape,
+    all_of,
+    alone,
+    answers_of,
+    batch_for,
+    library,
+    lower_here,
+    stack_of,
+)
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import cpp_compiler
-from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, Precision
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
 from torchserve_neuron_lstm.backends.native.library import ThreadPool
-from torchserve_neuron_lstm.backends.native.packing import BFLOAT16_PAIRS, BFLOAT16_TILES, FLOAT16, pack_recurrence
+from torchserve_neuron_lstm.backends.native.packing import (
+    BFLOAT16_PAIRS,
+    BFLOAT16_TILES,
+    FLOAT16,
+    INT8,
+    INT8_QUADS,
+    pack_recurrence,
+)
 
 
 def here_or_not_run(one: build.InstructionSet) -> object:
@@ -27,12 +46,12 @@ def here_or_not_run(one: build.InstructionSet) -> object:
     return pytest.param(one, marks=marks, id=one.library)
 
 
-HALVES = [here_or_not_run(one) for one in build.instruction_sets("bfloat16")] if halves_here() else []
-DIGITS = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8, BFLOAT16_TILES: 2.0**-8}
-"""The largest relative error of a number that is rounded to so many digits."""
+BELOW = [here_or_not_run(one) for one in all_of(*BELOW_FLOAT32)]
+ROUNDING = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8, BFLOAT16_TILES: 2.0**-8, INT8: 2.0**-8, INT8_QUADS: 2.0**-7}
+"""The largest error of a rounded number, relative to it; with int8, to the largest one of its row."""
 ROW_COUNTS = (1, 2, 16, 17, 32, 33, 49)
 """Numbers of rows around those of tiles of 16 rows, alone and in pairs."""
-per_library = pytest.mark.parametrize("instructions", HALVES)
+per_library = pytest.mark.parametrize("instructions", BELOW)
 shapes = st.builds(
     Shape,
     cell=st.sampled_from(CELLS),
@@ -42,7 +61,7 @@ shapes = st.builds(
     directions=st.integers(1, 2),
     bias=st.booleans(),
 ).flatmap(lambda shape: st.sampled_from(shape.with_projections()))
-pytestmark = pytest.mark.skipif(not HALVES, reason="not run: this kind of machine has no half precision")
+pytestmark = pytest.mark.skipif(not BELOW, reason="not run: this kind of machine computes in float32 only")
 
 
 @cache
@@ -62,10 +81,10 @@ def pool(instructions: build.InstructionSet, threads: int) -> ThreadPool:
 def test_states_are_near_those_of_each_row_alone(
     instructions: build.InstructionSet, shape: Shape, lengths: list[int], threads: int, garbage: float
 ) -> None:
-    """The bound is that of rounded weights and, for pairs of bfloat16, of rounded inputs."""
+    """The bound is that of rounded weights and, for pairs and quads, of rounded inputs."""
     core, batch = shape.core(), batch_for(shape, lengths, 9, garbage=garbage)
     stack = stack_of(shape, core, pool(instructions, threads))
-    bound = 40 * DIGITS[library(instructions).weights]
+    bound = 40 * ROUNDING[library(instructions).weights]
 
     for ours, theirs in zip(answers_of(stack, batch), alone(core, batch), strict=True):
         assert float((ours - theirs).abs().max()) <= bound * max(1.0, float(theirs.abs().max()))
@@ -133,14 +152,76 @@ def test_weights_that_float16_does_not_hold_are_refused() -> None:
         pack_recurrence("rnn_tanh", [torch.zeros(2, 3), w_hh], lanes=2, interleave=1, kind=FLOAT16)
 
 
+def unpacked(packed: torch.Tensor, lanes: int, inputs: int) -> torch.Tensor:
+    """The weights [H, K] of an RNN's quads: four of 8 bits, times their unit's scale."""
+    quads = -(-inputs // 4)
+    weights, scales, _ = packed.split([4 * quads * lanes, 4 * lanes, 4 * lanes], 1)
+    units = weights.view(-1, quads, lanes, 4).transpose(1, 2).flatten(2).flatten(0, 1)
+    return torch.mul(units[:, :inputs], scales.contiguous().view(torch.float32).flatten()[:, None])
+
+
+@given(hidden=st.integers(1, 9), inputs=st.integers(1, 9), exponent=st.integers(-30, 30), seed=st.integers(0, 99))
+def test_quads_are_the_weights_to_half_a_256th_of_the_largest_of_their_unit(
+    hidden: int, inputs: int, exponent: int, seed: int
+) -> None:
+    """So it is for weights of any size; a unit whose weights are zeros keeps them."""
+    weight = 2.0**exponent * torch.randn(hidden, inputs, generator=torch.Generator().manual_seed(seed))
+    weight[0] = 0
+    packed = pack_recurrence("rnn_tanh", [weight, torch.zeros(hidden, hidden)], lanes=4, interleave=1, kind=INT8_QUADS)[
+        0
+    ]
+    found = unpacked(packed, 4, inputs)[:hidden]
+
+    assert packed.dtype is torch.int8
+    assert bool(((found - weight).abs() <= 0.501 / 127 * weight.abs().amax(1, keepdim=True)).all())
+
+
+def test_more_inputs_than_a_sum_of_32_bits_holds_are_refused() -> None:
+    """The sum would be another number, without a word."""
+    with pytest.raises(LoadError, match=r"a recurrence of 65537 inputs has too many for int8 .*precision: float32"):
+        pack_recurrence("rnn_tanh", [torch.zeros(1, 65537), torch.zeros(1, 1)], lanes=4, interleave=1, kind=INT8_QUADS)
+
+
+@pytest.mark.parametrize("instructions", [here_or_not_run(one) for one in all_of("int8")])
+def test_the_largest_sums_of_int8_are_exact(instructions: build.InstructionSet) -> None:
+    """All weights and numbers are as large as int8 has them, over as many inputs as are allowed."""
+    shape = Shape(cell="rnn_relu", inputs=65536, hidden=1, bias=False)
+    core, batch = shape.core(), batch_for(shape, [1], 1)
+    for sign in (1, -1):
+        torch.nn.init.constant_(core.get_parameter("weight_ih_l0"), sign)
+        torch.nn.init.zeros_(core.get_parameter("weight_hh_l0"))
+        ones = Batch(torch.full_like(batch.x, sign), batch.lengths, batch.h_0, batch.c_0)
+        y, _ = answers_of(stack_of(shape, core, pool(instructions, 1)), ones)
+
+        assert y[0].tolist() == [[65536.0]]
+
+
+@per_library
+def test_numbers_that_are_not_finite_stay_in_their_row(instructions: build.InstructionSet) -> None:
+    """With int8 a row has one scale for all of its numbers."""
+    shape = Shape(inputs=7, hidden=33)
+    core, batch = shape.core(), batch_for(shape, [4, 4, 4], 4)
+    expected = answers_of(stack_of(shape, core, pool(instructions, 1)), batch)
+    for wrong in (float("nan"), float("inf")):
+        x = batch.x.clone()
+        x[1, 2, 3] = wrong
+        found = answers_of(stack_of(shape, core, pool(instructions, 1)), Batch(x, batch.lengths, batch.h_0, batch.c_0))
+        is_whole = [torch.equal(one, other) for one, other in zip(found[0], expected[0], strict=True)]
+
+        assert is_whole == [True, False, True]
+
+
+@pytest.mark.parametrize("precision", BELOW_FLOAT32)
 @torch.no_grad()
-def test_a_program_in_bfloat16_is_near_the_model_on_every_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_below_float32_is_near_the_model_on_every_host(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its directory has a library for each kind of processor, the least included."""
     module, inputs = Recurrent(Case()).eval(), ragged_batch(0.0)
-    Native().compile(exported(module, *inputs), None, tmp_path, CompileSettings(precision="bfloat16"))
-    flags = [frozenset(), *(one.cpu_flags for one in halves_here())]
+    Native().compile(exported(module, *inputs), None, tmp_path, CompileSettings(precision=precision))
+    flags = [frozenset(), *(one.cpu_flags for one in lower_here() if one.precision == precision)]
 
-    assert {file.name for file in tmp_path.glob("*.so")} == {one.library for one in build.instruction_sets("bfloat16")}
+    assert {file.name for file in tmp_path.glob("*.so")} == {one.library for one in build.instruction_sets(precision)}
     for more in flags:
         monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda more=more: cpp_compiler.cpu_target().cpu_flags | more)
         run = Native().load(tmp_path, module.state_dict(), Native().host(), 2)
@@ -177,9 +258,27 @@ def test_a_system_that_refuses_the_tiles_runs_no_library_with_them(monkeypatch: 
         assert tiles.runs_here() == granted
 
 
-def test_another_kind_of_machine_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_processor_without_products_of_int8_reads_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first AVX-512 processors have none; those with AVX2 alone have them from Alder Lake on."""
+    wide, narrow, *without = build.instruction_sets("int8")
+    least = cpp_compiler.cpu_target().cpu_flags
+    for features, expected in (
+        (wide.cpu_flags | narrow.cpu_flags, wide),
+        (wide.cpu_flags - {"avx512_vnni"}, without[0]),
+        (narrow.cpu_flags, narrow),
+        (frozenset[str](), without[1]),
+    ):
+        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda features=features: least | features)
+
+        assert next(one for one in build.instruction_sets("int8") if one.runs_here()) == expected
+
+
+@pytest.mark.parametrize("precision", BELOW_FLOAT32)
+def test_another_kind_of_machine_is_refused_with_the_reason(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The library for arm64 has float32 alone."""
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
 
-    with pytest.raises(CompileError, match="native computes in bfloat16 on x86-64 only, this is aarch64"):
-        build.build(tmp_path, "bfloat16")
+    with pytest.raises(CompileError, match=f"native computes in {precision} on x86-64 only, this is aarch64"):
+        build.build(tmp_path, precision)
