@@ -1,7 +1,7 @@
 """A lone request after a pause: our handler from JSON to JSON, beside ONNX Runtime's session alone.
 
-Run from the repository's root: `python -m benchmarks.lone [--backend native] [--json FILE]`; about two minutes. Exits
-1 if a floor is missed; the last lines name it.
+Run from the repository's root: `python -m benchmarks.lone [--backend native] [--precision float32] [--json FILE]`;
+about two minutes. Exits 1 if a floor is missed; the last lines name it.
 
 Both have the same model, the same process and the same threads. Each sleeps, then answers three requests of 20
 timesteps one after the other: the first call finds threads asleep and caches cold. They take turns. Our time is that of
@@ -35,7 +35,7 @@ from torchserve_neuron_lstm.inference.service import make_service
 
 from .onnx_session import export, open_session
 from .rest.archives import OURS as NAME
-from .rest.archives import make_archives, make_model
+from .rest.archives import TOLERANCES, make_archives, make_model
 from .standing import Standing, conclude, plain_table, standings_json, standings_table, write_figures
 
 TIMESTEPS, TOKENS = 20, 10_000
@@ -54,19 +54,20 @@ def main() -> int:
     options = _options()
     with tempfile.TemporaryDirectory(prefix="lone-") as folder:
         model = make_model()
-        make_archives(model, Path(folder), 1, 32, 1, options.backend, [NAME])
+        make_archives(model, Path(folder), 1, 32, 1, options.backend, [NAME], precision=options.precision)
         export(model, Path(folder) / "model.onnx")
         with ArchiveReader(Path(folder) / f"{NAME}.mar").unpacked() as unpacked:
             ids = [random.Random(0).randrange(TOKENS) for _ in range(TIMESTEPS)]
-            seconds = race(_contestants(unpacked, Path(folder) / "model.onnx", ids), options.rounds)
+            calls = _contestants(unpacked, Path(folder) / "model.onnx", ids, TOLERANCES[options.precision])
+            seconds = race(calls, options.rounds)
     found = standings(seconds)
     _print(seconds, found, Console())
     write_figures({"seconds": seconds, "floors": standings_json(found)}, options.json)
     return conclude(found)
 
 
-def _contestants(unpacked: Path, onnx: Path, ids: list[int]) -> dict[str, Callable[[], object]]:
-    """The calls, whose answers are equal."""
+def _contestants(unpacked: Path, onnx: Path, ids: list[int], tolerance: float) -> dict[str, Callable[[], object]]:
+    """The calls, whose answers are equal up to the tolerance."""
     loaded = load_archive(unpacked, None)
     service = make_service(loaded, make_codec(loaded.manifest, ModelIdentity(NAME, "")))
     body = json.dumps(ids).encode()
@@ -77,7 +78,8 @@ def _contestants(unpacked: Path, onnx: Path, ids: list[int]) -> dict[str, Callab
     def answer() -> RawResponse:
         return service.handle([RawRequest({"body": body}, headers)])[0]
 
-    np.testing.assert_allclose(json.loads(answer().body), session.run(None, feeds)[0][0], rtol=1e-4, atol=1e-5)
+    expected = session.run(None, feeds)[0][0]
+    np.testing.assert_allclose(json.loads(answer().body), expected, rtol=tolerance, atol=tolerance)
     return {OURS: answer, ONNX: partial(session.run, None, feeds)}
 
 
@@ -139,6 +141,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lone", description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="of all pauses (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of the archive (default: %(default)s)")
+    parser.add_argument("--precision", default="float32", choices=list(TOLERANCES), help="of the archive")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 

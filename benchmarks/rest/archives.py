@@ -13,6 +13,8 @@ from .model import TokenClassifier
 
 LONGEST = 330  # tokens
 PLAIN, OURS = "plain", "ours"
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 5e-2}
+"""Largest error of an output, absolute and relative, by the precision of `ours.mar`."""
 
 _FRONTEND = """\
 minWorkers: {workers}

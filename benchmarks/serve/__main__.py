@@ -29,14 +29,13 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 from ..load import Refused, http_post, load
 from ..rest.__main__ import COMPARED, WrongAnswer, compare, draw_sequences
-from ..rest.archives import make_archives, make_model
+from ..rest.archives import TOLERANCES, make_archives, make_model
 from ..standing import conclude, standings_json, standings_table, write_figures
 from .contestants import Contestant, contestants
 from .results import Results, ServedRound, print_results, standings, to_json
 from .servers import CpuTime, Server, started
 
 _CORES = len(os.sched_getaffinity(0))
-_TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "int8": 5e-2}
 
 
 def main() -> int:
@@ -54,7 +53,7 @@ def main() -> int:
             )
         servers = {one: stack.enter_context(started(one, stores)) for one in all_of_them}
         for one, server in servers.items():
-            path, tolerance = f"/predictions/{one.handler}", _TOLERANCES[one.precision]
+            path, tolerance = f"/predictions/{one.handler}", TOLERANCES[one.precision]
             compare(server.served.inference, path, model, sequences[:COMPARED], tolerance)
         results = _rounds(servers, sequences, options)
     found = standings(results)
