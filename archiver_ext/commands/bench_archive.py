@@ -18,9 +18,12 @@ from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.doubtful_costs import doubts_of
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
+from ...handlers.runtime.measurement import Call
 from ..errors import PackagingError
 from ..evaluation.verify import draw_inputs
-from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_undisturbed
+from ..torch_threads import on_threads
+from .matrix_product import gemm, gemm_gflops
+from .timing import TimingConfig, time_undisturbed
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"

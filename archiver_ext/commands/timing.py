@@ -5,28 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from statistics import median
-from typing import NamedTuple, ParamSpec, TypeVar
-
-import torch
+from typing import NamedTuple, TypeVar
 
 from ...handlers.runtime.cost_samples import Slice
-from ...handlers.runtime.measurement import METERS, Meters
+from ...handlers.runtime.measurement import METERS, Call, Meters
 
-ArgumentsP = ParamSpec("ArgumentsP")
-ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-Call = Callable[[], object]
-
-_GEMM_SIZE = 2048
 
 _ENOUGH = 3
 """Undisturbed slices whose median can be believed."""
-
-GEMM_FLOP = 2 * _GEMM_SIZE**3
-"""Floating-point operations of one call of `gemm()`."""
 
 
 @dataclass(frozen=True)
@@ -132,37 +122,3 @@ def interleave(measurements: Mapping[KeyT, Callable[[], ValueT]], rounds: int) -
         for key in order[first:] + order[:first]:
             found[key].append(measurements[key]())
     return {key: tuple(values) for key, values in found.items()}
-
-
-def on_threads(threads: int, call: Callable[ArgumentsP, ResultT]) -> Callable[ArgumentsP, ResultT]:
-    """Wrap a call so that it runs with a number of torch's own threads.
-
-    The number belongs to the whole process, and loading an engine that has its own threads sets it to 1: a call that is
-    interleaved with such an engine must set it back.
-    """
-
-    @wraps(call)
-    def wrapper(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        return call(*args, **options)
-
-    return wrapper
-
-
-def gemm() -> Callable[[], object]:
-    """Return a float32 product of two 2048 x 2048 matrices, with all threads that torch has.
-
-    Its rate is the reference for recurrent engines on the same machine.
-    """
-    left, right, product = (torch.rand(_GEMM_SIZE, _GEMM_SIZE) for _ in range(3))
-    return lambda: torch.mm(left, right, out=product)
-
-
-def gemm_gflops(seconds: Sequence[float]) -> float:
-    """Compute the best rate of `gemm()`, in GFLOP/s.
-
-    >>> round(gemm_gflops([0.2, 0.1]))
-    172
-    """
-    return GEMM_FLOP / min(seconds) / 1e9

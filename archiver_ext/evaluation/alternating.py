@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
-
-from .calibrate import Call
+from ...handlers.runtime.measurement import Call
 
 KeyT = TypeVar("KeyT")
 
@@ -76,16 +74,6 @@ def _is_enough(rounds: Sequence[Mapping[KeyT, float]], budget_ms: float) -> bool
 def _varying_ms(taken: Mapping[KeyT, float], shortest: Mapping[KeyT, float]) -> float:
     """The shortest times of the calls that took longer in this round."""
     return sum(ms for key, ms in shortest.items() if taken[key] > _UNDISTURBED * ms)
-
-
-def with_torch_threads(call: Call, threads: int) -> Call:
-    """Return the call with the number of torch's threads that its engine has set while it was loaded."""
-
-    def run() -> object:
-        torch.set_num_threads(threads)
-        return call()
-
-    return run
 
 
 def _milliseconds(call: Call, clock: Callable[[], float]) -> float:

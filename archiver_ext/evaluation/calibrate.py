@@ -6,20 +6,19 @@ slowly with its rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import CostMeasurement, Manifest
 from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
 from ...handlers.runtime.loader import LoadedArchive, device_of
-from ...handlers.runtime.measurement import METERS, Meters, measure
+from ...handlers.runtime.measurement import METERS, Call, Meters, measure
 from ...handlers.runtime.program_calls import full_call, padded_call
 from ..progress import ProgressCallback
 
 Costs = dict[ProgramRole, dict[Bucket, float]]
 """Milliseconds of one call of each program, by its role and bucket."""
-Call = Callable[[], object]
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _PIECES = (4, 32)

@@ -15,12 +15,14 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
+from ...handlers.runtime.measurement import Call
 from ...handlers.runtime.program_calls import full_call
 from ...handlers.runtime.user_code import selected_lengths
 from ..errors import PackagingError
 from ..progress import ProgressCallback
-from .alternating import measure_alternating, with_torch_threads
-from .calibrate import Call, Costs, MeasuredCosts, measure_costs
+from ..torch_threads import on_threads
+from .alternating import measure_alternating
+from .calibrate import Costs, MeasuredCosts, measure_costs
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
 from .selection import Candidate, CandidateResult
 from .value_ranges import with_value_ranges
@@ -150,7 +152,7 @@ def measure_together(
     }
     for bucket, loaded in (buckets or {}).items():
         call = full_call(loaded.archive, loaded.archive.manifest.kind, bucket)
-        calls[bucket] = with_torch_threads(call, loaded.torch_threads)
+        calls[bucket] = on_threads(loaded.torch_threads, call)
     totals: dict[str, float] = {}
     full: dict[Bucket, float] = {}
     measured = measure_alternating(calls)
@@ -255,7 +257,7 @@ def _batch_call(loaded: LoadedEngine, lengths: Sequence[int]) -> Call:
     archive = loaded.archive
     requests = [[zeros(spec, length) for spec in archive.manifest.inputs] for length in lengths]
     call = partial(archive.run_plan, archive.plan(lengths), requests, lengths)
-    return with_torch_threads(call, loaded.torch_threads)
+    return on_threads(loaded.torch_threads, call)
 
 
 def _batches(manifest: Manifest) -> list[list[int]]:

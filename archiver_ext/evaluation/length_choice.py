@@ -25,11 +25,10 @@ from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
 from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
-from ...handlers.runtime.measurement import measure
+from ...handlers.runtime.measurement import Call, measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
-from .calibrate import Call
 
 _POINTS = 8
 _CALLS = 5

@@ -19,7 +19,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, on_threads, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from ..standing import Standing, missed, standings_table

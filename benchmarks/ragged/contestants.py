@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import on_threads
+from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .model import Ragged

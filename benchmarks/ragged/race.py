@@ -10,13 +10,9 @@ from statistics import median
 
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import (
-    TimingConfig,
-    gemm,
-    gemm_gflops,
-    on_threads,
-    time_interleaved,
-)
+from torchserve_neuron_lstm.archiver_ext.commands.matrix_product import gemm, gemm_gflops
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import measured_cost

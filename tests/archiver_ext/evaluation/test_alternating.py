@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-import torch
-
-from torchserve_neuron_lstm.archiver_ext.evaluation.alternating import measure_alternating, with_torch_threads
+from torchserve_neuron_lstm.archiver_ext.evaluation.alternating import measure_alternating
 
 
 class Machine:
@@ -89,13 +87,3 @@ def test_a_program_that_takes_one_of_two_times_does_not_make_a_quiet_machine_loo
 
         calls = {"one": machine.costing("one", 100 - share), "other": two_times}
         assert measure_alternating(calls, clock=machine.clock).undisturbed == is_undisturbed
-
-
-def test_a_call_runs_with_the_threads_of_its_engine() -> None:
-    """Loading one engine leaves torch one thread, loading another one all of them."""
-    before = torch.get_num_threads()
-    try:
-        assert with_torch_threads(torch.get_num_threads, 1)() == 1
-        assert with_torch_threads(torch.get_num_threads, 2)() == 2
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,28 @@
+"""Number of torch's own threads, for calls that take turns with those of other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+ArgumentsP = ParamSpec("ArgumentsP")
+ResultT = TypeVar("ResultT")
+
+
+def on_threads(threads: int, call: Callable[ArgumentsP, ResultT]) -> Callable[ArgumentsP, ResultT]:
+    """Wrap a call so that it runs with a number of torch's own threads.
+
+    The number belongs to the whole process, and loading an engine that has its own threads sets it to 1: a call that is
+    interleaved with such an engine must set it back.
+    """
+
+    @wraps(call)
+    def wrapper(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        return call(*args, **options)
+
+    return wrapper
