@@ -78,7 +78,7 @@ def measure(
                 return
             if not slices[key]:
                 calls[key]()  # the first call is slower
-            slices[key].append(_time_slice(calls[key], effort.slice_ms, meters))
+            slices[key].append(time_slice(calls[key], effort.slice_ms, meters))
 
     while (pending := [key for key, own in slices.items() if _is_short(own, effort)]) and (
         elapsed_ms() < effort.limit_ms
@@ -103,11 +103,8 @@ def keys_to_repeat(slices: Mapping[CostKey, Sequence[Slice]]) -> list[CostKey]:
     return list(dict.fromkeys(key for smaller, larger, _ in found for key in (smaller, larger)))
 
 
-def _is_short(slices: Sequence[Slice], effort: Effort) -> bool:
-    return len(slices) < effort.fewest or sum(one.wall_ms for one in slices) < effort.budget_ms
-
-
-def _time_slice(call: Call, least_ms: float, meters: Meters) -> Slice:
+def time_slice(call: Call, least_ms: float, meters: Meters) -> Slice:
+    """Time calls in a row for at least `least_ms`, and see how long threads waited for cores meanwhile."""
     waited = meters.waited_ms()
     shortest, wall = inf, 0.0
     while wall < least_ms:
@@ -117,3 +114,7 @@ def _time_slice(call: Call, least_ms: float, meters: Meters) -> Slice:
         shortest, wall = min(shortest, taken), wall + taken
     # A thread that has ended took the time that it had waited with it.
     return Slice(shortest, wall, max(0.0, meters.waited_ms() - waited))
+
+
+def _is_short(slices: Sequence[Slice], effort: Effort) -> bool:
+    return len(slices) < effort.fewest or sum(one.wall_ms for one in slices) < effort.budget_ms
