@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Optional
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -24,9 +25,17 @@ def threads_per_worker(cores: int, workers: object) -> int:
     >>> threads_per_worker(8, 2), threads_per_worker(2, 4), threads_per_worker(8, None)
     (4, 1, 1)
     """
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        return 1
-    return max(1, cores // workers)
+    count = worker_count(workers)
+    return 1 if count is None else max(1, cores // count)
+
+
+def worker_count(workers: object) -> Optional[int]:
+    """Return the value of `maxWorkers`, which may be of any type; None if it is no number of workers.
+
+    >>> worker_count(2), worker_count("2"), worker_count(True), worker_count(0)
+    (2, None, None, None)
+    """
+    return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
 
 
 def _affinity() -> int:

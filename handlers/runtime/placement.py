@@ -26,7 +26,7 @@ from pathlib import Path
 from ...backends.interface import CoreAssigning
 from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
-from .cores import available_cores
+from .cores import available_cores, worker_count
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def _assign_core(engine: CoreAssigning, archive: Path, workers: object, environm
     if given:
         _log.info("placement: set by %s", " and ".join(given))
         return
-    index, shares = acquire_worker_index(worker_lock_directory(archive)), _worker_count(workers)
+    index, shares = acquire_worker_index(worker_lock_directory(archive)), worker_count(workers)
     core = index if shares is None else index % shares
     environment.update(engine.core_environment(core))
     _log.info("placement: core %d of %s", core, engine.name)
@@ -93,7 +93,7 @@ def partition_cores(cores: Sequence[int], workers: object, threads: int | None) 
     >>> partition_cores([2, 5], 4, None)
     [(2,), (5,)]
     """
-    wanted = _worker_count(workers) or len(cores) if threads is None else len(cores) // threads
+    wanted = worker_count(workers) or len(cores) if threads is None else len(cores) // threads
     count = max(1, min(wanted, len(cores)))
     bounds = [index * len(cores) // count for index in range(count + 1)]
     return [tuple(cores[start:end]) for start, end in zip(bounds, bounds[1:])]
@@ -108,10 +108,6 @@ def pin_process(cores: Sequence[int]) -> None:
     for thread in [int(name) for name in os.listdir(_THREADS)]:  # noqa: PTH208 - names alone
         with suppress(ProcessLookupError):  # it has ended meanwhile
             os.sched_setaffinity(thread, cores)
-
-
-def _worker_count(workers: object) -> int | None:
-    return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
 
 
 def acquire_worker_index(directory: Path) -> int:
