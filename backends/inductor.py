@@ -180,10 +180,11 @@ exec {call}
 
 def _reason(error: BaseException) -> str:
     """The error in one line; for the C++ compiler, the first line that it printed about it."""
-    found: BaseException | None = error
-    while found is not None and type(found).__name__ != "CppCompileError":  # torch's; to import it makes a folder
-        found = found.__cause__ or found.__context__
-    lines = str(getattr(found, "output", "")).splitlines()
+    from .error_causes import causes
+
+    # torch's class is known by its name: to import it makes a folder.
+    compiling = (cause for cause in causes(error) if type(cause).__name__ == "CppCompileError")
+    lines = str(getattr(next(compiling, None), "output", "")).splitlines()
     said = next((line for line in lines if "error" in line), "\n".join(lines[:1]))
     return (said.strip() or str(error).strip() or type(error).__name__).splitlines()[0]
 
@@ -220,15 +221,7 @@ def _specialized(program: ExportedProgram, bucket: Bucket) -> ExportedProgram:
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
     if x.dtype != torch.float32:  # oneDNN computes only float32 on every machine
         return NotImplemented
-    if masked.is_projected(h_0, c_0):
-        return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
-    return _plain_lstm(x, lengths, h_0, c_0, *options)
-
-
-def _plain_lstm(
-    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return masked.masked_lstm(_onednn_lstm, x, lengths, h_0, c_0, weights, layers, both, need_cell)
+    return masked.fused_lstm(_onednn_lstm, x, lengths, h_0, c_0, *options)
 
 
 def _onednn_lstm(

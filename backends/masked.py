@@ -12,6 +12,7 @@ An engine supports the operators as they are, or passes its own fused layer to `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -61,6 +62,37 @@ def masked_rnn(
     """Compute the `rnn` operator by a fused layer; differentiable and traceable if the layer is."""
     y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, None)
     return y, h_n
+
+
+def fused_lstm(
+    layer: Layer,
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Sequence[Tensor],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the `lstm` operator, with or without projections, by a fused layer that has none."""
+
+    def plain(
+        x: Tensor,
+        lengths: Tensor | None,
+        h_0: Tensor,
+        c_0: Tensor,
+        weights: Sequence[Tensor],
+        bias: bool,
+        layers: int,
+        bidirectional: bool,
+        need_cell: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return masked_lstm(layer, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
+
+    compute = partial(without_projection, plain) if is_projected(h_0, c_0) else plain
+    return compute(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, need_cell)
 
 
 def is_projected(h_0: Tensor, c_0: Tensor) -> bool:

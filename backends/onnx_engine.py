@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .interface import Backend, LoadedProgram, LoadError, Requirement, Weights
-from .signature import Signature, read_signature
+from .signature import Signature, read_signature, signature_of, write_signature
 from .versions import lowest_torch_requirement
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+GRAPH = "program.onnx"
+"""The file of the graph, in a program's directory."""
 
 
 class OnnxEngine(Backend):
@@ -66,3 +73,11 @@ class OnnxEngine(Backend):
     @abstractmethod
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
         """Load the graph of a directory over the weights that it takes."""
+
+
+def write_graph(model: Any, program: ExportedProgram, weights: Collection[str], directory: Path) -> None:
+    """Write the graph, and the signature with the weights that it takes."""
+    (directory / GRAPH).write_bytes(model.SerializeToString())
+    whole = signature_of(program, None)
+    taken = {name: kind for name, kind in whole.weights.items() if name in weights}
+    write_signature(Signature(inputs=whole.inputs, weights=taken), directory)

@@ -11,22 +11,21 @@ import contextlib
 import io
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import masked
+from .error_causes import causes
 from .exported_program import quiet
 from .interface import CompileError
 from .partitioning.operator_support import single_operator_program
 from .partitioning.partition import operator_name, operators_of
-from .signature import Signature, signature_of, weights_of, write_signature
-
-GRAPH = "program.onnx"
+from .recurrent_calls import is_recurrent
+from .signature import weights_of
 
 _SMALLEST_LIFTED_CONSTANT = 256
 
@@ -38,7 +37,6 @@ _OPSET, _IR = 20, 10
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
 _SCAN = "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX"
-_OWN = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
 _OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
 
 
@@ -55,14 +53,6 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
     """
     weights = weights_of(program)
     return {name: one for name, one in weights.items() if name in program.state_dict or _is_large(one)}
-
-
-def write_graph(model: Any, program: torch.export.ExportedProgram, weights: Collection[str], directory: Path) -> None:
-    """Write the graph, and the signature with the weights that it takes."""
-    (directory / GRAPH).write_bytes(model.SerializeToString())
-    whole = signature_of(program, None)
-    taken = {name: kind for name, kind in whole.weights.items() if name in weights}
-    write_signature(Signature(inputs=whole.inputs, weights=taken), directory)
 
 
 @contextlib.contextmanager
@@ -142,7 +132,7 @@ def missing_translation(node: torch.fx.Node) -> str | None:
     if _is_scan(node):
         return _SCAN
     registry, table = _exporter()
-    if str(node.target) in _OWN or registry.is_registered(node.target):
+    if is_recurrent(node.target) or registry.is_registered(node.target):
         return None
     with _silent():
         parts = single_operator_program(node).run_decompositions(table)
@@ -165,7 +155,7 @@ def _exporter() -> tuple[Any, Any]:
 
 def _export_error(error: BaseException) -> str:
     """The innermost reason, and its operator."""
-    texts = [text for cause in _causes(error) if (text := str(cause).strip())]
+    texts = [text for cause in causes(error) if (text := str(cause).strip())]
     found = next((match for text in texts if (match := _OPERATOR.search(text))), None)
     if found is None:
         return f"the program cannot be written as ONNX: {texts[-1].splitlines()[0] if texts else type(error).__name__}"
@@ -178,12 +168,6 @@ def _export_error(error: BaseException) -> str:
 
 def _no_translation(operator: str) -> str:
     return f"the exporter has no translation for the operator {operator}"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager

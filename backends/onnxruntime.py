@@ -17,14 +17,13 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from .interface import DEFAULTS, CompileSettings, LoadedProgram, Precision, Weights
-from .onnx_engine import OnnxEngine
+from .onnx_engine import GRAPH, OnnxEngine, write_graph
 from .signature import Signature, weights_of
 from .versions import release
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_GRAPH = "program.onnx"
 _AS_THEY_ARE = "as_they_are.json"
 """Names of the weights that the engine reads in torch's layout, so in place."""
 
@@ -56,7 +55,6 @@ class OnnxRuntime(OnnxEngine):
             lifted_weights,
             trial_errors,
             unfolded_weights,
-            write_graph,
         )
 
         model = export_onnx(program)
@@ -105,7 +103,7 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
     options.add_external_initializers(list(values), list(values.values()))
     for name in json.loads((directory / _AS_THEY_ARE).read_text(encoding="utf-8")):
         options.add_initializer(name, values[name])
-    graph = str(directory / _GRAPH)
+    graph = str(directory / GRAPH)
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]), values
 
 

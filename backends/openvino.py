@@ -22,13 +22,12 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from .interface import DEFAULTS, CompileError, CompileSettings, LoadedProgram, LoadError, Precision, Weights
-from .onnx_engine import OnnxEngine
+from .onnx_engine import GRAPH, OnnxEngine, write_graph
 from .signature import Signature, signature_of, weights_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-_GRAPH = "program.onnx"
 _PRECISION = "precision.json"
 _HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 _ROUNDING: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.1}
@@ -57,7 +56,7 @@ class OpenVino(OnnxEngine):
         precision = settings.precision
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)
-        from .onnx_export import export_onnx, lifted_weights, trial_errors, write_graph
+        from .onnx_export import export_onnx, lifted_weights, trial_errors
         from .openvino_recurrences import without_lengths
 
         model = export_onnx(without_lengths(program))
@@ -80,7 +79,7 @@ class OpenVino(OnnxEngine):
         precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
         if reason := _unsupported_precision(precision):
             raise LoadError(f"{reason}. Package the model again without precision: {precision}, or on such a host")
-        return _run(signature, *_compiled(directory / _GRAPH, weights, _HINTS[precision], threads))
+        return _run(signature, *_compiled(directory / GRAPH, weights, _HINTS[precision], threads))
 
 
 def _reject_wrong_outputs(program: ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision) -> None:

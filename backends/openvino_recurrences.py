@@ -26,17 +26,9 @@ def without_lengths(program: ExportedProgram) -> ExportedProgram:
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-    if masked.is_projected(h_0, c_0):
-        return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
-    if lengths is None:
+    if lengths is None and not masked.is_projected(h_0, c_0):
         return NotImplemented
-    return _plain_lstm(x, lengths, h_0, c_0, *options)
-
-
-def _plain_lstm(
-    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return masked.masked_lstm(_lstm_layer, x, lengths, h_0, c_0, weights, layers, both, need_cell)
+    return masked.fused_lstm(_lstm_layer, x, lengths, h_0, c_0, *options)
 
 
 def _lstm_layer(

@@ -181,6 +181,7 @@ BASE = (
     "config/request_limits.py",
     "backends/__init__.py",
     "backends/interface.py",
+    "backends/recurrent_calls.py",
     "backends/registry.py",
     "backends/signature.py",
     "backends/versions.py",

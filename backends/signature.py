@@ -15,6 +15,7 @@ import torch
 from ..bucketing.shapes import Bucket
 from ..config.json_codec import JsonError, read_json, write_json
 from .interface import LoadError, Weights
+from .recurrent_calls import is_recurrent
 
 FILE_NAME = "signature.json"
 _TIME_MARK = "neuron_lstm_time"
@@ -188,7 +189,7 @@ def _recurrent_inputs(program: torch.export.ExportedProgram) -> list[torch.Tenso
     return [
         node.args[0].meta["val"]
         for node in program.graph.nodes
-        if node.op == "call_function" and str(node.target).startswith("neuron_lstm.")
+        if node.op == "call_function" and is_recurrent(node.target)
     ]
 
 

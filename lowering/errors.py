@@ -13,6 +13,7 @@ from types import FrameType
 
 import torch
 
+from ..backends.error_causes import causes
 from .exporter_noise import without_exporter_log
 from .torch_messages import in_our_words
 
@@ -87,13 +88,6 @@ def node_line(node: torch.fx.Node) -> str | None:
 def source_suffix(line: str | None) -> str:
     """Format a line as ` (at model.py:12: ...)`; empty if no line is known."""
     return f" (at {line})" if line else ""
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and the chain of errors that led to it, outermost first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch.export import ExportedProgram
 
+from ..backends.recurrent_calls import is_recurrent
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
 from .outputs import output_nodes, symbolic_sizes, user_inputs
@@ -81,7 +82,7 @@ def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) 
         return INDEPENDENT
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
-    if operator_name(source).startswith("neuron_lstm."):
+    if is_recurrent(source.target):
         return PER_TIMESTEP if node.args[1] == 0 and taints.is_per_timestep(source.args[0]) else INDEPENDENT
     return taints.of[source] if taints.time_dims(node) else INDEPENDENT
 

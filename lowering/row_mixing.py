@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from ..backends.recurrent_calls import is_recurrent
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
 from .functional import functionalized
@@ -105,7 +106,7 @@ class _Walk:
         """Return the state of an element of a tuple: states of a recurrence have the rows second."""
         source = node.all_input_nodes[0]
         state = self.state[source]
-        if isinstance(state, Rows) and operator_name(source).startswith("neuron_lstm.") and node.args[1] != 0:
+        if isinstance(state, Rows) and is_recurrent(source.target) and node.args[1] != 0:
             return Rows(1)
         return state if isinstance(node.meta.get("val"), torch.Tensor) else None
 

@@ -11,8 +11,7 @@ import operator
 
 import torch
 
-_RECURRENT = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
-"""Operators that are unrolled into basic operators before a compiler sees them."""
+from ..recurrent_calls import is_recurrent
 
 _NO_WORK = frozenset(
     """
@@ -113,7 +112,9 @@ class _Refused(str):
 
 def _aten_name(node: torch.fx.Node) -> str:
     """Return the operator without namespace and overload; empty for unrolled operators and other nodes."""
-    if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
+    if node.op in ("placeholder", "output") or node.target is operator.getitem:
+        return ""
+    if is_recurrent(node.target):  # unrolled into basic operators before a compiler sees it
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):
         if isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):

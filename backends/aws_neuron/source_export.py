@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...bucketing.shapes import Bucket
+from ..assertions import is_assertion
 from ..exported_program import quiet, specialize
 from ..interface import CompileError
 from ..program_source.write import python_literal
@@ -67,7 +68,7 @@ def _lines(
     for node, name in weights.items():
         yield f"    {_expression(node)} = tensors[{names.index(name)}]  # {name!r}"
     for node in program.graph.nodes:
-        if node.op == "placeholder" or (node.op == "call_function" and _only_asserts(node)):
+        if node.op == "placeholder" or is_assertion(node):
             continue
         if node.op == "output":
             yield f"    return ({''.join(f'{_expression(value)}, ' for value in node.args[0])})"
@@ -82,10 +83,6 @@ def _device_expression(inputs: list[torch.fx.Node], names: tuple[str, ...]) -> s
     if inputs:
         return f"{_expression(inputs[0])}.device"
     return "tensors[0].device" if names else "torch.device('cpu')"
-
-
-def _only_asserts(node: torch.fx.Node) -> bool:
-    return not node.users and any(word in str(node.target) for word in ("assert", "sym_constrain"))
 
 
 def _call(node: torch.fx.Node) -> str:

@@ -20,12 +20,12 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...config.partitioner import UNLIMITED, PartitionerConfig
+from ..assertions import is_assertion
 from ..exported_program import module_with, quiet
 from ..interface import CompileError
 from ..signature import weight_names, weights_of
 from .partitioned_program import Target
 
-_ASSERTION = "aten::_assert"
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
 """Logger that reports the segments of each program at INFO."""
 
@@ -93,7 +93,7 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """Return the calls that compute something, without assertions and selections from several results."""
     calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
-    return [node for node in calls if not operator_name(node).startswith(_ASSERTION)]
+    return [node for node in calls if not is_assertion(node)]
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -135,7 +135,7 @@ def _graph_of(program: ExportedProgram) -> torch.fx.Graph:
     if mutated:
         raise CompileError(f"the program writes to {', '.join(map(str, mutated))}: it cannot be partitioned")
     for node in reversed(list(graph.nodes)):
-        if isinstance(node.target, torch._ops.OpOverload) and operator_name(node).startswith(_ASSERTION):
+        if is_assertion(node):
             graph.erase_node(node)
     graph.eliminate_dead_code()
     return graph

@@ -29,7 +29,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
+from ..assertions import is_assertion
 from ..interface import CompileError
+from ..recurrent_calls import is_recurrent
 from ..signature import weight_names
 from .control_flow import CONTROL_FLOW
 from .read import FUNCTIONS
@@ -158,7 +160,7 @@ class _Writer:
         self._taken |= {"program", "forward"}
         called = _called(module)
         _check(called, layers)
-        operators = [one for one in called if isinstance(one, torch._ops.OpOverload) and not _is_own(one)]
+        operators = [one for one in called if isinstance(one, torch._ops.OpOverload) and not is_recurrent(one)]
         self._operators = {target: self._new_name(_operator_name(target)) for target in operators}
         self._branches = {branch: self._new_name(path.replace(".", "_")) for path, branch in _branches(module).items()}
         self._nodes: dict[Node, str] = {}
@@ -180,7 +182,7 @@ class _Writer:
         yield "    return forward"
 
     def _function(self, name: str, module: GraphModule) -> Iterator[str]:
-        nodes = [node for node in module.graph.nodes if not _is_assertion(node)]
+        nodes = [node for node in module.graph.nodes if not is_assertion(node)]
         inputs = [node for node in nodes if node.op == "placeholder" and node not in self._weights]
         yield ""
         yield f"    def {name}({', '.join(map(self._name, inputs))}):"
@@ -270,11 +272,7 @@ def _check(called: list[Any], layers: Mapping[Callable[..., Any], str]) -> None:
 
 
 def _is_call(node: Node) -> bool:
-    return node.op == "call_function" and node.target not in _EXPRESSIONS and not _is_assertion(node)
-
-
-def _is_own(target: torch._ops.OpOverload) -> bool:
-    return str(target) in {"neuron_lstm.lstm.default", "neuron_lstm.rnn.default"}
+    return node.op == "call_function" and node.target not in _EXPRESSIONS and not is_assertion(node)
 
 
 def _is_control_flow(target: Any) -> bool:
@@ -284,10 +282,6 @@ def _is_control_flow(target: Any) -> bool:
 def _is_size_function(target: Any) -> bool:
     """Whether it is a function of sizes that Python's `math` has as well."""
     return str(getattr(target, "__name__", "")).startswith("_sym_")
-
-
-def _is_assertion(node: Node) -> bool:
-    return not node.users and any(word in str(node.target) for word in ("assert", "sym_constrain", "_check"))
 
 
 def _operator_name(target: torch._ops.OpOverload) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from ...backends.recurrent_calls import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import LoweringError, node_line, source_suffix
 from .call import Call
@@ -87,7 +88,7 @@ class RaggedRun(torch.fx.Interpreter):
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         sizes = tuple(_sizes(result) for result in results)
         call = Call(n.target, self._arguments(n), sizes, tuple(result.dtype for result in results))  # type: ignore[arg-type]
-        if call.shared and not any(map(is_ragged, _all_sizes(call))) and not str(n.target).startswith("neuron_lstm."):
+        if call.shared and not any(map(is_ragged, _all_sizes(call))) and not is_recurrent(n.target):
             return self._shared(call, found)
         rule = rule_of(n.target)
         if rule is None:

@@ -22,6 +22,7 @@ COMPILE_ONLY = {
     "backends/compile_cache/folder.py",
     "backends/compile_cache/key.py",
     "backends/cuda/capturable.py",
+    "backends/error_causes.py",
     "backends/exported_program.py",
     "backends/native/rewrite.py",
     "backends/partitioning/backend.py",
@@ -37,7 +38,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_400
+LINES = 12_500
 """The largest number of source lines in an archive for onnxruntime."""
 
 
