@@ -19,6 +19,7 @@ import torch
 
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line, source_suffix
+from .graph_calls import dims_argument, operator_name
 from .outputs import output_nodes, symbolic_sizes, user_inputs
 from .padding_taint import transfer
 from .subgraph import CASTS_LIKE
@@ -31,9 +32,7 @@ from .timestep_rules import (
     VALUE_PRESERVING,
     Tainted,
     TaintMap,
-    dims_argument,
     is_timestep_local,
-    operator_name,
 )
 
 CarryKind = Literal["state", "last", "sum", "max", "min"]

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from ..backends.recurrent_calls import is_recurrent
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
+from .graph_calls import operator_name
 from .outputs import output_nodes, symbolic_sizes, user_inputs
 from .timestep_rules import (
     FACTORIES,
@@ -29,7 +30,6 @@ from .timestep_rules import (
     Tainted,
     TaintMap,
     is_timestep_local,
-    operator_name,
 )
 
 

@@ -18,9 +18,12 @@ from ..backends.recurrent_calls import is_recurrent
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
 from .functional import functionalized
+from .graph_calls import base_name, counted_positions, dims_argument, operator_name, rank
 from .one_hot import class_count
 from .outputs import output_nodes, symbolic_sizes, user_inputs
-from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted, base_name, dims_argument, operator_name
+from .ragged.sizes import expression, product
+from .rule_table import rule_table
+from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted
 
 Kind = Literal["plain", "outer", "inner"]
 """Whether the dimension has the rows alone, or is merged: with the rows outermost, or innermost."""
@@ -131,10 +134,6 @@ Sources = Sequence[tuple[torch.fx.Node, Rows]]
 Rule = Callable[[_Walk, torch.fx.Node, Sources], "Rows | None"]
 
 
-def _rank(node: torch.fx.Node) -> int:
-    return len(node.meta["val"].shape)
-
-
 def _one_dim(walk: _Walk, node: torch.fx.Node, kind: Kind) -> Rows | None:
     dims = walk.row_dims(node)
     return Rows(dims[0], kind) if len(dims) == 1 else None
@@ -142,11 +141,11 @@ def _one_dim(walk: _Walk, node: torch.fx.Node, kind: Kind) -> Rows | None:
 
 def _pointwise(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Broadcasting aligns dimensions from the right: rows must meet rows."""
-    places = {(_rank(source) - state.dim, state.kind) for source, state in sources}
+    places = {(rank(source) - state.dim, state.kind) for source, state in sources}
     if len(places) != 1:
         return None
     ((place, kind),) = places
-    return Rows(_rank(node) - place, kind)
+    return Rows(rank(node) - place, kind)
 
 
 def _only_first(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -157,7 +156,7 @@ def _only_first(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | No
 
 def _feature_wise(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state = _only_first(walk, node, sources)
-    return state if state is not None and state.dim < _rank(sources[0][0]) - 1 else None
+    return state if state is not None and state.dim < rank(sources[0][0]) - 1 else None
 
 
 def _channel_wise(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -170,7 +169,7 @@ def _channel_wise(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | 
 def _layer_norm(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state = _only_first(walk, node, sources)
     normalized: Any = node.args[1]
-    return state if state is not None and state.dim < _rank(sources[0][0]) - len(normalized) else None
+    return state if state is not None and state.dim < rank(sources[0][0]) - len(normalized) else None
 
 
 def _over_other_dims(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -180,7 +179,7 @@ def _over_other_dims(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows
         return None
     value = node.meta["val"]
     shape = (value[0] if isinstance(value, (tuple, list)) else value).shape
-    removed = 0 if len(shape) == _rank(sources[0][0]) else sum(dim < state.dim for dim in dims)
+    removed = 0 if len(shape) == rank(sources[0][0]) else sum(dim < state.dim for dim in dims)
     return Rows(state.dim - removed, state.kind)
 
 
@@ -194,17 +193,17 @@ def _matmul(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Rows are a batch dimension of both factors, or rows of the first one's matrices."""
     a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
     first, second = walk.state[a], walk.state[b]  # type: ignore[index]
-    if isinstance(first, Rows) and second is None and first.dim != _rank(a) - 1:  # type: ignore[arg-type]
+    if isinstance(first, Rows) and second is None and first.dim != rank(a) - 1:  # type: ignore[arg-type]
         return _one_dim(walk, node, first.kind)
     if not isinstance(first, Rows) or not isinstance(second, Rows) or first.kind != second.kind:
         return None
-    ranks = _rank(a), _rank(b)  # type: ignore[arg-type]
+    ranks = rank(a), rank(b)  # type: ignore[arg-type]
     aligned = ranks[0] - first.dim == ranks[1] - second.dim > 2
     return _one_dim(walk, node, first.kind) if aligned else None
 
 
 def _attention(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
-    places = {(_rank(source) - state.dim, state.kind) for source, state in sources}
+    places = {(rank(source) - state.dim, state.kind) for source, state in sources}
     return _one_dim(walk, node, sources[0][1].kind) if len(places) == 1 and min(p for p, _ in places) > 2 else None
 
 
@@ -215,26 +214,15 @@ def _view(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     if len(sources) != 1 or len(dims) != 1:
         return None
     old, new, dim = sources[0][0].meta["val"].shape, node.meta["val"].shape, dims[0]
-    before = bool(_product(old[: state.dim]) == _product(new[:dim]))
-    after = bool(_product(old[state.dim + 1 :]) == _product(new[dim + 1 :]))
+    before = bool(product(old[: state.dim]) == product(new[:dim]))
+    after = bool(product(old[state.dim + 1 :]) == product(new[dim + 1 :]))
     if before and after:
         return Rows(dim, state.kind)
     if before and state.kind != "inner":
-        return Rows(dim, "plain" if _expression(new[dim]) == walk.rows else "outer")
+        return Rows(dim, "plain" if expression(new[dim]) == walk.rows else "outer")
     if after and state.kind != "outer":
-        return Rows(dim, "plain" if _expression(new[dim]) == walk.rows else "inner")
+        return Rows(dim, "plain" if expression(new[dim]) == walk.rows else "inner")
     return None
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    result: Any = 1
-    for size in sizes:
-        result = result * _expression(size)
-    return result
 
 
 def _joined(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -245,7 +233,7 @@ def _joined(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     if len(states) != 1 or len(sources) != len(set(tensors)):
         return None
     (state,) = states
-    return state if dim % _rank(node) != state.dim else None
+    return state if dim % rank(node) != state.dim else None
 
 
 def _stacked(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -260,13 +248,13 @@ def _slice(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     if state is None:
         return None
     source, dim = sources[0][0], int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
-    same = _expression(source.meta["val"].shape[state.dim]) == _expression(node.meta["val"].shape[state.dim])
-    return state if dim % _rank(source) != state.dim or (same and node.args[4:] in ((), (1,))) else None
+    same = expression(source.meta["val"].shape[state.dim]) == expression(node.meta["val"].shape[state.dim])
+    return state if dim % rank(source) != state.dim or (same and node.args[4:] in ((), (1,))) else None
 
 
 def _select(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state = _only_first(walk, node, sources)
-    dim = int(node.args[1]) % _rank(sources[0][0])  # type: ignore[arg-type]
+    dim = int(node.args[1]) % rank(sources[0][0])  # type: ignore[arg-type]
     return Rows(state.dim - (dim < state.dim), state.kind) if state is not None and dim != state.dim else None
 
 
@@ -276,9 +264,9 @@ def _written(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state, own = walk.state[base], walk.state[part]  # type: ignore[index]
     if not isinstance(state, Rows):
         return None
-    dim = int(given) % _rank(node)  # type: ignore[arg-type]
+    dim = int(given) % rank(node)  # type: ignore[arg-type]
     if dim == state.dim:  # all rows at once
-        whole = _expression(part.meta["val"].shape[dim]) == _expression(base.meta["val"].shape[dim])  # type: ignore[union-attr]
+        whole = expression(part.meta["val"].shape[dim]) == expression(base.meta["val"].shape[dim])  # type: ignore[union-attr]
         return state if whole and own == state else None
     selected = operator_name(node) == "aten.select_scatter"
     place = Rows(state.dim - (selected and dim < state.dim), state.kind)
@@ -290,7 +278,7 @@ def _gather(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     x, dim, index = node.args[:3]
     first, second = walk.state[x], walk.state[index]  # type: ignore[index]
     same = isinstance(first, Rows) and first == second and first.kind == "plain"
-    return first if same and isinstance(first, Rows) and int(dim) % _rank(node) != first.dim else None  # type: ignore[arg-type]
+    return first if same and isinstance(first, Rows) and int(dim) % rank(node) != first.dim else None  # type: ignore[arg-type]
 
 
 def _index(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -298,7 +286,8 @@ def _index(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     x, given = node.args[0], list(node.args[1])  # type: ignore[arg-type]
     state = walk.state[x]  # type: ignore[index]
     if not isinstance(state, Rows):  # a table, read at positions of each row
-        return _one_dim(walk, node, "plain") if len(sources) == 1 and not any(map(_is_rows_of(walk), given)) else None
+        by_rows = any(_is_every_row(walk, i) for i in given)
+        return None if by_rows or len(sources) != 1 else _one_dim(walk, node, "plain")
     if state.kind != "plain":
         return None
     own = given[state.dim] if state.dim < len(given) else None
@@ -308,15 +297,9 @@ def _index(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     return _one_dim(walk, node, "plain") if _is_every_row(walk, own) else None
 
 
-def _is_rows_of(walk: _Walk) -> Callable[[object], bool]:
-    return lambda node: _is_every_row(walk, node)
-
-
 def _is_every_row(walk: _Walk, node: object) -> bool:
-    if not isinstance(node, torch.fx.Node) or base_name(str(node.target)) != "aten.arange":
-        return False
-    (count,) = node.meta["val"].shape
-    return node.args[:-1] in ((), (0,)) and _expression(count) == walk.rows
+    count = counted_positions(node)
+    return count is not None and bool(expression(count) == walk.rows)
 
 
 def _recurrence(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
@@ -345,11 +328,7 @@ def _same_layout(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | N
     return _one_dim(walk, node, sources[0][1].kind)
 
 
-def _table(*groups: tuple[Rule, str]) -> dict[str, Rule]:
-    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
-
-
-_SHAPES = _table(
+_SHAPES = rule_table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
     (_moves_dims, "lift_fresh_copy repeat clone unfold"),
@@ -358,7 +337,7 @@ _SHAPES = _table(
 _TAKES_SIZES = {*_SHAPES, *FACTORIES, "aten.sym_size"} - {*FILL_FACTORIES}
 _RULES: dict[str, Rule] = {
     **_SHAPES,
-    **_table(
+    **rule_table(
         (_pointwise, "to _to_copy dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_ fill copy"),
         (_feature_wise, "linear"),
         (_matmul, "matmul bmm mm"),

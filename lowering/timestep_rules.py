@@ -6,8 +6,7 @@ independent of the padding, or depends at each timestep on no padded timestep.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,8 +15,11 @@ from torch.fx import Node
 
 from ..bucketing.shapes import Axis
 from .errors import source_suffix
+from .graph_calls import base_name, counted_positions, dims_argument, rank
 from .one_hot import class_count
 from .outputs import axis_of
+from .ragged.sizes import product
+from .rule_table import rule_table
 
 
 @dataclass(frozen=True)
@@ -79,30 +81,12 @@ class TaintMap:
         return isinstance(node, Node) and self.of.get(node) == PER_TIMESTEP
 
 
-def operator_name(node: Node) -> str:
-    """Return the operator's name without overload (`aten.sum`), or `getitem` for an element of a tuple."""
-    if node.target is operator.getitem:
-        return "getitem"
-    target = str(node.target)
-    return target if target.endswith((".int", ".Tensor")) and "sym_size" in target else base_name(target)
-
-
-def base_name(target: str) -> str:
-    """Drop the overload: `aten.sum.dim_IntList` becomes `aten.sum`."""
-    parts = target.split(".")
-    return ".".join(parts[:2]) if len(parts) >= 2 else target
-
-
 Rule = Callable[[TaintMap, Node], bool]
-
-
-def _rank(node: Node) -> int:
-    return len(node.meta["val"].shape)
 
 
 def _pointwise(taints: TaintMap, node: Node) -> bool:
     """Broadcasting aligns dimensions from the right: time must meet time."""
-    positions = {_rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
+    positions = {rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
     return len(positions) <= 1
 
 
@@ -110,13 +94,13 @@ def _feature_wise(taints: TaintMap, node: Node) -> bool:
     """linear(x, weight, bias): mixes the last dimension only."""
     x, *others = node.all_input_nodes
     time = taints.time_dim_of(x)
-    return time is not None and time != _rank(x) - 1 and not any(taints.time_dims(other) for other in others)
+    return time is not None and time != rank(x) - 1 and not any(taints.time_dims(other) for other in others)
 
 
 def _matmul(taints: TaintMap, node: Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
     a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
-    return taints.time_dim_of(a) not in (None, _rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
+    return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
 
 
 def _embedding(taints: TaintMap, node: Node) -> bool:
@@ -125,23 +109,6 @@ def _embedding(taints: TaintMap, node: Node) -> bool:
 
 def _one_hot(taints: TaintMap, node: Node) -> bool:
     return class_count(node) is not None
-
-
-def dims_argument(node: Node) -> list[int] | None:
-    """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    names = [argument.name for argument in schema]
-    for name in ("dim", "dims"):
-        if name in names:
-            position = names.index(name)
-            given = node.kwargs.get(name, schema[position].default_value)
-            if position < len(node.args):
-                given = node.args[position]
-            if given is None or given == []:
-                return None
-            rank = _rank(node.all_input_nodes[0])
-            return [int(d) % rank for d in (given if isinstance(given, (list, tuple)) else [given])]
-    return None
 
 
 def _over_other_dims(taints: TaintMap, node: Node) -> bool:
@@ -158,7 +125,7 @@ def _cumulative(taints: TaintMap, node: Node) -> bool:
 def _layer_norm(taints: TaintMap, node: Node) -> bool:
     x = node.all_input_nodes[0]
     time = taints.time_dim_of(x)
-    return time is not None and time < _rank(x) - len(node.args[1])  # type: ignore[arg-type]
+    return time is not None and time < rank(x) - len(node.args[1])  # type: ignore[arg-type]
 
 
 def _batch_norm(taints: TaintMap, node: Node) -> bool:
@@ -170,9 +137,8 @@ def _batch_norm(taints: TaintMap, node: Node) -> bool:
 def _cat(taints: TaintMap, node: Node) -> bool:
     tensors = node.args[0]
     dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
-    rank = _rank(node)
     places = {d for t in tensors for d in taints.time_dims(t)}  # type: ignore[union-attr]
-    return len(places) <= 1 and dim % rank not in places
+    return len(places) <= 1 and dim % rank(node) not in places
 
 
 def _stack(taints: TaintMap, node: Node) -> bool:
@@ -193,15 +159,7 @@ def _view(taints: TaintMap, node: Node) -> bool:
     if before is None or after is None:
         return False
     old, new = source.meta["val"].shape, node.meta["val"].shape
-    return bool(_product(old[:before]) == _product(new[:after]))
-
-
-def _product(sizes: Sequence[Any]) -> Any:
-    """Multiply sizes as expressions, so that a comparison adds no guard."""
-    result: Any = 1
-    for size in sizes:
-        result = result * (size.node.expr if isinstance(size, torch.SymInt) else size)
-    return result
+    return bool(product(old[:before]) == product(new[:after]))
 
 
 def _slice(taints: TaintMap, node: Node) -> bool:
@@ -212,7 +170,7 @@ def _slice(taints: TaintMap, node: Node) -> bool:
 def _select(taints: TaintMap, node: Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
-    dim, index = int(node.args[1]) % _rank(x), node.args[2]  # type: ignore[arg-type]
+    dim, index = int(node.args[1]) % rank(x), node.args[2]  # type: ignore[arg-type]
     return dim != taints.time_dim_of(x) or bool(index == 0)
 
 
@@ -225,7 +183,7 @@ def _gather(taints: TaintMap, node: Node) -> bool:
     time = taints.time_dim_of(x)
     if time is None:
         return False
-    if int(dim) % _rank(x) == time:  # type: ignore[arg-type]
+    if int(dim) % rank(x) == time:  # type: ignore[arg-type]
         return is_last_step(taints, index)
     return taints.time_dims(index) == taints.time_dims(x)
 
@@ -237,15 +195,7 @@ def _index(taints: TaintMap, node: Node) -> bool:
     if time not in (0, 1) or len(indices) != 2:
         return False
     rows, last = indices[1 - time], indices[time]
-    return _is_every_row(taints, rows) and is_last_step(taints, last) and _rank(last) == 1
-
-
-def _is_every_row(taints: TaintMap, node: object) -> bool:
-    """Whether a node is 0, 1, ..., B - 1."""
-    if not isinstance(node, Node) or base_name(str(node.target)) != "aten.arange":
-        return False
-    (count,) = node.meta["val"].shape
-    return node.args[:-1] in ((), (0,)) and axis_of(count, taints.axes) == "batch"
+    return axis_of(counted_positions(rows), taints.axes) == "batch" and is_last_step(taints, last) and rank(last) == 1
 
 
 def is_last_step(taints: TaintMap, node: object) -> bool:
@@ -288,18 +238,14 @@ def _factory(taints: TaintMap, node: Node) -> bool:
     return True
 
 
-def _table(*groups: tuple[Rule, str]) -> dict[str, Rule]:
-    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
-
-
-_SHAPE_RULES = _table(
+_SHAPE_RULES = rule_table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
     (_moves_dims, "lift_fresh_copy repeat"),
     (_over_other_dims, "split chunk unbind split_with_sizes"),
 )
-FILL_FACTORIES = _table((_factory, "full full_like new_full"))
-FACTORIES = _table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
+FILL_FACTORIES = rule_table((_factory, "full full_like new_full"))
+FACTORIES = rule_table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
@@ -312,7 +258,7 @@ _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **FACTORIES,
     **FILL_FACTORIES,
-    **_table(
+    **rule_table(
         (_slice, "slice"),
         (_select, "select"),
         (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_"),

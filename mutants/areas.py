@@ -31,7 +31,15 @@ class Area:
         return [str(path.relative_to(root)) for path in files]
 
 
-_ANALYSES = ("padding_taint", "row_mixing", "timestep_rules", "uniform_values", "value_ranges", "carry_analysis")
+_ANALYSES = (
+    "padding_taint",
+    "row_mixing",
+    "timestep_rules",
+    "uniform_values",
+    "value_ranges",
+    "carry_analysis",
+    "graph_calls",
+)
 
 AREAS = {
     "bucketing": Area(("bucketing/*.py",), ("tests/bucketing",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ..rule_table import rule_table
 from . import contraction_rules as contraction
 from . import elementwise_rules as elementwise
 from . import indexing_rules as indexing
@@ -16,12 +17,8 @@ from .recurrence_rules import recurrence
 _LOW, _HIGH = float("-inf"), float("inf")
 
 
-def _table(*groups: tuple[Rule, str]) -> dict[str, Rule]:
-    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
-
-
 RULES: dict[str, Rule] = {
-    **_table(
+    **rule_table(
         (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
         (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
         (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import sympy
@@ -26,6 +26,18 @@ def expression(size: object) -> SizeExpr:
     3
     """
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.sympify(size)
+
+
+def product(sizes: Sequence[object]) -> SizeExpr:
+    """Multiply sizes as expressions, so that a comparison adds no guard to the traced graph.
+
+    >>> product([2, 3])
+    6
+    """
+    result = expression(1)
+    for size in sizes:
+        result = result * expression(size)
+    return result
 
 
 def evaluate(size: SizeExpr, timesteps: Any) -> Any:

@@ -1,0 +1,52 @@
+"""Calls of torch's operators in an exported graph, as the analyses read them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch.fx import Node
+
+
+def operator_name(node: Node) -> str:
+    """Return the operator's name without overload (`aten.sum`), or `getitem` for an element of a tuple."""
+    if node.target is operator.getitem:
+        return "getitem"
+    target = str(node.target)
+    return target if target.endswith((".int", ".Tensor")) and "sym_size" in target else base_name(target)
+
+
+def base_name(target: str) -> str:
+    """Drop the overload: `aten.sum.dim_IntList` becomes `aten.sum`."""
+    parts = target.split(".")
+    return ".".join(parts[:2]) if len(parts) >= 2 else target
+
+
+def rank(node: Node) -> int:
+    """Return the number of dimensions of a node's tensor."""
+    return len(node.meta["val"].shape)
+
+
+def dims_argument(node: Node) -> list[int] | None:
+    """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    names = [argument.name for argument in schema]
+    for name in ("dim", "dims"):
+        if name in names:
+            position = names.index(name)
+            given = node.kwargs.get(name, schema[position].default_value)
+            if position < len(node.args):
+                given = node.args[position]
+            if given is None or given == []:
+                return None
+            dimensions = rank(node.all_input_nodes[0])
+            return [int(d) % dimensions for d in (given if isinstance(given, (list, tuple)) else [given])]
+    return None
+
+
+def counted_positions(node: object) -> Any:
+    """Return the number n of a node that is 0, 1, ..., n - 1; None for any other one."""
+    if not isinstance(node, Node) or base_name(str(node.target)) != "aten.arange":
+        return None
+    (count,) = node.meta["val"].shape
+    return count if node.args[:-1] in ((), (0,)) else None
