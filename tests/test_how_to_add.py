@@ -78,7 +78,7 @@ class CsvFormat:
     def encode(self, request, outputs, session=None):
         return ",".join(str(tensor.numel()) for tensor in outputs[0]).encode(), "text/csv"
 
-    def encode_error(self, error, value):
+    def error_keys(self, error, value):
         return None
 '''
 COMMAND = '''

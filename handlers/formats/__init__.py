@@ -151,14 +151,14 @@ class Codec:
         A body is not parsed for it: a refusal must cost little. Only the header of binary tensors tells its format.
         """
         if isinstance(refused, InferenceRequest):
-            return refused.format.encode_error(error, refused) or {}
+            return refused.format.error_keys(error, refused) or {}
         if isinstance(refused, RawRequest):
             if refused.header(JSON_LENGTH_HEADER.lower()):
                 return {"error": error.message}
             refused = refused.written()
         if isinstance(refused, (bytes, bytearray, str)):
             return {}
-        added = (one.encode_error(error, refused) for one in self.formats)
+        added = (one.error_keys(error, refused) for one in self.formats)
         return next((keys for keys in added if keys is not None), {})
 
     def _decode_value(self, value: object) -> InferenceRequest:

@@ -114,8 +114,8 @@ class CustomFormat:
             return bytes(encoded), self._content_type()
         return to_json(encoded, self.context.max_response_bytes), JSON
 
-    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Add nothing."""
+    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Return None: the format has no keys of its own."""
         return None
 
     def _encode_each(self, request: InferenceRequest, outputs: Sequence[Outputs]) -> list[object]:

@@ -125,8 +125,8 @@ class PlainFormat:
             value = {**session, **(value if isinstance(value, dict) and len(specs) > 1 else {specs[0].name: value})}
         return to_json(value, self.context.max_response_bytes), JSON
 
-    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Add nothing."""
+    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Return None: the format has no keys of its own."""
         return None
 
     def _value(self, outputs: Outputs) -> object:

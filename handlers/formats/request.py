@@ -90,7 +90,7 @@ class RequestFormat(Protocol):
             RequestError: the format cannot represent the outputs.
         """
 
-    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
+    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Return the keys of an error body beside `code`, `type` and `message`.
 
         None where the format has none.

@@ -95,8 +95,11 @@ class V2Format:
         is_binary = request.outputs is not None and any(one.binary for one in request.outputs)
         return (b"".join([text, *contents]), binary_type(len(text))) if is_binary else (text, JSON)
 
-    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return a V2 response without outputs: TorchServe's V2 gRPC loses its worker on any other body."""
+    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Return the keys of a V2 response without outputs.
+
+        TorchServe's V2 gRPC loses its worker on any other body.
+        """
         if isinstance(value, InferenceRequest):
             return self._envelope(value.id) | {"outputs": [], "error": error.message}
         from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
