@@ -43,12 +43,12 @@ def make_connection(settings: RedisSettings, address: Address, seconds: float) -
     from redis.retry import Retry
 
     tls: dict[str, Any] = {}
-    if settings.tls:
+    if settings.server.tls:
         tls = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": settings.ca_file}
-    return (SSLConnection if settings.tls else Connection)(
+    return (SSLConnection if settings.server.tls else Connection)(
         host=address.host,
         port=address.port,
-        db=settings.database,
+        db=settings.server.database,
         username=settings.username,
         password=_password(settings.password_env),
         socket_timeout=settings.timeout_seconds,
@@ -69,7 +69,7 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
     told = str(error)
     if isinstance(error, exceptions.AskError):
         told = f"slot {error.slot_id} moves to {error.node_addr[0]}:{error.node_addr[1]}"
-    what = f"the session store {url or settings.address} cannot be used: {told}"
+    what = f"the session store {url or settings.server} cannot be used: {told}"
     found = StoreUnavailableError(what)
     # Within a script it is an error of the script, which quotes it.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
@@ -89,8 +89,7 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
 
 def server_url(settings: RedisSettings, address: Address) -> str:
     """Return the complete address of a server, for messages."""
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    return f"{'rediss' if settings.tls else 'redis'}://{host}:{address.port}/{settings.database}"
+    return str(settings.server._replace(host=address.host, port=address.port))
 
 
 def _password(variable: str | None) -> str | None:

@@ -87,12 +87,12 @@ class ClusterConnections:
         }
         back = [partition for partition in settled if self._outages.pop(partition, None) is not None]
         if back:
-            _log.info("the session store %s has partitions %s again", self._settings.address, back)
+            _log.info("the session store %s has partitions %s again", self._settings.server, back)
         return settled
 
     def _given_up(self, results: Mapping[int, Result], partitions: Collection[int]) -> dict[int, Answer]:
         """Return the errors of those of `partitions` that have no answer, and do not ask them for a while."""
-        message = f"the session store {self._settings.address} cannot be used: a slot moves from server to server"
+        message = f"the session store {self._settings.server} cannot be used: a slot moves from server to server"
         given_up: dict[int, Answer] = {}
         for partition, result in results.items():
             if partition in partitions and isinstance(result, (Later, Redirection)):

@@ -68,7 +68,7 @@ class OneServer:
         except (exceptions.RedisError, OSError) as error:
             self.close()
             return dict.fromkeys(requests, store_error(self._settings, error))
-        if (few := too_few_replicas(self._settings, self._settings.address, replies)) is not None:
+        if (few := too_few_replicas(self._settings, str(self._settings.server), replies)) is not None:
             return dict.fromkeys(requests, few)
         values = iter(replies.values)
         return {partition: [next(values) for _ in part] for partition, part in requests.items()}
@@ -82,6 +82,7 @@ class OneServer:
     def _exchange(self, commands: Sequence[Command], replicas: int) -> Replies:
         settings = self._settings
         if self._node is None:
-            self._node = RedisNode(settings, Address(settings.host, settings.port), settings.timeout_seconds)
+            address = Address(settings.server.host, settings.server.port)
+            self._node = RedisNode(settings, address, settings.timeout_seconds)
         self._node.send(commands, replicas, settings.timeout_seconds)
         return self._node.receive()

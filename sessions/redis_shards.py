@@ -23,7 +23,7 @@ class Shards:
     def __init__(self, settings: RedisSettings, slots: Sequence[int]) -> None:
         self._settings = settings
         self._slots = slots
-        self._first = Address(settings.host, settings.port)
+        self._first = Address(settings.server.host, settings.server.port)
         self._nodes: dict[Address, RedisNode] = {}
         self._known: tuple[Address, ...] = ()
         self._owners: dict[int, Address] = {}
@@ -158,7 +158,7 @@ class Shards:
     def _without_owner(self, partition: int) -> StoreUnavailableError | Later:
         if self._why_unknown is not None:
             return self._why_unknown
-        url, slot = self._settings.address, self._slots[partition]
+        url, slot = str(self._settings.server), self._slots[partition]
         return Later(StoreUnavailableError(f"the session store {url} cannot be used: no server has slot {slot}"))
 
     def _drop(self, address: Address) -> None:

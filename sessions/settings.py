@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Optional
-from urllib.parse import urlsplit
+
+from .redis_url import RedisUrl, read_redis_url
 
 _NEWER: Mapping[str, Any] = {"newer": True}
 """A setting that archives made before it lack; it is not written where it has its default."""
@@ -87,8 +88,8 @@ class SessionFields:
 class RedisSettings:
     """Connection to a Redis or Valkey server. Its password is in no file: the environment has it.
 
-    >>> RedisSettings("rediss://sessions.example:6380/1", username="neuron", password_env="SESSIONS_PASSWORD").address
-    'rediss://sessions.example:6380/1'
+    >>> RedisSettings("rediss://sessions.example:6380/1", username="neuron", password_env="SESSIONS_PASSWORD").server
+    RedisUrl(host='sessions.example', port=6380, database=1, tls=True)
 
     Raises:
         ValueError: a setting is wrong; begins with its name.
@@ -123,30 +124,9 @@ class RedisSettings:
             raise ValueError(f"replicas: expected 0 or more, got {self.replicas}")
 
     @property
-    def host(self) -> str:
-        """The server's name or address."""
-        return urlsplit(self.url).hostname or ""
-
-    @property
-    def port(self) -> int:
-        """The server's port."""
-        return urlsplit(self.url).port or 6379
-
-    @property
-    def database(self) -> int:
-        """The database's number."""
-        return int(urlsplit(self.url).path.strip("/") or 0)
-
-    @property
-    def tls(self) -> bool:
-        """Whether the connection is encrypted."""
-        return urlsplit(self.url).scheme == "rediss"
-
-    @property
-    def address(self) -> str:
-        """The complete address, for messages."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
+    def server(self) -> RedisUrl:
+        """The address in its parts."""
+        return read_redis_url(self.url)
 
 
 @dataclass(frozen=True)
@@ -225,14 +205,22 @@ def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
                     "username, and in password_env the environment variable that holds the password"
                 ),
             )
-        elif not _is_redis_url(url):
-            yield "url", f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {url[:60]!r}"
-        elif settings.get("ca_file") is not None and urlsplit(url).scheme != "rediss":
-            yield "ca_file", "expected none without TLS: the address begins with redis://"
-        elif settings.get("cluster") is True and int(urlsplit(url).path.strip("/") or 0):
-            yield "url", f"expected database 0 with cluster: true, got {url[:60]!r}: a cluster has no other"
+        else:
+            yield from _address_errors(url, settings)
     if settings.get("username") is not None and settings.get("password_env") is None:
         yield "password_env", "is missing: a username needs the environment variable that holds its password"
+
+
+def _address_errors(url: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    try:
+        server = read_redis_url(url)
+    except ValueError as error:
+        yield "url", str(error)
+        return
+    if settings.get("ca_file") is not None and not server.tls:
+        yield "ca_file", "expected none without TLS: the address begins with redis://"
+    elif settings.get("cluster") is True and server.database:
+        yield "url", f"expected database 0 with cluster: true, got {url[:60]!r}: a cluster has no other"
 
 
 def cluster_limit_errors(limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -245,15 +233,3 @@ def cluster_limit_errors(limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         if type(limit) is int and limit < PARTITIONS:
             share = f"each of {PARTITIONS} partitions has its share"
             yield key, f"expected {PARTITIONS} or more with cluster: true, got {limit}: {share}"
-
-
-def _is_redis_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    database = parts.path.strip("/")
-    is_database = not database or (database.isascii() and database.isdigit())
-    has_server = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
-    return has_server and has_port and is_database and not parts.query and not parts.fragment

@@ -248,8 +248,8 @@ def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], wro
 
 def test_an_address_is_shown_whole() -> None:
     """The address is shown as it was parsed."""
-    assert RedisSettings("redis://[::1]:7/3").address == "redis://[::1]:7/3"
-    assert RedisSettings("rediss://Host/").address == "rediss://host:6379/0"
+    assert str(RedisSettings("redis://[::1]:7/3").server) == "redis://[::1]:7/3"
+    assert str(RedisSettings("rediss://Host/").server) == "rediss://host:6379/0"
 
 
 def test_tls_trusts_nobody_but_the_given_authority(start: Start, store_on: MakeStore, tmp_path: Path) -> None:
