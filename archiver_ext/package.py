@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..backends import simulation
 from ..backends.compile_cache.folder import cache_folder
-from ..backends.compile_pool import disk_size
+from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
 from ..config.load import load_config
 from ..config.manifest import Manifest, read_manifest
@@ -28,7 +28,9 @@ from . import model_archiver
 from .archive import layout
 from .archive.workspace import temporary_files_in
 from .archive.writer import publish
+from .bucket_selector import check_bucket_selector, with_bucket_selector
 from .checkpoint import write_weights
+from .codec import check_codec
 from .errors import PackagingError
 from .evaluation import engine_tree
 from .evaluation.candidate_compiler import CandidateCompiler
@@ -42,14 +44,7 @@ from .evaluation.selection import CandidateResult, RejectedEngine, candidate_eng
 from .evaluation.trials import Trials
 from .evaluation.verify import VerificationCase, draw_cases
 from .progress import show_progress
-from .user_model import (
-    build_model,
-    check_bucket_selector,
-    check_codec,
-    importable,
-    load_state_dict,
-    with_bucket_selector,
-)
+from .user_model import build_model, importable, load_state_dict
 
 _PYTHON = ("python", "python3")
 

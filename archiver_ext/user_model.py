@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +19,7 @@ from typing import Any
 import torch
 
 from ..backends.weights import WeightsError
-from ..config.schema import ModelArguments, ServingConfig
-from ..handlers.runtime.user_code import load_bucket_selector
-from ..lowering.program import LoweredModel
+from ..config.schema import ModelArguments
 from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError
 from .import_advice import import_advice
@@ -208,63 +205,3 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWei
             f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
             f"\n  {lines}"
         )
-
-
-def check_codec(codec: str | None, directory: Path) -> None:
-    """Refuse a codec `module:Class` that is not in the archive. Its module must be `importable`.
-
-    Raises:
-        PackagingError: no such file among the extra files, it fails to import, or defines no such class.
-    """
-    if codec is None:
-        return
-    name, _, class_name = codec.partition(":")
-    file = _extra_file("codec", codec, directory)
-    try:
-        module = importlib.import_module(name)
-    except Exception as error:
-        raise PackagingError(f"neuron_lstm.codec: {file.name} cannot be imported: {_reason(error)}") from error
-    if not isinstance(getattr(module, class_name, None), type):
-        raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
-
-
-def _extra_file(key: str, reference: str, directory: Path) -> Path:
-    """The file of the module that a key of the YAML names, as in `module:Class`."""
-    file = directory.joinpath(*reference.partition(":")[0].split(".")).with_suffix(".py")
-    if not file.is_file():
-        named = f"neuron_lstm.{key}: {reference}"
-        raise PackagingError(f"{named}: there is no {file.name} in the archive; give it with --extra-files")
-    return file
-
-
-def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
-    """Restrict a program to whole sequences in the grid's shapes, if the user selects the buckets.
-
-    Raises:
-        PackagingError: each length has only one bucket, so there is nothing to select.
-    """
-    if config.buckets.kernel is None:
-        return program
-    if program.padding == "exact_lengths":
-        raise PackagingError(
-            "neuron_lstm.buckets.kernel: there is nothing to select, because this model is served at the exact bucket "
-            f"lengths ({program.padding_reason}): leave kernel out"
-        )
-    reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
-    return replace(program, chunked=None, chunking_reason=reason, any_shape=False)
-
-
-def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
-    """Refuse a bucket selector that is not in the archive or does not work. Files must be `importable`.
-
-    Raises:
-        PackagingError: it is not among the extra files, or fails for some lengths, which are named.
-    """
-    reference = config.buckets.kernel
-    if reference is None:
-        return
-    _extra_file("buckets.kernel", reference, directory)
-    try:
-        load_bucket_selector(reference, config.grid.lengths, directory)
-    except RuntimeError as error:
-        raise PackagingError(f"neuron_lstm.buckets.{error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,12 @@ class CompileJob:
         shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
         return f"{self.backend} {self.part} {shape}"
 
+    def make_folders(self) -> None:
+        """Make the folders of the program and, if the compiler's files are kept, of these."""
+        self.directory.mkdir(parents=True)
+        if self.settings.workdir is not None:
+            self.settings.workdir.mkdir(parents=True, exist_ok=True)
+
 
 @dataclass(frozen=True)
 class CompileResult:
@@ -60,6 +67,11 @@ class CompileFailure:
 
 
 CompileOutcome = CompileResult | CompileFailure
+
+
+def crash_of(job: CompileJob, crash: str, log: str) -> CompileFailure:
+    """Describe the failure of an engine that raised an error or ended its process, with what it printed."""
+    return CompileFailure(job, f"the engine failed ({crash})\n{textwrap.indent(log, '    ')}")
 
 
 def compile_seconds(job: CompileJob, program: ExportedProgram) -> float:

@@ -1,7 +1,7 @@
 """Parallel compilation, in as many processes as there are cores.
 
-Each process has its own process session and its own temporary directory. When packaging stops (an unsupported program,
-a failure, Ctrl-C), the compilers that it started end with it and leave no files behind.
+When packaging stops (an unsupported program, a failure, Ctrl-C), the processes end, with the compilers that they
+started, and leave no files behind.
 
 A single engine that compiles quickly does so in this process, which has imported torch already. Beside other engines it
 has a process of its own: if that ends, the others go on. A program that was compiled before is copied from the cache.
@@ -9,32 +9,22 @@ has a process of its own: if that ends, the others go on. A program that was com
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from ..config.json_codec import to_json
-from ..config.partitioner import PartitionerConfig
 from .compile_cache import entries
 from .compile_cache.key import program_key
-from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds
+from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
+from .compile_process import CompileProcess
+from .disk_size import disk_size
 from .exported_program import load_program
-from .interface import CompileError, CompileSettings
+from .interface import CompileError
 from .registry import ENGINES
-from .subprocesses import describe_exit, package_path
-
-_LAST_LINES = 20
 
 
 def compile_all(
@@ -89,11 +79,11 @@ def _compile(
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
     pending = [] if _is_over(until) else list(jobs)
-    running: dict[Future[CompileOutcome], _Worker] = {}
+    running: dict[Future[CompileOutcome], CompileProcess] = {}
     # Programs for any shape are compiled in less time than a further process takes to start.
     parallel = len({(job.backend, job.bucket) for job in pending})
     count = max(1, min(parallel, max_workers or len(os.sched_getaffinity(0))))
-    workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
+    workers = [CompileProcess(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
     with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
         while engines and (pending or running):
@@ -133,28 +123,18 @@ def _compile_here(jobs: Sequence[CompileJob], report: Callable[[CompileOutcome],
 
 
 def _outcome(job: CompileJob) -> CompileOutcome:
-    _make_folders(job)
+    job.make_folders()
     try:
         seconds = compile_seconds(job, load_program(job.program))
     except CompileError as error:
         return CompileFailure(job, str(error))
     except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
-        return _failure(job, f"{type(error).__name__}: {error}", traceback.format_exc())
+        return crash_of(job, f"{type(error).__name__}: {error}", traceback.format_exc())
     return CompileResult(job, seconds, disk_size(job.directory))
 
 
-def _make_folders(job: CompileJob) -> None:
-    job.directory.mkdir(parents=True)
-    if job.settings.workdir is not None:
-        job.settings.workdir.mkdir(parents=True, exist_ok=True)
-
-
-def _failure(job: CompileJob, crash: str, log: str) -> CompileFailure:
-    return CompileFailure(job, f"the engine failed ({crash})\n{textwrap.indent(log, '    ')}")
-
-
 @contextmanager
-def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
+def _stopped_after(workers: Sequence[CompileProcess]) -> Iterator[None]:
     """Stop the workers at the end, so that no thread waits for them."""
     try:
         yield
@@ -164,106 +144,10 @@ def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
 
 
 @contextmanager
-def _closed_after(workers: Sequence[_Worker]) -> Iterator[None]:
+def _closed_after(workers: Sequence[CompileProcess]) -> Iterator[None]:
     """Close the workers' pipes at the end, once no thread reads from them."""
     try:
         yield
     finally:
         for worker in workers:
             worker.close()
-
-
-class _Worker:
-    """A compiling process, started for its first job and again after a crash."""
-
-    def __init__(self, scratch: Path) -> None:
-        self._scratch = scratch
-        self._process: subprocess.Popen[str] | None = None
-        self._stopped = False
-        self._lock = threading.Lock()
-
-    def compile(self, job: CompileJob) -> CompileOutcome:
-        """Compile one job. A failure is the job's result and is not raised."""
-        _make_folders(job)
-        reply = self._ask(
-            {
-                "program": str(job.program),
-                "backend": job.backend,
-                "part": job.part,
-                "bucket": job.bucket,
-                "settings": to_json(CompileSettings, job.settings),
-                "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
-                "directory": str(job.directory),
-            }
-        )
-        if "seconds" in reply:
-            return CompileResult(job, reply["seconds"], disk_size(job.directory))
-        if "refused" in reply:
-            return CompileFailure(job, reply["refused"])
-        return _failure(job, reply["crashed"], reply["log"])
-
-    def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(job) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if line:
-            return dict(json.loads(line))
-        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
-
-    def _running(self) -> subprocess.Popen[str]:
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                if self._stopped:
-                    raise RuntimeError("compilation was stopped")
-                self.close()
-                self._process = self._start()
-            return self._process
-
-    def _start(self) -> subprocess.Popen[str]:
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        with self._log().open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.compile_worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=self._scratch,
-                env={**os.environ, "TMPDIR": str(self._scratch), "PYTHONPATH": package_path()},
-                start_new_session=True,
-            )
-
-    def _log(self) -> Path:
-        return self._scratch / "stderr.log"
-
-    def _log_tail(self) -> str:
-        return "\n".join(self._log().read_text(errors="replace").splitlines()[-_LAST_LINES:])
-
-    def stop(self) -> None:
-        """Kill the process and all processes that it started."""
-        with self._lock:
-            self._stopped = True
-            if self._process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-
-    def close(self) -> None:
-        """Close the pipes to the process."""
-        if self._process is not None:
-            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-                with suppress(BrokenPipeError):  # data that was not yet written to a dead process
-                    pipe.close()
-
-
-def disk_size(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a directory."""
-    if path.is_file():
-        return path.stat().st_size
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

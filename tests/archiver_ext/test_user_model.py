@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.user_model import check_codec, importable, load_class, load_model
+from torchserve_neuron_lstm.archiver_ext.user_model import importable, load_class, load_model
 from torchserve_neuron_lstm.config.schema import ModelArguments
 
 ONE = """
@@ -191,22 +191,6 @@ def test_a_torchscript_archive_is_refused_with_the_way_out(tmp_path: Path) -> No
     torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), path)
 
     assert "state_dict()" in refusal(tmp_path, write(tmp_path, ONE), path, size=3)
-
-
-def test_a_codec_must_be_a_class_in_the_archive(tmp_path: Path) -> None:
-    """The reasons have different messages."""
-    write(tmp_path, "class Text:\n    pass\n", "words.py")
-    write(tmp_path, "import not_there_at_all\n", "broken.py")
-    with importable(tmp_path):
-        check_codec("words:Text", tmp_path)
-        check_codec(None, tmp_path)
-        for codec, complaint in [
-            ("missing:Text", "no missing.py in the archive; give it with --extra-files"),
-            ("words:Absent", "words.py defines no class Absent"),
-            ("broken:Text", "broken.py cannot be imported: ModuleNotFoundError"),
-        ]:
-            with pytest.raises(PackagingError, match=complaint):
-                check_codec(codec, tmp_path)
 
 
 def test_the_class_is_found_without_being_built(tmp_path: Path) -> None:
