@@ -73,7 +73,11 @@ def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["se
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
-    """Return the indices of the lengths, the longest first, equal ones in their order."""
+    """Return the indices of the lengths, the longest first, equal ones in their order.
+
+    Raises:
+        ValueError: a length is less than 1.
+    """
     rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     if rows and lengths[rows[-1]] < 1:
         raise ValueError(f"request {rows[-1]} has {lengths[rows[-1]]} timesteps: an empty sequence cannot be planned")

@@ -51,7 +51,11 @@ class ArchiveReader:
         self.path = path
 
     def manifest_json(self) -> str:
-        """Read the text of variants.json, which is a JSON object of any format version."""
+        """Read the text of variants.json, which is a JSON object of any format version.
+
+        Raises:
+            ArchiveError: there is none, or it is damaged.
+        """
         try:
             content = self._read(FILE_NAME)
         except (KeyError, FileNotFoundError) as error:
@@ -66,14 +70,22 @@ class ArchiveReader:
         return text
 
     def manifest(self) -> Manifest:
-        """Read and check variants.json."""
+        """Read and check variants.json.
+
+        Raises:
+            ArchiveError: it is missing or damaged, or of a version that cannot be read.
+        """
         try:
             return parse_manifest(self.manifest_json())
         except ManifestError as error:
             raise ArchiveError(f"{self.path}: {error}") from error
 
     def model_name(self) -> str:
-        """Read the archive's model name, under which TorchServe serves it unless it is given another."""
+        """Read the archive's model name, under which TorchServe serves it unless it is given another.
+
+        Raises:
+            ArchiveError: the archive does not say it.
+        """
         try:
             name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
         except (ValueError, RecursionError) as error:
@@ -108,7 +120,11 @@ class ArchiveReader:
             return None
 
     def files_of(self, names: Collection[str]) -> dict[str, bytes]:
-        """Read those of the named files that the archive has, in one pass."""
+        """Read those of the named files that the archive has, in one pass.
+
+        Raises:
+            ArchiveError: the file is no archive, or damaged.
+        """
         if self.path.is_dir():
             return {name: (self.path / name).read_bytes() for name in names if (self.path / name).is_file()}
         with self._damage_reported():

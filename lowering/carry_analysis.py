@@ -168,6 +168,9 @@ class _Walk:
         """Whether an element of a tuple is a final state, or the values of a maximum over time.
 
         Record the latter.
+
+        Raises:
+            NotChunkable: the element is the index of a timestep.
         """
         name = operator_name(source)
         if name in _RECURRENCES:
@@ -186,7 +189,11 @@ class _Walk:
         return dims is not None and time in dims
 
     def visit_independent(self, node: torch.fx.Node) -> None:
-        """Track whether a value of the whole request depends on the lengths or on the end of the sequence."""
+        """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
+
+        Raises:
+            NotChunkable: the value needs timesteps of more than one chunk.
+        """
         name, sources = operator_name(node), node.all_input_nodes
         if name in FACTORIES or name in FILL_FACTORIES:
             return  # its tensor argument determines the dtype only
@@ -240,6 +247,9 @@ class _Walk:
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
         """Refuse uses of positions and lengths: their values in a chunk differ from those in the whole
         sequence.
+
+        Raises:
+            NotChunkable: the call counts timesteps from the beginning or the end.
         """
         if self.from_lengths.intersection(sources) or self.positions.keys() & set(sources):
             raise NotChunkable(
@@ -267,7 +277,11 @@ class _Walk:
         return node is self.taints.lengths
 
     def check_states(self, node: torch.fx.Node, name: str) -> None:
-        """Check that a recurrence runs forward from a state that is known at the start."""
+        """Check that a recurrence runs forward from a state that is known at the start.
+
+        Raises:
+            NotChunkable: the recurrence is bidirectional, or its initial state is known at the end only.
+        """
         line = source_suffix(node_line(node))
         if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
             raise NotChunkable(

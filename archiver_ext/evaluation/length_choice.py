@@ -68,6 +68,9 @@ def measured_costs(
     """Measure the largest batch size at some lengths, with the first engine that runs the program.
 
     Returns the costs, and why they cannot be believed.
+
+    Raises:
+        PackagingError: no engine runs the program.
     """
     scratch.mkdir()
     file = scratch / "program.pt2"

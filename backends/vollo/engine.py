@@ -169,7 +169,11 @@ class _Device(_Installed):
         _write(built, config, signature, weights_of(program), directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load a program that `compile` wrote."""
+        """Load a program that `compile` wrote.
+
+        Raises:
+            LoadError: the weights are not those that are embedded in the program.
+        """
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
         signature, facts = read_signature(directory), _read_facts(directory / _FACTS)

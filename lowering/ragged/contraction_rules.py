@@ -12,7 +12,11 @@ from .value import Batch, NoRule, Value
 
 
 def linear(batch: Batch, call: Call) -> Results:
-    """Apply a layer to the last dimension."""
+    """Apply a layer to the last dimension.
+
+    Raises:
+        NoRule: the layer has weights for each timestep.
+    """
     value, weight, bias = call.value("input"), call.value("weight"), call.get("bias")
     if is_ragged(value.sizes[-1]):
         raise NoRule("a layer with weights for each timestep")
@@ -56,7 +60,11 @@ def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tenso
 
 
 def add_product(batch: Batch, call: Call) -> Results:
-    """Multiply two matrices and add a third."""
+    """Multiply two matrices and add a third.
+
+    Raises:
+        NoRule: the product is scaled.
+    """
     if call.get("alpha", 1) != 1 or call.get("beta", 1) != 1:
         raise NoRule("a product that is scaled")
     names = [name for name in ("mat1", "batch1", "mat2", "batch2", "vec", "mat") if name in call.arguments]
@@ -69,7 +77,11 @@ def add_product(batch: Batch, call: Call) -> Results:
 
 
 def einsum(batch: Batch, call: Call) -> Results:
-    """Sum products by letters; rows are a letter of their own."""
+    """Sum products by letters; rows are a letter of their own.
+
+    Raises:
+        NoRule: the equation has no explicit result, or an ellipsis.
+    """
     equation: str = call["equation"].replace(" ", "")
     if "..." in equation or "->" not in equation:
         raise NoRule("an einsum without an explicit result, or with an ellipsis")

@@ -40,7 +40,11 @@ def _own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
 
 
 def select(batch: Batch, call: Call) -> Results:
-    """Read one position."""
+    """Read one position.
+
+    Raises:
+        NoRule: the position is computed from data.
+    """
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     position = call["index"]
@@ -96,7 +100,11 @@ def _slice_to_own_size(batch: Batch, call: Call, dim: int) -> Results:
 
 
 def slice_scatter(batch: Batch, call: Call) -> Results:
-    """Write a range of positions, which begins at the same one in every row."""
+    """Write a range of positions, which begins at the same one in every row.
+
+    Raises:
+        NoRule: the place of the write, or its step, depends on the timesteps.
+    """
     value, source = call.value(), call.value("src")
     dim = normalized(call["dim"], value.rank)
     if source.sizes[dim] == 0:
@@ -150,7 +158,11 @@ def index_select(batch: Batch, call: Call) -> Results:
 
 
 def index(batch: Batch, call: Call) -> Results:
-    """Read by tensors of positions of neighbouring dimensions."""
+    """Read by tensors of positions of neighbouring dimensions.
+
+    Raises:
+        NoRule: the selection is by a mask, or of dimensions that are not neighbours.
+    """
     value: Value = call.value()
     given: list[Value | None] = list(call["indices"])
     only_rows = all(i is None or (i.sizes in ((1,), ()) and value.sizes[d] == 1) for d, i in enumerate(given))
@@ -175,7 +187,11 @@ def index(batch: Batch, call: Call) -> Results:
 
 
 def scatter(batch: Batch, call: Call) -> Results:
-    """Write at positions of one dimension, as one-hot encodings do."""
+    """Write at positions of one dimension, as one-hot encodings do.
+
+    Raises:
+        NoRule: the timesteps to write are computed.
+    """
     value, index, source = call.value(), call.value("index"), call.get("src")
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]) or is_ragged(index.sizes[dim]) or call.get("reduce") is not None:
@@ -187,7 +203,11 @@ def scatter(batch: Batch, call: Call) -> Results:
 
 
 def index_put(batch: Batch, call: Call) -> Results:
-    """Write a number where a mask is true."""
+    """Write a number where a mask is true.
+
+    Raises:
+        NoRule: the positions to write are computed.
+    """
     value, indices, number = call.value(), call["indices"], call.value("values")
     mask = indices[0] if len(indices) == 1 else None
     if mask is None or mask.tensor.dtype is not torch.bool or number.rank or call["accumulate"]:
@@ -199,7 +219,11 @@ def index_put(batch: Batch, call: Call) -> Results:
 
 
 def embedding(batch: Batch, call: Call) -> Results:
-    """Look up rows of a table that all requests share."""
+    """Look up rows of a table that all requests share.
+
+    Raises:
+        NoRule: the table is computed for each request.
+    """
     weight, ids = call.value("weight"), call.value("indices")
     if not weight.shared:
         raise NoRule("a table of embeddings that is computed for each request")
@@ -258,7 +282,11 @@ def _part(batch: Batch, value: Value, dim: int, start: SizeExpr, size: SizeExpr)
 
 
 def unbind(batch: Batch, call: Call) -> Results:
-    """Take a dimension apart that is not ragged."""
+    """Take a dimension apart that is not ragged.
+
+    Raises:
+        NoRule: the results are the timesteps.
+    """
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]):

@@ -16,6 +16,9 @@ def recurrence(batch: Batch, call: Call) -> Results:
     """Run x[N, T, F] of every request as x[B * N, T, F], each row with its own length.
 
     The request's own call has lengths only of sequences within its timesteps: alone, all of those are real.
+
+    Raises:
+        NoRule: the lengths are computed from data, or there is a recurrence for each timestep.
     """
     x = call.value("x")
     items, steps = x.sizes[0], x.sizes[1]

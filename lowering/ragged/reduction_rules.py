@@ -139,7 +139,11 @@ def scan(batch: Batch, call: Call) -> Results:
 
 
 def layer_norm(batch: Batch, call: Call) -> Results:
-    """Normalise the last dimensions, which are not ragged."""
+    """Normalise the last dimensions, which are not ragged.
+
+    Raises:
+        NoRule: the weights are as many as the timesteps.
+    """
     first = next(iter(call.arguments))
     value = call.value(first)
     if any(is_ragged(size) for size in value.sizes[value.rank - len(call["normalized_shape"]) :]):
@@ -206,7 +210,11 @@ def group_norm(batch: Batch, call: Call) -> Results:
 
 
 def vector_norm(batch: Batch, call: Call) -> Results:
-    """Reduce by a norm: zeros change none of positive order."""
+    """Reduce by a norm: zeros change none of positive order.
+
+    Raises:
+        NoRule: the order is not positive, and zeros would change the norm.
+    """
     order = call.get("ord", call.get("p", 2))
     if order is not None and not float(order) > 0:
         raise NoRule(f"a norm of order {order}")

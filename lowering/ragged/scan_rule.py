@@ -17,7 +17,11 @@ RunStep = Callable[[torch.fx.GraphModule, Sequence[Value], Batch], Sequence[Valu
 def scan(
     batch: Batch, arguments: Sequence[Any], sizes: Sequence[Sequence[SizeExpr]], run_step: RunStep
 ) -> tuple[Value, ...]:
-    """Run a scan of every request, each over its own number of steps."""
+    """Run a scan of every request, each over its own number of steps.
+
+    Raises:
+        NoRule: the number of steps is constant, or may be 0, or a step reads several timesteps.
+    """
     graph, first, each, shared = arguments
     steps = each[0].sizes[0]
     if not is_ragged(steps) or evaluate(steps, 1) < 1:

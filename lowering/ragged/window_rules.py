@@ -128,7 +128,11 @@ def _pool_rest(
 
 
 def upsample(batch: Batch, call: Call) -> Results:
-    """Repeat each element: a constant number of times."""
+    """Repeat each element: a constant number of times.
+
+    Raises:
+        NoRule: the frame rate changes by no whole factor.
+    """
     value = call.value()
     tensor = batch.rows_of(value)
     for dim in range(2, value.rank):
@@ -141,7 +145,11 @@ def upsample(batch: Batch, call: Call) -> Results:
 
 
 def upsample_linear(batch: Batch, call: Call) -> Results:
-    """Interpolate between timesteps: beyond its end, each row repeats its last one."""
+    """Interpolate between timesteps: beyond its end, each row repeats its last one.
+
+    Raises:
+        NoRule: the step depends on the number of timesteps.
+    """
     value = call.value()
     if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
         raise NoRule("an interpolation whose step depends on the number of timesteps")
