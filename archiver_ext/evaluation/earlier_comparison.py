@@ -24,7 +24,7 @@ from .omitted_engine import OmittedEngine, lost_before
 CLEARLY = 1.2
 """Ratio of an engine's time to the fastest one's from which it is not tried again."""
 CLEARLY_THOUGH_DISTURBED = 1.5
-"""The same where other work disturbed it: shortest times of alternating calls are not wrong by half."""
+"""The same where other work disturbed it, which seldom makes the shortest times wrong by half."""
 
 _FILE = "comparison.json"
 

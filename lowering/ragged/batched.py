@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from ...backends.assertions import is_assertion
 from ...backends.recurrent_calls import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import LoweringError, node_line, source_suffix
@@ -17,8 +18,6 @@ from .rules import rule_of
 from .scan_rule import scan
 from .sizes import SizeExpr, UnknownSize, expression, is_ragged
 from .value import Batch, NoRule, Value
-
-_SKIPPED = {"aten._assert_scalar", "aten._assert_tensor_metadata", "aten.sym_constrain_range_for_size"}
 
 
 class RaggedRun(torch.fx.Interpreter):
@@ -63,11 +62,7 @@ class RaggedRun(torch.fx.Interpreter):
             return expression(found)
         if n.target is operator.getitem:
             return self.env[n.args[0]][n.args[1]]  # type: ignore[index]
-        if (
-            ".".join(str(n.target).split(".")[:2]) in _SKIPPED
-            or isinstance(found, (torch.SymBool, bool))
-            or found is None
-        ):
+        if is_assertion(n) or isinstance(found, (torch.SymBool, bool)) or found is None:
             return None
         return self._scan(n, found) if n.target is torch.ops.higher_order.scan else self._call(n, found)
 
