@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import on_threads
+from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
