@@ -1,4 +1,4 @@
-"""The largest difference to eager mode: every model of the tests' zoo on every engine here.
+"""The largest difference to eager mode: every test model on every engine here.
 
 Each is measured over many random ragged batches.
 
@@ -29,8 +29,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
+from model_cases import CASES, Case
 from ragged import Ragged, alone, pad_with, ragged
-from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import has_dynamic_shape, make_candidate
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
@@ -67,7 +67,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=200, help="random ragged batches for each model and engine")
-    parser.add_argument("--models", nargs="+", help="names of classes in the zoo; all of them")
+    parser.add_argument("--models", nargs="+", help="class names of test models; default: all")
     parser.add_argument("--backends", nargs="+", default=["native", "inductor", "onnxruntime", "eager"])
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args()

@@ -1,6 +1,6 @@
 """`make test-matrix`: other releases of Python, torch and every dependency, to package with and to serve on.
 
-Each packaging environment runs the core of the tests and packages every model of the tests' zoo. Each host serves the
+Each packaging environment runs the core of the tests and packages every test model. Each host serves the
 archives through TorchServe's own loader, and compares every answer with eager mode. Environments stay in `.matrix/`.
 The result is written to docs/matrix.md. Later releases of torch bring gigabytes of CUDA.
 """
@@ -83,9 +83,9 @@ def _packager(corner: Packager) -> list[Row]:
     tests = _last_line(
         [str(python), "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", "not long", "-W", "default", *CORE]
     )
-    print(f"{title}: the zoo", flush=True)
-    zoo = _last_line([str(python), "-m", "matrix.package_zoo", str(_archives(corner))], "archives")
-    return [Row(title, "core of the tests", *tests), Row(title, "the zoo packaged", *zoo)]
+    print(f"{title}: the test models", flush=True)
+    models = _last_line([str(python), "-m", "matrix.package_models", str(_archives(corner))], "archives")
+    return [Row(title, "core of the tests", *tests), Row(title, "the test models packaged", *models)]
 
 
 def _host(host: Host) -> list[Row]:
@@ -121,8 +121,8 @@ def _last_line(command: Sequence[str], word: str = "passed") -> tuple[str, bool]
 def page(rows: Sequence[Row], date: str) -> str:
     """Return the page for the docs.
 
-    >>> print(page([Row("package: Python 3.11", "the zoo", "177 archives", True)], "2026-01-31").splitlines()[-1])
-    | package: Python 3.11 | the zoo | 177 archives | green |
+    >>> print(page([Row("package: Python 3.11", "test models", "177 archives", True)], "2026-01-31").splitlines()[-1])
+    | package: Python 3.11 | test models | 177 archives | green |
     """
     verdicts = {True: "green", False: "**red**", None: ""}
     lines = [f"| {row.corner} | {row.ran} | {row.result} | {verdicts[row.ok]} |" for row in rows]
@@ -133,7 +133,7 @@ _HEAD = """# Releases of Python and torch that were run
 
 `make test-matrix` writes this page. Last run: {date}, on Linux, x86-64.
 
-A packaging environment runs the core of the tests, and packages every model of the tests' zoo for `native`,
+A packaging environment runs the core of the tests, and packages every test model for `native`,
 `onnxruntime` and `eager`. A host has TorchServe 0.12 without this package. It serves these archives through the loader
 of TorchServe, and every answer is compared with eager mode: within 1e-5 + 1e-5 x |eager|. Refused are models with an
 operator that the ONNX exporter does not have.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Packager:
-    """An environment with this package, in which the core of the tests runs and the zoo is packaged."""
+    """An environment with this package, in which the core of the tests runs and the test models are packaged."""
 
     python: str
     torch: str

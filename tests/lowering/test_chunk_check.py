@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from chunked_models import any_chunked_plan
+from model_cases import CASES, Case
 from ragged import alone, pad_with, ragged
-from zoo import CASES, Case
 
 from torchserve_neuron_lstm.backends.interface import LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -34,12 +34,12 @@ ANY_SHAPE_CASES = (
 
 
 def named(name: str) -> Case:
-    """A model of the zoo."""
+    """A test model."""
     return next(case for case in CASES if case.name == name)
 
 
 class Served:
-    """A model of the zoo in eager mode, and its chunk programs on an engine."""
+    """A test model in eager mode, and its chunk programs on an engine."""
 
     def __init__(self, case: Case, backend: str, buckets: Mapping[ProgramRole, Bucket | None], folder: Path) -> None:
         torch.manual_seed(0)

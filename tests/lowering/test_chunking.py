@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from chunked_models import any_chunked_plan
+from model_cases import CASES, Case, cases, lowered
 from ragged import GARBAGE, alone, pad_with, ragged
 from torch import Tensor, nn
-from zoo import CASES, Case, cases, lowered
 
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
@@ -88,13 +88,13 @@ CARRIED: dict[str, list[Value]] = {
 """Models in chunks of time: name, layout and initial value of each carried value."""
 
 WHOLE = {
-    "Tagger": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
+    "Tagger": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
     "MedianOverTime": ("padding would reach an output, so only whole sequences are run", ""),
-    "GruWithState": ("the recurrence is bidirectional (at zoo.py:", "self.gru("),
-    "LstmWithState": ("the recurrence is bidirectional (at zoo.py:", "self.lstm("),
-    "AttentionPooling": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
-    "VanillaRnn": ("the recurrence is bidirectional (at zoo.py:", "self.rnn("),
-    "SelfAttention": ("aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
+    "GruWithState": ("the recurrence is bidirectional (at model_cases.py:", "self.gru("),
+    "LstmWithState": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm("),
+    "AttentionPooling": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
+    "VanillaRnn": ("the recurrence is bidirectional (at model_cases.py:", "self.rnn("),
+    "SelfAttention": ("aten.matmul mixes timesteps (at model_cases.py:", "y @ y.transpose"),
     "NoBatch": ("input x has no batch dimension", ""),
     "NoTime": ("no input has a time dimension", ""),
     "FirstStep": ("aten.select needs timesteps of more than one chunk (at causal_models.py:", "# the first"),
@@ -116,8 +116,8 @@ WHOLE = {
 """Models over whole sequences: the start of the reason, and a part of the user's line."""
 
 
-def test_every_model_of_the_zoo_is_known() -> None:
-    """Every model of the zoo is in one of the two tables."""
+def test_every_test_model_is_known() -> None:
+    """Every test model is in one of the two tables."""
     assert {*CARRIED, *WHOLE} == {case.name for case in CASES}
     assert not CARRIED.keys() & WHOLE.keys()
 

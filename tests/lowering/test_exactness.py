@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from model_cases import CASES, Case, cases, lowered
 from ragged import GARBAGE, alone, padded, part_of, ragged
-from zoo import CASES, Case, cases, lowered
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from model_cases import Case, cases
 from ragged import alone, part_of
 from torch import Tensor, nn
-from zoo import Case, cases
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
@@ -98,7 +98,7 @@ def test_operators_that_keep_rows_apart_are_proved(function: Callable[[Model, Te
 
 
 @pytest.mark.parametrize("case", cases())
-def test_every_model_of_the_zoo_is_proved(case: Case) -> None:
+def test_every_test_model_is_proved(case: Case) -> None:
     """No ordinary model needs the second way for its rows."""
     config = parse_config(case.yaml, "model-config.yaml")
 

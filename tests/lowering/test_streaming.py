@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from model_cases import CASES, Case, lowered
 from torch import Tensor, nn
-from zoo import CASES, Case, lowered
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
@@ -22,7 +22,7 @@ neuron_lstm:
   buckets: %s
 """
 BUCKETS = "{batch: [1, 4], length: [4, 9]}"
-ZOO = {case.name: case for case in CASES}
+BY_NAME = {case.name: case for case in CASES}
 
 
 class Plain(nn.Module):
@@ -91,7 +91,7 @@ def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
 @pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
     """Outputs per step, outputs of all steps so far, and initial states that are learned or inputs."""
-    check_streamable(lowered(ZOO[name]).program)
+    check_streamable(lowered(BY_NAME[name]).program)
 
 
 def test_a_score_picked_at_each_step_streams() -> None:
@@ -102,8 +102,8 @@ def test_a_score_picked_at_each_step_streams() -> None:
 @pytest.mark.parametrize(
     ("name", "blamed", "line"),
     [
-        ("Tagger", "the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
-        ("SelfAttention", "aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
+        ("Tagger", "the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
+        ("SelfAttention", "aten.matmul mixes timesteps (at model_cases.py:", "y @ y.transpose"),
         ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
         ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
         ("FirstHundred", "aten.lt counts timesteps", "# early"),
@@ -111,7 +111,7 @@ def test_a_score_picked_at_each_step_streams() -> None:
 )
 def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
     """The error names the operator, the line of the model, and a way out."""
-    case: Case = ZOO[name]
+    case: Case = BY_NAME[name]
     with pytest.raises(LoweringError) as refused:
         check_streamable(lowered(case).program)
 

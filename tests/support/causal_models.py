@@ -1,6 +1,6 @@
 """Models that are causal, and models that only look causal: typical code around a recurrence.
 
-Each has its configuration in `zoo.py`. The first half can run in chunks, the second half cannot.
+Each has its configuration in `model_cases.py`. The first half can run in chunks, the second half cannot.
 """
 
 from __future__ import annotations

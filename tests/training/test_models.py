@@ -1,4 +1,4 @@
-"""Every model of the zoo trains as with torch's packing: outputs, gradients, limits of training."""
+"""Every test model trains as with torch's packing: outputs, gradients, limits of training."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from model_cases import CASES, Case, FinalStateOnly, NoTime, PackedSorted
 from ragged import padded, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
-from zoo import CASES, Case, FinalStateOnly, NoTime, PackedSorted
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering.export import bind_arguments

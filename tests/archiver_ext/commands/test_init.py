@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_cases import CASES, Case
 from torch import nn
-from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
@@ -50,7 +50,7 @@ def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
 def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
     """Dtypes, layouts, feature sizes and the argument for lengths equal those of a hand-written file."""
     text, config = started(case.make)  # type: ignore[arg-type]
-    written = parse_config(case.yaml, "zoo")
+    written = parse_config(case.yaml, "a test model")
 
     assert [replace(spec, value_range=None) for spec in config.input_specs] == list(written.input_specs)
     assert config.lengths == written.lengths

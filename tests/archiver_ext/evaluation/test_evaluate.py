@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from zoo import CASES
+from model_cases import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate

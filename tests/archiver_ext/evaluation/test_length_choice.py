@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from model_cases import CASES, Case
 from rich.console import Console
-from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.evaluation.length_choice import (
@@ -51,7 +51,7 @@ stuck = picky_engines:Stuck
 
 
 def case(name: str) -> Case:
-    """A model of the zoo."""
+    """A test model."""
     return next(case for case in CASES if case.name == name)
 
 

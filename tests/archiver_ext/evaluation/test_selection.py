@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from zoo import CASES
+from model_cases import CASES
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines, make_candidate
@@ -83,7 +83,7 @@ class Whole(Eager):
 
 
 def lowered(name: str) -> LoweredModel:
-    """A model of the zoo."""
+    """A test model."""
     case = next(case for case in CASES if case.name == name)
     return lower(case.make().eval(), parse_config(case.yaml, "model-config.yaml"))
 

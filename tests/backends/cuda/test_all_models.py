@@ -1,4 +1,4 @@
-"""Models of the zoo on a double of a GPU: exact against the model in eager mode, each row alone."""
+"""Test models on a double of a GPU: exact against the model in eager mode, each row alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from zoo import Case, cases, lowered
-from zoo_batches import inputs_of, rehearsal
+from model_batches import inputs_of, rehearsal
+from model_cases import Case, cases, lowered
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.signature import weights_of

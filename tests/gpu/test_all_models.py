@@ -1,4 +1,4 @@
-"""All models of the zoo on a real GPU, against the lowered program on the CPU.
+"""All test models on a real GPU, against the lowered program on the CPU.
 
 Without a GPU, each test is skipped as not run.
 """
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("pydantic", reason="not run: the zoo's configurations need pydantic")
+pytest.importorskip("pydantic", reason="not run: the configurations of the test models need pydantic")
 
-from zoo import Case, cases, lowered
-from zoo_batches import inputs_of, rehearsal
+from model_batches import inputs_of, rehearsal
+from model_cases import Case, cases, lowered
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f
 @pytest.mark.parametrize("case", cases())
 @torch.no_grad()
 def test_equals_the_program_on_the_cpu_in_every_bucket(case: Case, tmp_path: Path) -> None:
-    """The engine refuses no model of the zoo."""
+    """The engine refuses no test model."""
     program = lowered(case).program
     exported = program.exported
     Cuda().compile(exported, None, tmp_path)

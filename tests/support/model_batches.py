@@ -1,4 +1,4 @@
-"""Ragged batches of the models of the zoo, in a bucket."""
+"""Ragged batches of the test models, in a bucket."""
 
 from __future__ import annotations
 

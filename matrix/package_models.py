@@ -1,6 +1,6 @@
-"""Archives of every model of the tests' zoo, with requests and the answers of eager mode.
+"""Archives of every test model, with requests and the answers of eager mode.
 
-    python -m matrix.package_zoo FOLDER [--backends native eager] [--models Tagger]
+    python -m matrix.package_models FOLDER [--backends native eager] [--models Tagger]
 
 It runs in each packaging environment. FOLDER gets `MODEL-BACKEND.mar` for each, and `requests.json`, which `serve.py`
 reads on other hosts.
@@ -23,8 +23,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+from model_cases import CASES, Case
 from ragged import alone, ragged
-from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, supervise
 from torchserve_neuron_lstm.config.load import load_config
@@ -40,7 +40,7 @@ _FRONTEND = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 8\nmaxBatchDelay: 1\n"
 _MODEL = """import sys
 import torch
 sys.path.insert(0, {support!r})
-from zoo import CASES
+from model_cases import CASES
 
 _Base = next(case.make for case in CASES if case.name == {name!r})
 
@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--backends", nargs="+", default=BACKENDS)
-    parser.add_argument("--models", nargs="+", help="names of classes in the zoo; all of them")
+    parser.add_argument("--models", nargs="+", help="class names of test models; default: all")
     return parser.parse_args()
 
 

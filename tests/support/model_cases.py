@@ -423,12 +423,12 @@ CASES = (
 def cases(named: Collection[str] | None = None) -> list[Any]:
     """Return all cases, or those named, as parameters of a test; tests of one model run in one process."""
     wanted = [case for case in CASES if named is None or case.name in named]
-    return [pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(f"zoo {case.name}")) for case in wanted]
+    return [pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(f"model {case.name}")) for case in wanted]
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model of the zoo with seeded weights, and its lowered form."""
+    """A test model with seeded weights, and its lowered form."""
 
     model: nn.Module
     config: ServingConfig
