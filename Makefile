@@ -15,8 +15,8 @@ JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about a minute after the installation"
 	@echo "make demo-ray  a model on two nodes of Ray: a replica is killed, a node removed, no request lost: about 3 minutes"
-	@echo "make test     every law, end to end through a real TorchServe: about 25 minutes on two cores"
-	@echo "make test-all the same, and some laws on more engines"
+	@echo "make test     all tests, also end to end through a real TorchServe: about 25 minutes on two cores"
+	@echo "make test-all the same, and some tests on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make bench-serve  neuron-lstm serve beside a plain handler on stock settings, by CPU time: about 8 minutes"

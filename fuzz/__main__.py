@@ -1,10 +1,11 @@
 """`make fuzz`: requests, manifests, session records and tokens from a fuzzer guided by coverage.
 
-Each target has a law, which its file in `fuzz/targets/` states; for requests: never a 500, an answer that is valid and
-bounded, and the right answer to a good request of the same batch. The search starts from the kept corpus in
-`fuzz/corpus/`, changes fields, sizes, types, headers and nesting of well-formed inputs, and prefers what reaches new
-code. Run from the repository's root: `python -m fuzz --minutes 10`. Exits 1 if an input breaks a law; such inputs are
-kept in `--findings`, each with its traceback. It needs the extra `fuzz`: `pip install -e '.[fuzz]'`.
+Each target has a property that must hold; its file in `fuzz/targets/` states it. For requests it is: never a 500, an
+answer that is valid and bounded, and the right answer to a good request of the same batch. The search starts from the
+kept corpus in `fuzz/corpus/`. It changes fields, sizes, types, headers and nesting of well-formed inputs, and prefers
+inputs that reach new code. Run from the repository's root: `python -m fuzz --minutes 10`. Exits 1 if an input violates
+a property; such inputs are kept in `--findings`, each with its traceback. It needs the extra `fuzz`:
+`pip install -e '.[fuzz]'`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ NEEDED = ("atheris", "coverage")
 
 
 def main() -> int:
-    """Fuzz the targets one after the other, report, and return 1 if an input breaks a law."""
+    """Fuzz the targets one after the other, report, and return 1 if an input violates a property."""
     options = _options()
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
@@ -75,7 +76,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--corpus", type=Path, metavar="FOLDER", help="of new inputs, continued (default: discarded)")
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), metavar="FOLDER",
-                        help="of inputs that break a law (default: %(default)s)")  # fmt: skip
+                        help="of inputs that violate a property (default: %(default)s)")  # fmt: skip
     parser.add_argument(
         "--keep", action="store_true", help="put new inputs into fuzz/corpus/, without those that add nothing"
     )

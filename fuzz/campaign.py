@@ -44,7 +44,7 @@ class TargetResult:
     runs: int
     seconds: float
     causes: dict[str, str]
-    """The cause of each input that breaks a law, by its file's name."""
+    """The cause of each input that violates a property, by its file's name."""
 
 
 def environment() -> dict[str, str]:
@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 
 
 def fuzz_target(target: str, budget: Budget, corpus: Path, findings: Path, tell: Callable[[str], None]) -> TargetResult:
-    """Fuzz one target; new inputs go to `corpus`, those that break a law to `findings`.
+    """Fuzz one target; new inputs go to `corpus`, those that violate a property to `findings`.
 
     `tell` receives lines of the progress.
     """

@@ -1,4 +1,4 @@
-"""Inputs that break a law, one for each cause, in a folder."""
+"""Inputs that violate a property, one for each cause, in a folder."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from .law import BrokenLaw
+from .properties import PropertyViolation
 
 
 def cause_of(error: BaseException) -> str:
     """Return the type of an error and the line that raised it.
 
-    Of a broken law, it is the exception behind it, if there is one, and else the law. Two inputs of one cause show
-    the same defect.
+    If a property was violated, the cause is the exception behind it, or the property itself if there is none. Two
+    inputs with the same cause show the same defect.
     """
-    known = error.cause if isinstance(error, BrokenLaw) and error.cause is not None else error
+    known = error.cause if isinstance(error, PropertyViolation) and error.cause is not None else error
     frames = traceback.extract_tb(known.__traceback__)
-    if isinstance(known, BrokenLaw):  # every law is raised at one line
+    if isinstance(known, PropertyViolation):  # all violations are raised at the same line
         return str(known)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown line"
     return f"{type(known).__name__} at {where}"
@@ -32,7 +32,7 @@ class Findings:
     causes: set[str] = field(default_factory=set)
 
     def add(self, content: bytes, error: BaseException) -> None:
-        """Write an input that breaks a law, unless its cause is known."""
+        """Write an input that violates a property, unless its cause is known."""
         cause = cause_of(error)
         if cause in self.causes:
             return
@@ -44,7 +44,7 @@ class Findings:
 
 
 def _traceback(error: BaseException) -> str:
-    behind = [error.cause] if isinstance(error, BrokenLaw) and error.cause is not None else []
+    behind = [error.cause] if isinstance(error, PropertyViolation) and error.cause is not None else []
     return "\n".join("".join(traceback.format_exception(one)) for one in (error, *behind))
 
 

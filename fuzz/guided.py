@@ -1,8 +1,8 @@
 """One target under atheris: `python -m fuzz.guided TARGET FINDINGS CORPUS OPTIONS...`.
 
 atheris adds instructions to each function of the decoders as it is imported, and prefers the inputs that reach new
-ones. The process does not end at an input that breaks the law: it is kept, and the search goes on. The options, and
-further folders of inputs, are those of libFuzzer.
+ones. The process does not end at an input that violates the property: it keeps the input and continues. The options,
+and further folders of inputs, are those of libFuzzer.
 """
 
 from __future__ import annotations

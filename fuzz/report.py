@@ -55,4 +55,4 @@ def shown(results: Mapping[str, TargetResult], coverage: Coverage) -> Group:
         for file, one in files.items():
             lines.add_row(file, str(one.lines), f"{one.percent:.1f} %", ", ".join(map(str, one.missed)) or "-")
     causes = [f"{name}/{file}: {cause}" for name, result in results.items() for file, cause in result.causes.items()]
-    return Group(runs, lines, Text("\n".join(causes) or "no input breaks a law"))
+    return Group(runs, lines, Text("\n".join(causes) or "no input violates a property"))

@@ -1,4 +1,4 @@
-"""A decoder that is fuzzed: its inputs, how they are changed, and the law that holds for each."""
+"""A decoder that is fuzzed: its inputs, how they are changed, and the property that holds for each."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ class Target:
     mutate: Callable[[bytes, Random, OctetMutation], bytes]
     """A function that changes an input and keeps most of its form."""
     check: Callable[[bytes], None]
-    """A function that decodes an input; it raises where the law does not hold, and nothing else."""
+    """A function that decodes an input; it raises where the property does not hold, and nothing else."""
     decoders: Mapping[str, tuple[str, ...]]
     """The files of the package that decode it, each with its functions and classes that do something else."""

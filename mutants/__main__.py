@@ -1,7 +1,7 @@
 """`make mutants`: whether the tests notice a change of the code.
 
 cosmic-ray replaces an operator, a number or a name; the tests of the file must then fail. A sample of such mutants is
-drawn from each area, each tried in a copy of the repository. A survivor is either a law that no test states, or
+drawn from each area, each tried in a copy of the repository. A survivor is either behaviour that no test checks, or
 harmless: `mutants/survivors.yaml` has those that were found, with the test that kills each now, or the reason why none
 can. Run from the repository's root: `python -m mutants --sample 60`. Exits 1 if a mutant survives that the file does
 not explain. It needs the extra `mutants`: `pip install -e '.[mutants]'`.

@@ -71,7 +71,7 @@ def main() -> int:
         settings = {name: value for name, value in vars(options).items() if name != "json"}
         options.json.write_text(json.dumps(figures(observed, found, settings), indent=2) + "\n")
     lines = missed(found)
-    print("\n".join([*observed.tally.wrong, *lines]) or "every law holds")
+    print("\n".join([*observed.tally.wrong, *lines]) or "every property holds")
     return 1 if lines else 0
 
 

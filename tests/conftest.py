@@ -19,7 +19,7 @@ IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST_PROCESS:
     os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
 
-# A busy machine with two cores is slow now and then; that is no failure of a law. What fails prints how to repeat it.
+# A busy machine with two cores is slow now and then; that is no failure of a test. What fails prints how to repeat it.
 settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 

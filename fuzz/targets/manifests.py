@@ -1,6 +1,7 @@
 """Manifests, `variants.json`, as a worker reads them.
 
-The law: a manifest is read, or refused with a `ManifestError`; one that is read can be written, and reads as the same.
+The property: a manifest is read, or refused with a `ManifestError`. A manifest that was read can be written, and reads
+as the same.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from torchserve_neuron_lstm.config.manifest import (
     read_manifest,
 )
 
-from ..law import require
 from ..mutation.json_text import RawText, json_text, mutate_json
+from ..properties import require
 from ..served.manifests import written_manifests
 from ..target import OctetMutation, Target
 
@@ -95,7 +96,7 @@ def check(content: bytes) -> None:
     """Read a file of these bytes as a manifest.
 
     Raises:
-        BrokenLaw: what was read cannot be written, or reads as another manifest.
+        PropertyViolation: what was read cannot be written, or reads as another manifest.
     """
     directory = _directory()
     (directory / FILE_NAME).write_bytes(content)

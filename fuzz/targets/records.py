@@ -1,7 +1,7 @@
 """Records of sessions, as a worker reads them from a store.
 
-The law: a record is read, or refused with a `CorruptRecordError`; one that is read is written with the same bytes. The
-checksum is no secret, so it holds for records with a right checksum too.
+The property: a record is read, or refused with a `CorruptRecordError`; one that is read is written with the same
+bytes. The checksum is no secret, so the property also holds for records with a right checksum.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchserve_neuron_lstm.sessions.session import (
     encode_session,
 )
 
-from ..law import require
+from ..properties import require
 from ..target import OctetMutation, Target
 
 _CHECKSUM = slice(1, 9)
@@ -57,7 +57,7 @@ def check(content: bytes) -> None:
     """Read these bytes as a record.
 
     Raises:
-        BrokenLaw: they are read as a session that is written with other bytes.
+        PropertyViolation: they are read as a session that is written with other bytes.
     """
     try:
         session = decode_session(content)

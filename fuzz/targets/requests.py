@@ -1,7 +1,7 @@
 """Requests of every format, with and without sessions, through the service that answers them.
 
-The law: a request is answered, whatever it is, never with a 500; the answer is valid and bounded; and a good request of
-the same batch gets the answer that it gets alone.
+The property: every request is answered, never with a 500; the answer is valid and bounded; and a good request of the
+same batch gets the answer that it gets alone.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from torchserve_neuron_lstm.handlers.torchserve import handle
 from torchserve_neuron_lstm.sessions.token import TokenState, sign_token, token_model
 
 from ..case import ARRIVALS, DECODED, Case, read_case, write_case
-from ..law import BrokenLaw, require
 from ..mutation.binary_tensors import LENGTH, binary_case, mutate_binary, of_parts, parts
 from ..mutation.json_text import mutate_json
 from ..mutation.npy import mutate_npy
+from ..properties import PropertyViolation, require
 from ..served.kinds import IDENTITY, KEY, KINDS, MOST_RESPONSE_BYTES, NOW, OPEN_SESSION, ServiceKind, kind_of
 from ..served.manifests import FIELDS, STATE_ID
 from ..target import OctetMutation, Target
@@ -265,7 +265,8 @@ def check(content: bytes) -> None:
     """Send a request together with a good one, and judge both answers.
 
     Raises:
-        BrokenLaw: an answer is a 500, not valid, too large, or missing; or the good request is answered differently.
+        PropertyViolation: an answer is a 500, not valid, too large, or missing; or the good request is answered
+            differently.
     """
     case = read_case(content, NAMES)
     kind = kind_of(case.kind)
@@ -298,7 +299,7 @@ def _answers(kind: ServiceKind, request: RawRequest) -> tuple[Answer, Answer]:
         logger.removeHandler(errors)
     statuses = [context.statuses.get(index, 200) for index in range(len(requests))]
     if 500 in statuses:
-        raise BrokenLaw(f"status 500 for {case_name(kind.service)}", errors.last)
+        raise PropertyViolation(f"status 500 for {case_name(kind.service)}", errors.last)
     require(len(bodies) == len(requests), "each request has one answer")
     good, fuzzed = (
         Answer(statuses[index], body, context.content_types[index], context.response_headers.get(index, {}).get(LENGTH))
@@ -349,7 +350,7 @@ def _check_valid(answer: Answer) -> None:
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
     except ValueError as error:
-        raise BrokenLaw("a JSON answer can be read", error) from error
+        raise PropertyViolation("a JSON answer can be read", error) from error
     if status != 200:
         require(value["code"] == status and value["type"] in STATUSES, "a refusal tells its status and type")
         require(isinstance(value["message"], str) and value["message"] != "", "a refusal tells its reason")

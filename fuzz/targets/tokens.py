@@ -1,7 +1,8 @@
 """Session tokens, as a worker reads them from a request.
 
-The law: a token is read, or refused with an `InvalidTokenError` that repeats nothing of it; one that is read was signed
-with one of the keys, and is written with the same characters. The sessions of a service load it, or refuse it.
+The property: a token is read, or refused with an `InvalidTokenError` that repeats nothing of it. A token that was read
+was signed with one of the keys, and is written with the same characters. The sessions of a service load the token, or
+refuse it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torchserve_neuron_lstm.handlers.streaming.sessions import SessionKey
 from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 
-from ..law import require
+from ..properties import require
 from ..target import OctetMutation, Target
 
 KEYS = (bytes(range(32)), bytes(32))
@@ -67,7 +68,7 @@ def check(content: bytes) -> None:
     """Read these bytes as a token.
 
     Raises:
-        BrokenLaw: a message repeats the token, or what was read is written with other characters.
+        PropertyViolation: a message repeats the token, or what was read is written with other characters.
     """
     text = content.decode("utf-8", "surrogatepass") if _is_text(content) else content.decode("latin-1")
     try:

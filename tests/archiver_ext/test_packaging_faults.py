@@ -77,24 +77,28 @@ def _previous(root: Path, form: str) -> None:
         shutil.make_archive(str(root / "previous"), "gztar", root / "packed", "tiny")
 
 
-def broken_laws(trial: Mapping[str, Any]) -> list[str]:
-    """The laws that do not hold for a trial."""
-    said, laws = trial["said"], {}
-    laws["leftovers are told"] = all(path in said for path in trial["left"])
+def violated_properties(trial: Mapping[str, Any]) -> list[str]:
+    """The properties that do not hold for a trial."""
+    said, properties = trial["said"], {}
+    properties["leftovers are reported"] = all(path in said for path in trial["left"])
     if trial["code"] == 0:
-        laws["the archive is whole"] = trial["whole"]
+        properties["the archive is whole"] = trial["whole"]
     else:
         error = said.rpartition("error: ")[2]
-        laws["the previous archive is untouched"] = trial["same"] or "is half written" in error
-        laws["the error names a file"] = "/" in error or "model" in error or "weights" in error
-        laws["the error says what to do"] = any(advice in error for advice in ADVICE)
-        laws["it is not taken for a bug"] = "Traceback" not in said
-    return [law for law, holds in laws.items() if not holds]
+        properties["the previous archive is untouched"] = trial["same"] or "is half written" in error
+        properties["the error names a file"] = "/" in error or "model" in error or "weights" in error
+        properties["the error says what to do"] = any(advice in error for advice in ADVICE)
+        properties["it is not taken for a bug"] = "Traceback" not in said
+    return [name for name, holds in properties.items() if not holds]
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """Check all laws of all trials."""
-    broken = [(broken_laws(trial), trial["calls"][:1], trial["said"][-500:]) for trial in found if broken_laws(trial)]
+    """Check all properties of all trials."""
+    broken = [
+        (violated_properties(trial), trial["calls"][:1], trial["said"][-500:])
+        for trial in found
+        if violated_properties(trial)
+    ]
     assert not broken, "\n".join(map(repr, broken))
     parts, faults = ([trial for trial in found if (trial["fault"] == "PART") is part] for part in (True, False))
     assert [trial for trial in parts if trial["code"]] == []  # the rest follows with the next call

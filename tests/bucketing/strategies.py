@@ -1,4 +1,4 @@
-"""Strategies for the laws of `bucketing`: random values, and a hand-picked pool of awkward ones."""
+"""Strategies for the properties of `bucketing`: random values, and a hand-picked pool of awkward ones."""
 
 from __future__ import annotations
 

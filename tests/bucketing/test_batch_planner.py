@@ -1,4 +1,4 @@
-"""The laws of planning.
+"""The properties of planning.
 
 Every request is in exactly one call, and fits it. Only lengths that fit no bucket are refused. No partition of the
 batch into buckets is cheaper. The order of the requests does not change the cost.

@@ -1,4 +1,4 @@
-"""The laws of choosing lengths.
+"""The properties of choosing lengths.
 
 No other set of as many lengths costs less than the optimum, and it holds every sequence. Without data, padding is
 limited in proportion.

@@ -1,4 +1,4 @@
-"""The laws of padding: unpad(pad(x)) is x to the last bit, and every other cell holds the pad value."""
+"""Properties of padding: unpad(pad(x)) is x to the last bit; every other cell holds the pad value."""
 
 from __future__ import annotations
 

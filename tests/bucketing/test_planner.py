@@ -1,4 +1,4 @@
-"""Laws of every planner.
+"""Properties of every planner.
 
 Every timestep of every request is computed once, and in order. Only lengths that fit no bucket are refused. Neither the
 order of the requests nor earlier plans change the calls.

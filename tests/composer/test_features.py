@@ -1,4 +1,4 @@
-"""Draw of features: laws over the seeds of the full count, without lowering any model."""
+"""Draw of features: properties checked over the seeds of the full count, without lowering any model."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_good_requests_are_answered_and_bad_ones_refused_under_load(tmp_path: Pa
 
     assert figures_file.exists(), done.stdout + done.stderr
     figures = json.loads(figures_file.read_text())
-    missed = [law["what"] for law in figures["laws"] if law["reached"] == "missed"]
+    missed = [one["what"] for one in figures["laws"] if one["reached"] == "missed"]
     assert [what for what in missed if "growth of memory" not in what] == [], done.stdout
     assert done.returncode == (1 if missed else 0)
     assert set(figures["readings"]) == {"tagger 1", "stream 1", "java"}

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fuzz.findings import Findings, cause_of, read_causes
-from fuzz.law import BrokenLaw
+from fuzz.properties import PropertyViolation
 
 
 def raised(error: Exception) -> Exception:
@@ -34,12 +34,12 @@ def test_the_first_input_of_each_cause_is_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_broken_law_has_the_cause_that_was_logged() -> None:
-    """Two defects that end in one broken law are told apart; a law without a cause is its own."""
+def test_a_violated_property_has_the_cause_that_was_logged() -> None:
+    """Two defects that violate one property are distinguished; without a cause, the property is the cause."""
     behind = raised(KeyError("x"))
 
-    assert cause_of(BrokenLaw("status 500", behind)).startswith("KeyError at test_findings.py:")
-    assert cause_of(raised(BrokenLaw("the answer is bounded"))) == "the answer is bounded"
+    assert cause_of(PropertyViolation("status 500", behind)).startswith("KeyError at test_findings.py:")
+    assert cause_of(raised(PropertyViolation("the answer is bounded"))) == "the answer is bounded"
 
 
 def test_an_input_that_ended_the_process_is_a_finding(tmp_path: Path) -> None:

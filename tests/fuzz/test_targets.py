@@ -1,4 +1,4 @@
-"""The law of each target holds for kept inputs and mutations; a wrong decoder breaks it."""
+"""The property of each target holds for kept inputs and mutations; a wrong decoder violates it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from fuzz.case import read_case
 from fuzz.corpus import CORPUS, DEFECTS, kept_directories, read_inputs
-from fuzz.law import BrokenLaw
 from fuzz.mutation.octets import mutate_octets
+from fuzz.properties import PropertyViolation
 from fuzz.served import kinds
 from fuzz.target import Target
 from fuzz.targets import manifests, records, requests, tokens
@@ -44,14 +44,14 @@ def mutated(target: Target, content: bytes, seed: int) -> bytes:
 
 
 def refused(name: str, content: bytes) -> str:
-    """The broken law of an input."""
-    with pytest.raises(BrokenLaw) as broken:
+    """The violated property of an input."""
+    with pytest.raises(PropertyViolation) as broken:
         load_target(name).check(content)
     return str(broken.value)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_law_holds_for_seeds_and_kept_inputs(name: str) -> None:
+def test_the_property_holds_for_seeds_and_kept_inputs(name: str) -> None:
     """A defect that was found once does not come back; each target has kept inputs."""
     target = load_target(name)
 
@@ -63,7 +63,7 @@ def test_the_law_holds_for_seeds_and_kept_inputs(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
-def test_the_law_holds_for_mutations(name: str, data: st.DataObject) -> None:
+def test_the_property_holds_for_mutations(name: str, data: st.DataObject) -> None:
     """They begin with the seeds and kept inputs; the same seed makes the same input."""
     target = load_target(name)
     content, seed = data.draw(st.sampled_from(pool(name))), data.draw(st.integers(0, 2**32))
@@ -76,7 +76,7 @@ def test_the_law_holds_for_mutations(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @given(content=st.binary(max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_the_law_holds_for_any_bytes(name: str, content: bytes) -> None:
+def test_the_property_holds_for_any_bytes(name: str, content: bytes) -> None:
     """These are no inputs that anybody would write."""
     load_target(name).check(content)
 
@@ -121,7 +121,7 @@ def test_the_fuzzed_model_answers_as_it_says() -> None:
     torch.testing.assert_close(torch.tensor(json.loads(response.body)), expected)
 
 
-def test_a_500_breaks_the_law_and_tells_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_500_violates_the_property_and_has_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A format that raises anything but a refusal is found."""
 
     def fail(*arguments: object) -> InferenceRequest:

@@ -32,27 +32,27 @@ def trials(library: Path, archive: Path, *faults: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def broken_laws(trial: dict[str, Any], answer: object, archive: Path) -> list[str]:
-    """The laws that do not hold for a load."""
+def violated_properties(trial: dict[str, Any], answer: object, archive: Path) -> list[str]:
+    """The properties that do not hold for a load."""
     if trial["ready"]:
         return [] if (trial["status"], trial["body"]) == (200, answer) else ["the answer is right"]
     ours = not any(file in call for call in trial["calls"] for file in BEFORE_US)
     files = [call.split()[1].removeprefix(f"{archive}/").rstrip("/:") for call in trial["calls"]]
     named = any(("weights.pt" if "memfd" in file else file) in trial["refusal"] for file in files)
-    laws = {
+    properties = {
         "a second load succeeds": trial["again"] == answer,
         "the error names the file": named or not ours,
         "TorchServe reports the error": trial["told"] or not ours,
     }
-    return [law for law, holds in laws.items() if not holds]
+    return [name for name, holds in properties.items() if not holds]
 
 
 def check(found: list[dict[str, Any]], archive: Path) -> None:
-    """Check all laws of all loads."""
+    """Check all properties of all loads."""
     without, *faults = found
     assert without["ready"]
-    broken = [(broken_laws(one, without["body"], archive), one) for one in faults]
-    assert [(laws, one["calls"], one["refusal"]) for laws, one in broken if laws] == []
+    broken = [(violated_properties(one, without["body"], archive), one) for one in faults]
+    assert [(properties, one["calls"], one["refusal"]) for properties, one in broken if properties] == []
     assert any(not one["ready"] for one in faults)
 
 

@@ -42,7 +42,7 @@ def trials(library: Path, folder: Path, strides: Mapping[Fault, int]) -> Trials:
 
 
 def check(found: Trials, fault: Fault) -> None:
-    """Check the law: a refusal is documented, and all sessions are exact afterwards, on two workers."""
+    """Check the property: a refusal is documented, and all sessions are exact afterwards, on two workers."""
     mine = [trial for trial in found if trial["fault"] == fault.name]
     assert [trial for trial in mine if trial["problems"]] == []
     assert any(trial["calls"] for trial in mine)

@@ -1,4 +1,4 @@
-"""One partition of a store on a cluster, for which the laws of a store on one server hold."""
+"""One partition of a store on a cluster, for which the properties of a store on one server hold."""
 
 from __future__ import annotations
 

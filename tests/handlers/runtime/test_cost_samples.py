@@ -1,4 +1,4 @@
-"""Laws of the judgement of timed calls."""
+"""Properties of the judgement of timed calls."""
 
 from __future__ import annotations
 
