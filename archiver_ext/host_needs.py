@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 PYTHON = "3.9"
-"""The oldest Python on which the serving half runs: that of TorchServe's image."""
+"""The oldest Python on which the serving code runs: that of TorchServe's image."""
 
 _LIBRARIES = {"GLIBC": "glibc {} or later", "GLIBCXX": "libstdc++ with GLIBCXX_{}", "CXXABI": "CXXABI_{}"}
 

@@ -19,7 +19,9 @@ import torch
 from .findings import Findings
 
 with atheris.instrument_imports(
-    include=[f"torchserve_neuron_lstm.{room}" for room in ("handlers", "config", "sessions", "bucketing.time_sizes")]
+    include=[
+        f"torchserve_neuron_lstm.{package}" for package in ("handlers", "config", "sessions", "bucketing.time_sizes")
+    ]
 ):
     from .targets.registry import load_target
 

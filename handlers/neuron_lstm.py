@@ -1,4 +1,4 @@
-"""Entry point that TorchServe loads from an archive: it checks all files before it runs another one.
+"""Entry file, which TorchServe loads from an archive: it checks all files before it runs another.
 
 Apart from what Python and TorchServe import earlier, this file is all that runs unchecked. The list `SHA256SUMS` has
 the sha256 of every file of the archive. A file that is changed, missing, not in the list or a link ends the load. Then
@@ -32,7 +32,7 @@ LIST = "SHA256SUMS"
 TITLE = "# torchserve-neuron-lstm archive 1"
 TRUSTED_KEYS = "NEURON_LSTM_TRUSTED_KEYS"
 """The environment variable that names a file of public keys; one of them must have signed."""
-_SHIM = "neuron_lstm.py"
+_ENTRY_FILE = "neuron_lstm.py"
 _OWN_CACHE = re.compile(r"__pycache__/neuron_lstm\.[^/]+")
 _MODULES = "torchserve_neuron_lstm/handlers/runtime/checked_modules.py"
 _NAMED = 5  # files of one message
@@ -52,7 +52,7 @@ class NeuronLstm:
         if sys.version_info < (3, 9):  # noqa: UP036 - a host has a Python of its own
             raise RuntimeError(f"this archive needs Python 3.9 or later; here is {sys.version.split()[0]}")
         self._digests, self._sources = check_folder(_FOLDER, os.environ.get(TRUSTED_KEYS))
-        _check_running(self._sources[_SHIM])
+        _check_running(self._sources[_ENTRY_FILE])
 
     def initialize(self, context: Any) -> None:
         """Load the archive.
@@ -131,7 +131,11 @@ def parse_list(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
         pairs = [(line[66:], line[:64]) for line in lines if re.fullmatch(r"[0-9a-f]{64}  .+", line)]
     except ValueError as error:
         raise RuntimeError(f"{LIST} cannot be read: {error}") from error
-    if (title, end) != (TITLE, "") or len(dict(pairs)) != len(lines) or not {_SHIM, _MODULES} <= dict(pairs).keys():
+    if (
+        (title, end) != (TITLE, "")
+        or len(dict(pairs)) != len(lines)
+        or not {_ENTRY_FILE, _MODULES} <= dict(pairs).keys()
+    ):
         raise RuntimeError(f"{LIST} is no list of the files of an archive of this version")
     return dict(pairs), signed, signature
 
@@ -234,4 +238,4 @@ def _check_running(source: bytes) -> None:
     """
     if compile(source, __file__, "exec", dont_inherit=True) != _RUNNING:
         cache = os.path.relpath(importlib.util.cache_from_source(__file__), os.path.dirname(__file__))
-        refuse([f"{cache} is not the bytecode of {_SHIM}"])
+        refuse([f"{cache} is not the bytecode of {_ENTRY_FILE}"])

@@ -1,40 +1,40 @@
-"""ARCHITECTURE.md names existing files, existing rooms, and layers that the import rules allow."""
+"""ARCHITECTURE.md names existing files and sub-packages, and layers that the import rules allow."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from import_rules import ALLOWED_SISTERS, FOLDERS
+from import_rules import ALLOWED_PACKAGES, FOLDERS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
 def test_every_file_that_is_named_exists() -> None:
-    """A path in backticks is relative to the repository's root, or to a room of the package."""
+    """A path in backticks is relative to the repository's root, or to the package."""
     layers = TEXT[: TEXT.index("## The archive")] + TEXT[TEXT.index("## Decisions") :]
     named = re.findall(r"`([\w/]+/(?:[\w.]+)?)`", layers)
-    below = [ROOT, *(ROOT / room for room in FOLDERS), ROOT / "examples", ROOT / "tests"]
+    below = [ROOT, *(ROOT / package for package in FOLDERS), ROOT / "examples", ROOT / "tests"]
 
     assert len(named) > 40
     assert [name for name in named if not any((root / name).exists() for root in below)] == []
 
 
-def test_every_room_has_a_paragraph() -> None:
-    """A room of the package is introduced by its name in bold."""
+def test_every_package_has_a_paragraph() -> None:
+    """Each sub-package is introduced by its name in bold."""
     assert {name for name in FOLDERS if f"**`{name}/`**" not in TEXT} == set()
 
 
 def test_arrows_are_allowed_imports() -> None:
-    """The diagram draws no import that the rules forbid, and puts every room into a layer."""
+    """The diagram draws no import that the rules forbid, and puts every sub-package into a layer."""
     diagram = TEXT[TEXT.index("```mermaid") : TEXT.index("```", TEXT.index("```mermaid") + 3)]
     arrows = re.findall(r"(\w+) --> (\w+)", diagram)
 
     assert len(arrows) >= 8
-    allowed = {room: {name.partition(".")[0] for name in sisters} for room, sisters in ALLOWED_SISTERS.items()}
+    allowed = {package: {name.partition(".")[0] for name in names} for package, names in ALLOWED_PACKAGES.items()}
     assert [(above, below) for above, below in arrows if below not in allowed[above]] == []
-    assert {room for room in FOLDERS if not re.search(rf"\b{room}\b", diagram)} == set()
+    assert {package for package in FOLDERS if not re.search(rf"\b{package}\b", diagram)} == set()
 
 
 def test_table_cells_are_short() -> None:

@@ -220,8 +220,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     folder = tmp_path_factory.mktemp("additions")
     root, project = folder / "repository", folder / "project"
     project.mkdir()
-    for room in FOLDERS:
-        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in FOLDERS:
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "src", root / "src", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for _, edits in ADDITIONS.values():
         for edit in edits:
@@ -264,7 +264,7 @@ def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]
 
 
 def test_a_yaml_key_is_in_the_schema_and_in_the_manifest(checkout: Checkout, archive: Path) -> None:
-    """It is checked when it is read, and the serving half reads it."""
+    """It is checked when it is read, and the serving code reads it."""
     assert json.loads((archive / "variants.json").read_text())["owner"] == "speech"
     assert '"Team that answers for the model."' in checkout.command("schema")
 

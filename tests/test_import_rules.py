@@ -45,7 +45,7 @@ BROKEN = [
     (
         "bucketing/a.py",
         "from ..config import manifest",
-        "bucketing must not import config.manifest: it may import no sister",
+        "bucketing must not import config.manifest: it may import no other package",
     ),
     ("bucketing/a.py", "def f():\n    from .. import handlers", "bucketing must not import handlers"),
     (
@@ -65,7 +65,7 @@ BROKEN = [
     ("config/a.py", "from ..backends.interface import Run", "config must not import backends.interface.Run"),
     ("config/manifest.py", "import torch", "the standard library only, here"),
     ("config/manifest.py", "def f():\n    import pydantic", "pydantic cannot travel in an archive"),
-    ("config/schema.py", "import yaml", "yaml enters by config/load.py alone"),
+    ("config/schema.py", "import yaml", "yaml may be imported in config/load.py only"),
     ("backends/a.py", "from ..config.manifest import Manifest", "backends must not import config.manifest.Manifest"),
     ("backends/a.py", "from ..handlers.runtime import loader", "backends must not import handlers.runtime.loader"),
     ("backends/onnxruntime.py", "import onnxruntime", "onnxruntime is an engine: import it inside a function"),
@@ -83,27 +83,27 @@ BROKEN = [
     ("handlers/a.py", "import rich.table", "rich cannot travel in an archive"),
     ("handlers/a.py", "import importlib\nm = importlib.import_module('numpy')", "numpy cannot travel in an archive"),
     ("handlers/a.py", "from ..hosts import rest", "handlers must not import hosts.rest"),
-    ("handlers/a.py", "import ray", "ray is for hosts/ alone"),
-    ("archiver_ext/a.py", "def f():\n    from starlette.requests import Request", "starlette is for hosts/ alone"),
+    ("handlers/a.py", "import ray", "ray is for hosts/ only"),
+    ("archiver_ext/a.py", "def f():\n    from starlette.requests import Request", "starlette is for hosts/ only"),
     ("handlers/a.py", "import orjson", "orjson cannot travel in an archive"),
     ("handlers/a.py", "try:\n    import orjson\nfinally:\n    pass", "orjson cannot travel in an archive"),
-    ("handlers/formats/custom.py", "from ts.utils.util import x", "ts enters by handlers/torchserve.py alone"),
-    ("handlers/formats/custom.py", "def f():\n    import yaml", "yaml enters by config/load.py alone"),
+    ("handlers/formats/custom.py", "from ts.utils.util import x", "ts may be imported in handlers/torchserve.py only"),
+    ("handlers/formats/custom.py", "def f():\n    import yaml", "yaml may be imported in config/load.py only"),
     ("archiver_ext/a.py", "from ..handlers.torchserve import H", "archiver_ext must not import handlers.torchserve.H"),
     ("archiver_ext/a.py", "from ..handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
     ("archiver_ext/b/a.py", "from ...handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
     ("archiver_ext/a.py", "from ..handlers.formats import v2", "archiver_ext must not import handlers.formats.v2"),
-    ("archiver_ext/a.py", "import ts", "ts enters by handlers/torchserve.py alone"),
+    ("archiver_ext/a.py", "import ts", "ts may be imported in handlers/torchserve.py only"),
     ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
     (
         "sessions/a.py",
         "from ..config import manifest",
-        "sessions must not import config.manifest: it may import no sister",
+        "sessions must not import config.manifest: it may import no other package",
     ),
     ("sessions/sqlite_store.py", "import torch", "the standard library only, here"),
     ("sessions/redis_store.py", "import redis", "redis is an engine: import it inside a function"),
     ("sessions/sqlite_store.py", "def f():\n    import redis", "redis cannot travel in an archive"),
-    ("handlers/a.py", "import model_archiver", "model_archiver enters by archiver_ext/ alone"),
+    ("handlers/a.py", "import model_archiver", "model_archiver may be imported in archiver_ext/ only"),
 ]
 
 
@@ -118,12 +118,12 @@ def test_a_broken_rule_is_found_with_its_place(tmp_path: Path, file: str, source
     assert found[0].startswith(f"{file}:{line}: {message}")
 
 
-def test_the_archiver_has_one_door(tmp_path: Path) -> None:
+def test_the_archiver_is_imported_in_one_file(tmp_path: Path) -> None:
     """It may be any file of the folder, but only one."""
     files = {"archiver_ext/a.py": "import model_archiver", "archiver_ext/b.py": "def f():\n    import model_archiver.x"}
 
     assert violations(tree(tmp_path, files)) == [
-        "archiver_ext/b.py: model_archiver already enters by archiver_ext/a.py"
+        "archiver_ext/b.py: model_archiver is already imported in archiver_ext/a.py"
     ]
 
 

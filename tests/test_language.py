@@ -10,7 +10,7 @@ from prose_rules import PRIVATE_WORDS, class_homonyms, docstrings, long_first_li
 
 ROOT = Path(__file__).parents[1]
 EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "mutants", "soak", "tests")
-"""The package's rooms, and the folders beside them."""
+"""The sub-packages, and the folders beside them."""
 CODE = (".py", ".cpp", ".cu", ".h")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from import_rules import ALLOWED_SISTERS
-from structure import circles, file_graph, long_files, room_graph
+from import_rules import ALLOWED_PACKAGES
+from structure import circles, file_graph, long_files, package_graph
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,9 +17,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_rooms_are_layers() -> None:
-    """Neither the current nor the allowed imports form a cycle of rooms."""
-    assert circles(room_graph(file_graph(ROOT))) == []
-    allowed = {room: {name.partition(".")[0] for name in sisters} for room, sisters in ALLOWED_SISTERS.items()}
+    """Neither the current nor the allowed imports form a cycle of packages."""
+    assert circles(package_graph(file_graph(ROOT))) == []
+    allowed = {package: {name.partition(".")[0] for name in names} for package, names in ALLOWED_PACKAGES.items()}
     assert circles(allowed) == []
 
 
@@ -38,7 +38,7 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     graph = file_graph(tmp_path)
 
     assert circles(graph) == [("bucketing/a.py", "bucketing/b.py", "config/c.py")]
-    assert circles(room_graph(graph)) == [("bucketing", "config")]
+    assert circles(package_graph(graph)) == [("bucketing", "config")]
 
 
 def test_no_file_is_longer_than_one_concept() -> None:

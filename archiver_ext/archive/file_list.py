@@ -62,7 +62,7 @@ def renewed_list(content: bytes, files: Mapping[str, Path]) -> tuple[bytes, bool
 
 
 def parsed(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
-    """Parse a list, as the shim does.
+    """Parse a list, as the entry file does.
 
     Raises:
         PackagingError: the list is damaged.

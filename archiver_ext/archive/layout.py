@@ -1,4 +1,4 @@
-"""Paths in an archive: the user's files, the serving half of the package, the programs and the
+"""Paths in an archive: the user's files, the serving code of the package, the programs and the
 manifest.
 """
 
@@ -16,10 +16,10 @@ from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ...handlers.neuron_lstm import LIST
 from ..errors import PackagingError
 
-SHIM = "neuron_lstm.py"
+ENTRY_FILE = "neuron_lstm.py"
 PROGRAMS = "programs"
 CONSTANTS = f"{PROGRAMS}/constants.pt"
-_OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
+_OURS = (ENTRY_FILE, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
 
 
 def variant_directory(backend: str, role: ProgramRole, bucket: Bucket | None) -> str:
@@ -43,7 +43,7 @@ def programs_to_compile(
 
 
 def package_directory() -> Path:
-    """Return the directory of this package, packaging half included."""
+    """Return the directory of this package, including the code for packaging."""
     return Path(sys.modules[PACKAGE].__path__[0])
 
 
@@ -70,9 +70,9 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
 
 
 def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None:
-    """Copy the shim and the serving files of the package, given relative to the package."""
+    """Copy the entry file and the serving files of the package, given relative to the package."""
     for file in files:
         target = tree / PACKAGE / file
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(package / file, target)
-    shutil.copyfile(package / "handlers" / SHIM, tree / SHIM)
+    shutil.copyfile(package / "handlers" / ENTRY_FILE, tree / ENTRY_FILE)

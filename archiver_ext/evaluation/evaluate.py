@@ -1,4 +1,4 @@
-"""Evaluation of a compiled engine: in the archive's own tree, through the loader of the serving half."""
+"""Evaluation of a compiled engine: in the archive's own tree, through the loader of the serving code."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class BuildInput:
 
 
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
-    """Collect what the serving half has to know of a candidate in the tree, without any measurement."""
+    """Collect what the serving code has to know of a candidate in the tree, without any measurement."""
     engine, program, config = candidate.engine, candidate.program, build.config
     files, split = digest_files(build.tree), program.chunked
     return Manifest(

@@ -1,6 +1,6 @@
 """Import of an archive's modules from checked bytes: no bytecode, no file that is not in the list.
 
-The shim runs this file before any other one, so it imports the standard library only.
+The entry file runs this file before any other one, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ class CheckedModules(MetaPathFinder, ExecutionLoader):
 
 
 def serves_modules(directory: Path) -> bool:
-    """Whether the modules of this folder are imported from checked bytes, because its shim runs here."""
+    """Whether modules of this folder are imported from checked bytes: its entry file runs here."""
     return any(getattr(finder, "archive", None) == directory.resolve() for finder in sys.meta_path)

@@ -48,7 +48,7 @@ def working_directory(directory: Path) -> Iterator[None]:
     """Make `directory` the working directory meanwhile, and its modules importable for good: code may
     import late.
 
-    In a worker the shim has done the second. Elsewhere the directory goes first on `sys.path`, and no bytecode is
+    In a worker the entry file has done the second. Elsewhere the directory goes first on `sys.path`, and no bytecode is
     written into it.
     """
     before, bytecode = Path.cwd(), sys.dont_write_bytecode

@@ -121,8 +121,8 @@ def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
     with zipfile.ZipFile(own) as ours, zipfile.ZipFile(other) as theirs:
         package = {name: ours.read(name) for name in ours.namelist() if "dist-info" not in name}
         assert {name: theirs.read(name) for name in theirs.namelist() if "dist-info" not in name} == package
-    rooms = {name.split("/")[1] for name in package if name.count("/") > 1}
-    assert rooms == {room.name for room in (checkout / "src" / "torchserve_neuron_lstm").iterdir() if room.is_dir()}
+    packages = {name.split("/")[1] for name in package if name.count("/") > 1}
+    assert packages == {path.name for path in (checkout / "src" / "torchserve_neuron_lstm").iterdir() if path.is_dir()}
 
     distributions = [str(other), *map(str, (checkout.parent / "source").iterdir())]
     checked = run(str(Path(sys.executable).with_name("twine")), "check", "--strict", *distributions, cwd=checkout)

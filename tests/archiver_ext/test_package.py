@@ -19,7 +19,7 @@ SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "sessions", "_
 
 
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
-    """The archive holds the user's files, the serving half and the programs; no other file has changed."""
+    """The archive holds the user's files, the serving code and the programs; no other file has changed."""
     precious = project.temporary / "tiny" / "precious.txt"  # the unmodified archiver would delete it
     precious.parent.mkdir()
     precious.write_text("mine")

@@ -43,7 +43,7 @@ LINES = 12_500
 
 
 def travelling(name: str, *, cpu_segments: bool = False, store: str | None = None) -> set[str]:
-    """The listed modules, except the package's own `__init__.py`, which imports a room inside a function."""
+    """The listed modules, except the package's own `__init__.py`, which imports others in a function."""
     files = registry.travelling_files(name, cpu_segments=cpu_segments, store=store)
     return {file.as_posix() for file in files if file.suffix == ".py"} - {"__init__.py"}
 

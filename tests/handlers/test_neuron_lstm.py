@@ -1,4 +1,4 @@
-"""The shim of an archive: nothing of a changed folder runs, and the message names the file."""
+"""The entry file of an archive: nothing of a changed folder runs, and the message names the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.backends.registry import travelling_files
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 
 PACKAGE = "torchserve_neuron_lstm"
-SHIM = "neuron_lstm.py"
+ENTRY_FILE = "neuron_lstm.py"
 MARKER = "import os\nopen(os.environ['MARKER'], 'a').write(__name__)\n"
 START = """
 import builtins, importlib, json, os, sys, traceback
@@ -54,7 +54,7 @@ def small(folder: Path) -> Path:
     )
     source = Path(check_folder.__code__.co_filename).parent
     shutil.copy(source / "runtime" / "checked_modules.py", folder / PACKAGE / "handlers" / "runtime")
-    shutil.copy(source / SHIM, folder)
+    shutil.copy(source / ENTRY_FILE, folder)
     texts = {
         "helper.py": "WORD = 'listed'\n",
         "package/__init__.py": "",
@@ -122,11 +122,11 @@ def files_of(folder: Path) -> list[str]:
 
 
 def test_every_file_changed_by_one_byte_is_named(pristine: Path, tmp_path: Path) -> None:
-    """Every file of a real archive, the manifests, the list and the shim among them, anywhere in it."""
+    """Every file of a real archive, the manifests, the list and the entry file among them, anywhere in it."""
     compiled = shutil.ignore_patterns("__pycache__")  # by another test that loaded it
     archive = Path(shutil.copytree(pristine, tmp_path / "archive", ignore=compiled))
     names = files_of(archive)
-    assert {"SHA256SUMS", SHIM, "variants.json", "MAR-INF/MANIFEST.json", "weights.pt"} <= set(names)
+    assert {"SHA256SUMS", ENTRY_FILE, "variants.json", "MAR-INF/MANIFEST.json", "weights.pt"} <= set(names)
     drawn = random.Random(0)
     for name in names:
         content = (archive / name).read_bytes()
@@ -233,8 +233,8 @@ def test_planted_bytecode_of_a_listed_module_does_not_run(folder: Path, module: 
 
 
 def test_planted_bytecode_of_the_shim_is_noticed_while_it_checks(folder: Path) -> None:
-    """It runs, as the shim itself does; only one that has no check passes."""
-    cache = plant_bytecode(folder / SHIM, (folder / SHIM).read_text() + MARKER)
+    """It runs, as the entry file itself does; only one that has no check passes."""
+    cache = plant_bytecode(folder / ENTRY_FILE, (folder / ENTRY_FILE).read_text() + MARKER)
     started = Started(folder)
 
     assert not started.ready
@@ -263,14 +263,14 @@ def _remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [_link, _pipe, _folder, _remove])
-@pytest.mark.parametrize("name", ["SHA256SUMS", "weights.pt", "helper.py", SHIM, f"{PACKAGE}/__init__.py"])
+@pytest.mark.parametrize("name", ["SHA256SUMS", "weights.pt", "helper.py", ENTRY_FILE, f"{PACKAGE}/__init__.py"])
 def test_a_file_replaced_by_something_else_is_named(
     folder: Path, name: str, replace: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link to the very same content counts as a change, because its target may change later."""
     monkeypatch.setenv("OUTSIDE", str(folder.parent))
     replace(folder / name)
-    if name == SHIM and replace is not _link:  # there is nothing left to run
+    if name == ENTRY_FILE and replace is not _link:  # there is nothing left to run
         with pytest.raises(RuntimeError, match="neuron_lstm"):
             check_folder(str(folder), None)
         return
@@ -299,7 +299,7 @@ def test_a_linked_folder_is_named(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["json/__init__.py", "hashlib.py", "sitecustomize.py", "base64.py", "re/__init__.py"])
 def test_a_name_that_python_imports_early_is_never_ready(folder: Path, name: str) -> None:
-    """Such a file may run before the shim, as SECURITY.md says: here it is the module that it shadows."""
+    """Such a file may run before the entry file, as SECURITY.md says: here the shadowed module runs."""
     spec = importlib.util.find_spec(name.partition("/")[0].removesuffix(".py"))
     if name == "sitecustomize.py":
         (folder / name).write_text("")
@@ -314,7 +314,7 @@ def test_a_name_that_python_imports_early_is_never_ready(folder: Path, name: str
 
 
 def test_the_modules_of_the_shim_do_not_come_from_the_folder(folder: Path) -> None:
-    """Those that Python has not imported before the shim runs are taken from Python's own library."""
+    """Those that Python has not imported before the entry file runs are taken from Python's own library."""
     for name in ("base64", "stat", "importlib.util", "pathlib", "cryptography"):
         (folder / f"{name}.py").write_text(MARKER)
     started = Started(folder)
@@ -324,9 +324,9 @@ def test_the_modules_of_the_shim_do_not_come_from_the_folder(folder: Path) -> No
 
 
 def test_a_killed_worker_comes_back_in_spite_of_the_caches_of_python(folder: Path) -> None:
-    """Python writes bytecode of the shim only, and may be killed while it does."""
+    """Python writes bytecode of the entry file only, and may be killed while it does."""
     assert Started(folder).ready
-    cache = Path(cache_from_source(str(folder / SHIM)))
+    cache = Path(cache_from_source(str(folder / ENTRY_FILE)))
     assert files_of(folder / "__pycache__") == [cache.name]
     assert list(folder.rglob("__pycache__")) == [folder / "__pycache__"]
     (cache.parent / f"{cache.name}.140234").write_bytes(b"half of a cache")
@@ -422,12 +422,12 @@ def test_sha256sum_reads_the_list(pristine: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_shim_with_another_byte_is_never_ready(folder: Path, seed: int) -> None:
     """It runs and refuses itself, or does not run at all."""
-    content = bytearray((folder / SHIM).read_bytes())
+    content = bytearray((folder / ENTRY_FILE).read_bytes())
     drawn = random.Random(seed)
     content[drawn.randrange(len(content))] ^= 1 << drawn.randrange(7)
-    (folder / SHIM).write_bytes(content)
+    (folder / ENTRY_FILE).write_bytes(content)
     started = Started(folder)
 
     assert not started.ready
-    assert SHIM in started.told
+    assert ENTRY_FILE in started.told
     assert not started.ran

@@ -26,7 +26,7 @@ FOLDERS = (
     "training",
 )
 
-ALLOWED_SISTERS = {
+ALLOWED_PACKAGES = {
     "bucketing": (),
     "sessions": (),
     "training": (),
@@ -59,7 +59,7 @@ ALLOWED_SISTERS = {
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
 
-ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
+ONE_PLACE = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that are imported in one place only: that file, or any one file of that folder."""
 
 HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
@@ -101,7 +101,7 @@ ENGINE_FILES = (
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""
 
 ENGINES = tuple(sorted({name for _, names in ENGINE_FILES for name in names} - {"numpy"} | {"torch._dynamo"}))
-"""Heavy or optional packages: imported inside functions, in every room."""
+"""Heavy or optional packages: imported inside functions, in every sub-package."""
 
 OPTIONAL = ("orjson",)
 """Packages that serving code may use if installed: inside `try`, with handling of ImportError."""
@@ -109,7 +109,7 @@ OPTIONAL = ("orjson",)
 
 @dataclass(frozen=True)
 class Import:
-    """One import: of a room's file as `bucketing.shapes`, of anything else by its full name."""
+    """One import: of a file of this package as `bucketing.shapes`, of anything else by its full name."""
 
     file: str
     line: int
@@ -121,7 +121,7 @@ class Import:
 
     @property
     def top(self) -> str:
-        """The room, or the top-level package."""
+        """The sub-package, or the top-level package."""
         return self.module.partition(".")[0]
 
     def inside(self, *modules: str) -> bool:
@@ -137,7 +137,7 @@ def violations(root: Path) -> list[str]:
     """Every broken rule below `root`, which holds the source folders, as "file:line: message"."""
     imports = [found for path in source_files(root) for found in imports_of(path, root)]
     broken = [f"{found.file}:{found.line}: {wrong}" for found in imports for wrong in _broken_rules(found)]
-    return sorted(broken) + _second_doors(imports)
+    return sorted(broken) + _second_places(imports)
 
 
 def source_files(root: Path) -> list[Path]:
@@ -206,24 +206,24 @@ def _answers_import_error(handler: ast.ExceptHandler) -> bool:
 
 
 def _broken_rules(found: Import) -> Iterator[str]:
-    yield from _broken_sisters(found) if found.ours else _broken_third_party(found)
+    yield from _broken_package_rules(found) if found.ours else _broken_third_party(found)
 
 
-def _broken_sisters(found: Import) -> Iterator[str]:
+def _broken_package_rules(found: Import) -> Iterator[str]:
     own = found.file.partition("/")[0]
     if found.top == own or found.top not in FOLDERS:
         return
-    if not found.inside(*ALLOWED_SISTERS[own]) or found.inside(*FORBIDDEN.get(own, ())):
-        allowed = ", ".join(ALLOWED_SISTERS[own]) or "no sister"
+    if not found.inside(*ALLOWED_PACKAGES[own]) or found.inside(*FORBIDDEN.get(own, ())):
+        allowed = ", ".join(ALLOWED_PACKAGES[own]) or "no other package"
         but = "".join(f", not {name}" for name in FORBIDDEN.get(own, ()))
         yield f"{own} must not import {found.module}: it may import {allowed}{but}"
 
 
 def _broken_third_party(found: Import) -> Iterator[str]:
-    if found.top in ONE_DOOR and not found.within(ONE_DOOR[found.top]):
-        yield f"{found.top} enters by {ONE_DOOR[found.top]} alone"
+    if found.top in ONE_PLACE and not found.within(ONE_PLACE[found.top]):
+        yield f"{found.top} may be imported in {ONE_PLACE[found.top]} only"
     elif found.top in HOST_PACKAGES and not found.within("hosts/"):
-        yield f"{found.top} is for hosts/ alone"
+        yield f"{found.top} is for hosts/ only"
     elif found.typing_only or found.top in sys.stdlib_module_names or found.top == "__future__":
         return
     elif found.inside(*ENGINES) and not found.in_function:
@@ -237,15 +237,17 @@ def _broken_third_party(found: Import) -> Iterator[str]:
 def _may_travel(found: Import) -> bool:
     engine = found.in_function and any(found.within(place) and found.top in names for place, names in ENGINE_FILES)
     optional = found.guarded and found.top in OPTIONAL and not found.within(*WITHOUT_TORCH)
-    return found.top in ("torch", *ONE_DOOR) or engine or optional
+    return found.top in ("torch", *ONE_PLACE) or engine or optional
 
 
-def _second_doors(imports: list[Import]) -> list[str]:
+def _second_places(imports: list[Import]) -> list[str]:
     """A distribution that is imported in two files of a folder, although one is allowed."""
-    doors = {top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_DOOR}
+    places = {
+        top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_PLACE
+    }
     return [
-        f"{file}: {top} already enters by {files[0]}"
-        for top, files in doors.items()
-        if ONE_DOOR[top].endswith("/")
+        f"{file}: {top} is already imported in {files[0]}"
+        for top, files in places.items()
+        if ONE_PLACE[top].endswith("/")
         for file in files[1:]
     ]

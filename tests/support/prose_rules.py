@@ -49,9 +49,9 @@ class Docstring:
         return f"{self.file}:{self.line}: {self.name}: {self.first_line[:80]}"
 
 
-def docstrings(root: Path, rooms: tuple[str, ...]) -> list[Docstring]:
+def docstrings(root: Path, packages: tuple[str, ...]) -> list[Docstring]:
     """The docstrings of modules, and of public classes, functions, methods and attributes."""
-    files = sorted(path for room in rooms for path in (root / room).rglob("*.py"))
+    files = sorted(path for package in packages for path in (root / package).rglob("*.py"))
     return [found for path in files for found in _of_file(path, path.relative_to(root).as_posix())]
 
 
@@ -94,10 +94,10 @@ def long_first_lines(found: list[Docstring]) -> list[str]:
     return [f"{one} ({len(one.first_line)})" for one in found if len(one.first_line) > LONGEST_FIRST_LINE]
 
 
-def class_homonyms(root: Path, rooms: tuple[str, ...]) -> dict[str, list[str]]:
+def class_homonyms(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     """Public class names that are defined in more than one file, with the files."""
     homes: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(path for room in rooms for path in (root / room).rglob("*.py")):
+    for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(root).as_posix())

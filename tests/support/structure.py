@@ -1,4 +1,4 @@
-"""Import graph of the package's files and rooms: circles, the order of layers, sizes of files."""
+"""Import graph of the package's files and sub-packages: circles, the order of layers, sizes of files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def file_graph(root: Path) -> Graph:
     return graph
 
 
-def room_graph(files: Graph) -> Graph:
-    """The import graph of the rooms."""
-    rooms: dict[str, set[str]] = {}
+def package_graph(files: Graph) -> Graph:
+    """The import graph of the sub-packages."""
+    packages: dict[str, set[str]] = {}
     for file, imported in files.items():
-        room = file.partition("/")[0]
-        rooms.setdefault(room, set()).update(other.partition("/")[0] for other in imported)
-    return {room: others - {room} for room, others in rooms.items()}
+        package = file.partition("/")[0]
+        packages.setdefault(package, set()).update(other.partition("/")[0] for other in imported)
+    return {package: others - {package} for package, others in packages.items()}
 
 
 def circles(graph: Graph) -> list[tuple[str, ...]]:
@@ -71,11 +71,11 @@ def circles(graph: Graph) -> list[tuple[str, ...]]:
 
 def long_files(root: Path, suffixes: Iterable[str] = (".py", ".cpp", ".cu", ".h")) -> list[str]:
     """The source files of the package with more than `LONGEST_FILE` lines, as "file: lines"."""
-    rooms = sorted({path.relative_to(root).parts[0] for path in source_files(root)})
+    packages = sorted({path.relative_to(root).parts[0] for path in source_files(root)})
     sizes = {
         path.relative_to(root).as_posix(): len(path.read_text("utf-8").splitlines())
-        for room in rooms
-        for path in sorted((root / room).rglob("*"))
+        for package in packages
+        for path in sorted((root / package).rglob("*"))
         if path.suffix in suffixes
     }
     return [
