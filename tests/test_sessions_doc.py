@@ -234,7 +234,7 @@ def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
     most = PARTITIONS * share.client_sessions
     assert f"{share.client_sessions} in each partition for 100, so a client may have {most} at most" in told
     assert (abs(median(of_client) - 60) < 5, abs(of_client[30] - 30) < 5) == (True, True)
-    assert "its first start is refused at about 60, and may be at 30" in told
+    assert "its first start is refused at about 60 sessions (in one of a hundred cases at 30)" in told
 
 
 def test_links_of_the_page_lead_to_files_and_headings() -> None:
