@@ -16,14 +16,14 @@ def cost_lines(
     """Yield the conditions of the measured costs: threads, padding, and operators that the CPU runs.
 
     >>> list(cost_lines("onnxruntime", None, padded=False, cpu_operators=["aten::sort"]))
-    ['operators on the CPU beside onnxruntime: aten::sort']
+    ['operators on the CPU, not on onnxruntime: aten::sort']
     """
     if measurement is not None:
         yield f"costs were measured with {measurement.threads} thread{'s' * (measurement.threads > 1)}"
     if padded:
         yield f"padded ms: one row has all timesteps and the others have one; {backend} stops each row at its own end"
     if cpu_operators:
-        yield f"operators on the CPU beside {backend}: {', '.join(cpu_operators)}"
+        yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
 
 
 def doubt_lines(measurement: CostMeasurement | None) -> Iterator[str]:

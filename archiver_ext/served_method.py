@@ -53,5 +53,5 @@ def _no_method(model: torch.nn.Module, name: str, found: object) -> str:
     known = [own for own in public if callable(getattr(model_class, own)) and not hasattr(torch.nn.Module, own)]
     near = closest_key(name, known)
     advice = f"did you mean {near}?" if near else f"its methods are {', '.join(('forward', *known))}"
-    wrong = "has no method" if found is None else f"holds a {type(found).__name__}, and no method, as"
+    wrong = "has no method" if found is None else f"holds a {type(found).__name__}, not a method, named"
     return f"neuron_lstm.model.method: {model_class.__name__} {wrong} {name}: {advice}"

@@ -161,7 +161,7 @@ def _export_error(error: BaseException) -> str:
         return f"the program cannot be written as ONNX: {texts[-1].splitlines()[0] if texts else type(error).__name__}"
     return (
         f"the program cannot be written as ONNX: {_no_translation(f'{found[1]}::{found[2]}')}; use another backend "
-        f"(inductor, eager), or write the model without it, or run it on the CPU beside the engine: "
+        f"(inductor, eager), or write the model without it, or run it on the CPU: "
         f"partitioner_config: {{}}"
     )
 

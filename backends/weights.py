@@ -158,7 +158,7 @@ def _check_layout(header: dict[str, dict[str, Any]], total: int) -> None:
     for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
         begin, end = entry["data_offsets"]
         if begin != position or end - begin != _bytes(name, entry):
-            raise ValueError(f"{name!r} ({entry['dtype']} {entry['shape']}) cannot lie at bytes {begin} to {end}")
+            raise ValueError(f"{name!r} ({entry['dtype']} {entry['shape']}) cannot be at bytes {begin} to {end}")
         position = end
     if position != total:
         raise ValueError(f"its tensors take {position} bytes, but {total} follow the header")
@@ -196,11 +196,15 @@ def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torc
     ...     print(line)
     weight: float32 [2, 4], expected float32 [2, 3]
     bias: missing, expected float32 [3]
-    scale: float32 [3], expected none of this name
+    scale: float32 [3], expected no weight of this name
     """
     return [
         *_mismatches(known, given),
-        *(f"{name}: {describe_tensor(given[name])}, expected none of this name" for name in given if name not in known),
+        *(
+            f"{name}: {describe_tensor(tensor)}, expected no weight of this name"
+            for name, tensor in given.items()
+            if name not in known
+        ),
     ]
 
 

@@ -54,7 +54,7 @@ def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line: ours beside KServe's."""
     parser = argparse.ArgumentParser("python -m torchserve_neuron_lstm.hosts.kserve", parents=[parser_of_kserve])
     parser.add_argument("--archive", required=True, help="the .mar, .tar.gz or folder of the model")
-    parser.add_argument("--name", dest="model_name", help="the name under which it is served: its own one by default")
+    parser.add_argument("--name", dest="model_name", help="the name of the model in URLs (default: the archive's own)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each program call: the container's CPUs")
     parser.set_defaults(model_name=None)
     return parser

@@ -151,7 +151,7 @@ def _check_cpus(settings: RaySettings) -> None:
     if needed > present:
         raise ArchiveError(
             f"{settings.replicas} replicas with {settings.threads} threads need {needed} CPUs, this machine has "
-            f"{present}: give fewer --replicas or --threads, or RAY_ADDRESS of a larger Ray"
+            f"{present}: give fewer --replicas or --threads, or set RAY_ADDRESS to a larger Ray"
         )
 
 
@@ -181,14 +181,14 @@ def _check_running(settings: RaySettings) -> None:
     present = {name: found["http_options"][name] for name in ("host", "port")}
     if present != {"host": settings.host, "port": settings.port}:
         raise ArchiveError(
-            f"Serve runs on this Ray already: give its --host {present['host']} --port {present['port']}, or end it "
-            f"by `serve shutdown`"
+            f"Ray Serve already runs on this Ray: give its --host {present['host']} --port {present['port']}, or end "
+            f"it by `serve shutdown`"
         )
     grpc = found["grpc_options"]
     if settings.grpc_port and (grpc["port"] != settings.grpc_port or _SERVICER not in grpc["grpc_servicer_functions"]):
         raise ArchiveError(
-            f"Serve runs on this Ray already, without our service of gRPC at port {settings.grpc_port}: leave out "
-            f"--grpc-port, or end it by `serve shutdown`"
+            f"Ray Serve already runs on this Ray, without this project's gRPC service at port {settings.grpc_port}: "
+            f"leave out --grpc-port, or end it by `serve shutdown`"
         )
 
 
@@ -196,7 +196,7 @@ def _check_running(settings: RaySettings) -> None:
 def _deployed(application: serve.Application) -> Iterator[None]:
     """Deploy the application and wait until its replicas are ready; delete it in the end."""
     if APPLICATION in serve.status().applications:
-        raise ArchiveError(f"an application {APPLICATION} runs on this Ray already: end its command first")
+        raise ArchiveError(f"an application {APPLICATION} already runs on this Ray: end its command first")
     try:
         try:
             serve.run(application, name=APPLICATION, route_prefix="/")

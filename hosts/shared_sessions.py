@@ -1,4 +1,4 @@
-"""Check of sessions where replicas may lie on several machines: each must find what another has kept."""
+"""Check of sessions where replicas may be on several machines: each must find what another has kept."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _listened(found: Mapping[str, str]) -> list[tuple[str, int]]:
         ArchiveError: TorchServe cannot read an address or a port, or readiness cannot be asked at the management port.
     """
     if found["management_address"].startswith("https:"):
-        raise ArchiveError("--set management_address: expected http://HOST:PORT, at which the start is watched")
+        raise ArchiveError("--set management_address: expected http://HOST:PORT, where models are asked for readiness")
     return [
         *(_host_and_port(name, found[name]) for name in _ADDRESSES),
         *((found[f"{name}_address"], _port(f"{name}_port", found[f"{name}_port"])) for name in _GRPC),
@@ -149,7 +149,7 @@ def _host_and_port(name: str, address: str) -> tuple[str, int]:
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise ArchiveError(
-            f"{name}: expected http://HOST:PORT, got {address}; TorchServe takes a name or an address of IPv4"
+            f"{name}: expected http://HOST:PORT, got {address}; TorchServe accepts a host name or an IPv4 address"
         )
     return found["host"], _port(name, found["port"])
 

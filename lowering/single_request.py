@@ -206,7 +206,7 @@ def lengths_outside(
         for condition in conditions.failing(batch, time):
             if condition.is_equation or (time >= lowest and not condition.is_inequation):
                 raise LoweringError(
-                    f"{name} takes another way for some numbers of timesteps: it holds only if {condition.text}"
+                    f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}"
                 )
             outside.add(time)
     return outside

@@ -90,7 +90,7 @@ class BackgroundCheckpoints:
         if self._closed or is_busy or str(error) == self._last_error:
             return
         self._last_error = str(error)
-        _log.warning("sessions are kept in the log of their database, which grows: it cannot be copied (%s)", error)
+        _log.warning("the log of the session store (-wal) grows: it cannot be copied into its database: %s", error)
 
     def _use(self, connection: sqlite3.Connection) -> None:
         with self._changed:

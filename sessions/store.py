@@ -79,7 +79,7 @@ class Store(Protocol):
     A session that was idle for too long counts as missing, whether or not its record has been removed yet. Time is that
     of the store (`sessions.store_time`). The records never take more than `Limits.bytes`.
 
-    A store may lie on several servers. Then an error takes the place of each session whose server cannot be used.
+    A store may be on several servers. Then an error takes the place of each session whose server cannot be used.
     """
 
     def read(

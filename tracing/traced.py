@@ -176,7 +176,8 @@ class Traced:
         states = [index for index, _ in self.description.aliases]
         rest = iter(tensors)
         if len(tensors) + len(views) != len(signature.inputs):
-            raise WrongInput(f"{len(tensors)} inputs besides the state, expected {len(signature.inputs) - len(views)}")
+            expected = len(signature.inputs) - len(views)
+            raise WrongInput(f"{len(tensors)} inputs in addition to the state, expected {expected}")
         inputs = [views[states.index(i)] if i in states else next(rest) for i in range(len(signature.inputs))]
         signature.check_inputs(inputs)
         outputs = self._call_program(bucket, inputs)

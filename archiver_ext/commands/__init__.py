@@ -63,7 +63,7 @@ def add_archive(command: argparse.ArgumentParser) -> None:
 
 def add_archive_output(command: argparse.ArgumentParser) -> None:
     """Add the option that names the archive to write."""
-    command.add_argument("-o", "--output", type=Path, help="where to write it (default: in place of the archive)")
+    command.add_argument("-o", "--output", type=Path, help="the file or folder to write (default: replace the archive)")
 
 
 def tell_unsigned(archive: Path) -> None:

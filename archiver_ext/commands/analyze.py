@@ -28,7 +28,8 @@ def add_to(commands: Any) -> None:
         "analyze",
         help="list the operators of a model that each engine supports",
         description="List for each engine the operators of a model that it supports, those that it does not support, "
-        "and their lines in the model. Nothing is packaged. Engines that are not installed answer as far as they can.",
+        "and their lines in the model. Nothing is packaged. For an engine that is not installed, only its "
+        "list of operators is used.",
     )
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument("--config-file", required=True, type=Path, help="its model-config.yaml")

@@ -22,13 +22,18 @@ def add_to(commands: Any) -> None:
         "bench",
         help="measure an archive on this machine, with the lengths of your traffic",
         description="Measure an archive on this machine with random inputs: whole batches as they are served, one "
-        "request at a time, and one padded bucket for all. TorchServe, decoding and encoding are not measured.",
+        "request at a time, and each batch padded to its longest request. TorchServe, decoding and encoding are not "
+        "measured.",
     )
     add_archive(command)
-    command.add_argument("--lengths", required=True, type=Path, help="a list of lengths (timesteps), or a log")
+    command.add_argument(
+        "--lengths", required=True, type=Path, help="a file of lengths in timesteps, or a log of TorchServe"
+    )
     command.add_argument("--batch", required=True, type=positive, metavar="N", help="requests in a batch")
     command.add_argument("--rounds", type=positive, default=11, help="timing rounds per strategy (%(default)s)")
-    command.add_argument("--threads", type=positive, help="(default: as configured, or else cores / maxWorkers)")
+    command.add_argument(
+        "--threads", type=positive, help="threads of one worker (default: as configured, or else cores / maxWorkers)"
+    )
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_bench)
 

@@ -24,15 +24,15 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "calibrate",
         help="measure an archive's programs on this host, to plan batches by these costs",
-        description="Measure an archive's programs on this host, and write the milliseconds into the archive, where "
-        "batches are planned by them. Run it on the serving host while nothing else runs there.",
+        description="Measure an archive's programs on this host, and write the milliseconds into the archive. A server "
+        "plans its batches by them. Run it on the serving host while nothing else runs there.",
     )
     add_archive(command)
     add_archive_output(command)
     command.add_argument(
         "--threads", type=positive, help="threads of one worker (default: as configured, or else cores / maxWorkers)"
     )
-    command.add_argument("--json", action="store_true", help="print what was measured as JSON")
+    command.add_argument("--json", action="store_true", help="print the measurements as JSON")
     command.set_defaults(run=_run)
 
 
@@ -137,4 +137,4 @@ def _print(before: Manifest, after: Manifest, on_cpu: Sequence[str], archive: Pa
     ratio = _ratio(before, after)
     if ratio is not None:
         console.print(f"a call takes {ratio:.2f} times as long as before, in the median", highlight=False)
-    console.print(f"{archive} now plans by the milliseconds of this host", highlight=False, soft_wrap=True)
+    console.print(f"{archive} now plans batches by the milliseconds of this host", highlight=False, soft_wrap=True)

@@ -41,8 +41,8 @@ def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file
         found = dict(given)
     if hidden := [name for name in search.required if name not in found or search.is_free(name, found)]:
         raise PackagingError(
-            f"{model_class.__name__} needs {', '.join(hidden)}, which the weights of {file.name} do not tell: give "
-            f"--args {' '.join(f'{name}=VALUE' for name in hidden)}; the class takes "
+            f"{model_class.__name__} needs {', '.join(hidden)}, which the weights of {file.name} do not determine: "
+            f"give --args {' '.join(f'{name}=VALUE' for name in hidden)}; the class takes "
             f"{model_class.__name__}{inspect.signature(model_class)}"
         )
     return found

@@ -31,14 +31,16 @@ def add_to(commands: Any) -> None:
         help="answer a file of requests, without a server",
         description="Answer requests, one on each line (JSON Lines), as TorchServe would answer them as bodies. The "
         "answer to a line that is refused is an object with its number, code, type and message, and the exit code is "
-        "then 1. Any number of lines takes the same memory.",
+        "then 1. Memory does not grow with the number of lines.",
     )
     add_archive(command)
     command.add_argument("requests", type=Path, help="a file, or - for standard input")
     command.add_argument(
         "-o", "--output", type=Path, default=_STANDARD, help="a file, or - for standard output (default)"
     )
-    command.add_argument("--threads", type=positive, help="(default: as configured, or else all cores)")
+    command.add_argument(
+        "--threads", type=positive, help="threads of a call (default: as configured, or else all cores)"
+    )
     command.set_defaults(run=_run)
 
 
@@ -53,7 +55,7 @@ def _run(options: argparse.Namespace) -> None:
         refused, first, lines = _answer(model, requests, answers, files)
     if refused:
         raise RefusedLinesError(
-            f"refused: {refused:,} of {lines:,} lines, the first is line {first}; the answers in their places say why"
+            f"refused: {refused:,} of {lines:,} lines, the first is line {first}; their answers give the reasons"
         )
 
 

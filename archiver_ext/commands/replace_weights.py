@@ -28,12 +28,12 @@ def add_to(commands: Any) -> None:
         "replace-weights",
         help="replace the weights in an archive, without compiling",
         description="Replace the weights in an archive: names, shapes and dtypes must be those of the old ones. "
-        "Nothing is compiled; each program is verified against the model again. The measured costs stay.",
+        "Nothing is compiled; each program is verified against the model again. The measured costs are kept.",
     )
     add_archive(command)
     command.add_argument("weights", type=Path, help="the new weights: a .pt, .pth or .safetensors file")
     add_archive_output(command)
-    command.add_argument("--json", action="store_true", help="print what was verified as JSON")
+    command.add_argument("--json", action="store_true", help="print the results of the verification as JSON")
     command.set_defaults(run=_run)
 
 

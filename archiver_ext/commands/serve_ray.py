@@ -20,22 +20,22 @@ def add_to(commands: Any) -> None:
         "serve-ray",
         help="serve archives on Ray, on this machine or on a cluster",
         description="Serve archives with Ray Serve until Ctrl-C. Each model has the name of its archive. The Ray that "
-        "RAY_ADDRESS names, or that `ray start` started on this machine, is used; otherwise one is started, and "
-        "stopped in the end. Ray's variables hold: RAY_SERVE_ENABLE_HA_PROXY=1 with "
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED=1 is its faster ingress.",
+        "RAY_ADDRESS names, or that `ray start` started on this machine, is used; otherwise the command starts one, "
+        "and stops it at its end. Ray's environment variables have their usual effect: RAY_SERVE_ENABLE_HA_PROXY=1 "
+        "with RAY_SERVE_THROUGHPUT_OPTIMIZED=1 selects its faster ingress.",
     )
     port = partial(positive, largest=_LAST_PORT)
     command.add_argument("archives", type=Path, nargs="+", metavar="archive", help="a .mar, a .tar.gz or a folder")
     command.add_argument(
-        "--threads", type=positive, default=1, help="of each program call: the CPUs of a replica (%(default)s)"
+        "--threads", type=positive, default=1, help="threads of each program call, and CPUs of a replica (%(default)s)"
     )
     command.add_argument(
-        "--replicas", type=positive, default=1, help="replicas at the start, and the least (%(default)s)"
+        "--replicas", type=positive, default=1, help="the minimum number of replicas, started at first (%(default)s)"
     )
-    command.add_argument("--max-replicas", type=positive, help="the most replicas (default: as --replicas)")
+    command.add_argument("--max-replicas", type=positive, help="the maximum number (default: as --replicas)")
     command.add_argument("--host", default="127.0.0.1", help="address on which each node listens (%(default)s)")
-    command.add_argument("--port", type=port, default=8000, help="of HTTP (%(default)s)")
-    command.add_argument("--grpc-port", type=port, help="of gRPC, on all interfaces (default: no gRPC)")
+    command.add_argument("--port", type=port, default=8000, help="HTTP port (%(default)s)")
+    command.add_argument("--grpc-port", type=port, help="gRPC port, on all interfaces (default: no gRPC)")
     command.set_defaults(run=_run)
 
 

@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
         "sessions",
         help="count the open sessions of a streaming archive",
         description="Count the open sessions that an archive's store holds, on the host that serves it. Run it as the "
-        "user who runs the server, with the server's environment: both say where the store is.",
+        "user who runs the server, with the server's environment: the place of the store depends on both.",
     )
     add_archive(command)
     command.add_argument("--name", metavar="MODEL", help="model name in TorchServe (default: the archive's own)")

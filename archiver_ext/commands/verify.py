@@ -13,8 +13,8 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "verify",
-        help="check that archives are as they were signed",
-        description="Check that every file of each archive is as it was when a trusted key signed it, and that there "
+        help="check the signatures and the files of archives",
+        description="Check that every file of each archive is unchanged since a trusted key signed it, and that there "
         "is no other file. Nothing of an archive is run. The exit code is 0 if all of them pass.",
     )
     command.add_argument("archives", type=Path, nargs="+", help="a .mar, a .tar.gz or a folder each")

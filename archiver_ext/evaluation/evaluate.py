@@ -87,8 +87,8 @@ def _explanation(results: Sequence[VerificationResult]) -> str:
     alone = [result for result in results if result.bucket.batch == 1]
     if alone and all(result.passed for result in alone):
         return (
-            "\nRequests agree alone but not in a batch: one request may change the output of another. Compute each row "
-            "of the batch by itself in forward(), or serve batch: [1]"
+            "\nRequests are right alone, but not in a batch: one request may change the output of another. Compute "
+            "each row of the batch by itself in forward(), or serve batch: [1]"
         )
     return ""
 

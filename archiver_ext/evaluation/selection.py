@@ -232,7 +232,7 @@ def _given_options(config: ServingConfig) -> Iterator[tuple[str, CompilerOption]
 def _other_precision(engine: Backend, requested: Precision) -> str:
     known = " or ".join(engine.precisions)
     if "float32" not in engine.precisions:
-        return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that will do"
+        return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that suffices"
     others = [name for name in auto_engines(SERVING[requested]) if requested in get_backend(name).precisions]
     return (
         f"{engine.name} computes only in {known}, not in {requested}: leave precision out, or write backend: {AUTO} to "

@@ -144,7 +144,7 @@ def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference)
         again = reference(case.request)
         if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):
             raise PackagingError(
-                f"the model answers differently when it is called again with the same request "
+                f"the model returns different outputs when it is called again with the same request "
                 f"({case.request.length} timesteps): it keeps state between calls, as in `self.hidden = ...` in "
                 "forward(), or draws random numbers. Compute the initial state in forward(), or take it as an input"
             )

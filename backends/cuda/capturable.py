@@ -57,7 +57,7 @@ def _inner_refusal(target: torch._ops.OpOverload, given: ExampleArguments) -> st
     except _CannotBeCaptured as found:
         return str(found)
     except Exception as error:  # noqa: BLE001 - what torch cannot trace may still run; loading names it if not
-        _LOG.debug("the calls of %s cannot be told: %s", target, error)
+        _LOG.debug("the calls of %s cannot be determined: %s", target, error)
     return None
 
 

@@ -161,7 +161,7 @@ def load_on_device(
             return _load(device, programs, weights, rehearsals, device.kernel)
         except KernelError as error:
             reason = str(error)  # the error itself would keep the memory of this attempt
-        _LOG.warning("recurrences run in cuDNN, because the kernel of neuron_lstm failed: %s", reason)
+        _LOG.warning("recurrent layers run in cuDNN, because the kernel of neuron_lstm failed: %s", reason)
     return _load(device, programs, weights, rehearsals, None)
 
 

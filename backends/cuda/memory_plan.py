@@ -16,7 +16,7 @@ class MemoryUse:
     """Bytes of each bucket that fits."""
     failing: Sequence[Bucket]
     free: int
-    """Bytes that were free beside the weights, before the first graph."""
+    """Bytes that were free after loading the weights, before the first graph."""
 
 
 def memory_message(use: MemoryUse, device: str) -> str:
@@ -24,9 +24,9 @@ def memory_message(use: MemoryUse, device: str) -> str:
 
     >>> use = MemoryUse({Bucket(1, 64): 2**20, Bucket(8, 64): 2**23}, [Bucket(32, 64)], 2**24)
     >>> print(memory_message(use, "GPU"))
-    the graphs of these buckets do not fit into the memory of GPU (16 MiB free beside the weights): 32 x 64 takes about
-    32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory free: fewer workers
-    on this GPU, no other process on it
+    the graphs of these buckets do not fit into the memory of GPU (16 MiB free after loading the weights): 32 x 64
+    takes about 32 MiB. The grid that would fit is buckets: {batch: [1, 8], length: [64]}; or leave more memory
+    free: fewer workers on this GPU, no other process on it
     """
     failing = ", ".join(f"{bucket.batch} x {bucket.length} takes {_taken(bucket, use)}" for bucket in use.failing)
     grid = fitting_grid([*use.fitting])
@@ -36,9 +36,8 @@ def memory_message(use: MemoryUse, device: str) -> str:
         else f"The grid that would fit is buckets: {{batch: {list(grid.batches)}, length: {list(grid.lengths)}}}"
     )
     return (
-        f"the graphs of these buckets do not fit into the memory of {device} ({_size(use.free)} free beside "
-        f"the weights): {failing}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on "
-        f"it"
+        f"the graphs of these buckets do not fit into the memory of {device} ({_size(use.free)} free after loading the "
+        f"weights): {failing}. {advice}; or leave more memory free: fewer workers on this GPU, no other process on it"
     )
 
 

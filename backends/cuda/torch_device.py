@@ -70,12 +70,12 @@ def gpu_name(setting: str | None) -> str | None:
 
 
 def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
-    """The kernel of recurrences on a GPU; None, with a line in the log, where it cannot run."""
+    """The kernel for recurrent layers on a GPU; None, with a line in the log, where it cannot run."""
     with torch.cuda.device(device):
         missing = kernel_missing(device)
     if missing is None:
         return NvrtcKernel(device.index)
-    _LOG.info("recurrences run in cuDNN, not in the kernel of neuron_lstm: %s", missing)
+    _LOG.info("recurrent layers run in cuDNN, not in the kernel of neuron_lstm: %s", missing)
     return None
 
 

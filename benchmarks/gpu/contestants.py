@@ -59,7 +59,7 @@ def engine(case: Case, device: Device, folder: Path, precision: Precision = "flo
         NotRun: the device has no kernel of this project, although it was asked for one.
     """
     if isinstance(device, LaunchedDevice) and device.wants_kernel and device.kernel is None:
-        raise NotRun("the kernel of recurrences cannot run on this GPU")
+        raise NotRun("the kernel for recurrent layers cannot run on this GPU")
     inputs, program = case.inputs(), exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]

@@ -195,7 +195,7 @@ def _check_datatype(datatype: object, spec: TensorSpec) -> None:
     own = DATATYPES[spec.dtype]
     taken = {own} if own == "BOOL" else _INTEGERS if own in _INTEGERS else _INTEGERS | _FLOATS
     if not isinstance(datatype, str) or datatype not in taken:
-        raise invalid_input(spec, f"datatype {abbreviate(datatype)} is not taken: send {own}")
+        raise invalid_input(spec, f"datatype {abbreviate(datatype)} is not accepted: send {own}")
 
 
 def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:

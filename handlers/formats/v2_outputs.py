@@ -82,6 +82,6 @@ def write_output(tensor: torch.Tensor, spec: TensorSpec, *, binary: bool) -> tup
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         raise RequestError(
             "AnswerNotFinite",
-            f"output {spec.name!r} holds NaN or infinity, which JSON cannot say: ask for binary data",
+            f"output {spec.name!r} holds NaN or infinity, which JSON cannot represent: request binary data",
         )
     return {**entry, "data": tensor.reshape(-1)}, b""

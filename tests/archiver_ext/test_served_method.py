@@ -111,8 +111,8 @@ def test_forward_itself_changes_nothing() -> None:
     [
         ("inferr", "Scored has no method inferr: did you mean infer?"),
         ("xyz", "Scored has no method xyz: its methods are forward, infer, through_forward"),
-        ("rate", "Scored holds a int, and no method, as rate"),
-        ("linear", "Scored holds a Linear, and no method, as linear"),
+        ("rate", "Scored holds a int, not a method, named rate"),
+        ("linear", "Scored holds a Linear, not a method, named linear"),
     ],
 )
 def test_a_name_that_is_no_method_is_refused(name: str, said: str) -> None:

@@ -188,7 +188,7 @@ def wrong(name: str, change: str) -> dict[str, Any]:
         ("an unknown input", "400", "the model has no input 'x': its inputs are 'frames'"),
         ("a wrong rank", "400", "got 4 dimensions"),
         ("a wrong size", "400", "input 'frames'"),
-        ("words", "400", "datatype 'BYTES' is not taken: send FP32"),
+        ("words", "400", "datatype 'BYTES' is not accepted: send FP32"),
         ("too long", "413", "33 timesteps"),
         ("no timestep", "400", "empty"),
         ("not finite", "400", "not finite"),

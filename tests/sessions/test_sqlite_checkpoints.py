@@ -127,4 +127,7 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(
             write(store, number)
         assert store.totals()[:2] == (40, 40 * 6000)
     (told,) = caplog.records
-    assert "the log of their database, which grows: it cannot be copied (disk I/O error)" in told.message
+    assert (
+        "the log of the session store (-wal) grows: it cannot be copied into its database: disk I/O error"
+        in told.message
+    )

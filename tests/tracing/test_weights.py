@@ -58,7 +58,7 @@ def test_separate_weights_are_replaced_without_a_warning() -> None:
     ("change", "message"),
     [
         (lambda state: state.pop("conv.bias"), r"conv.bias: missing, expected float32 \[1\]"),
-        (lambda state: state.update(extra=torch.zeros(2)), r"extra: float32 \[2\], expected none of this name"),
+        (lambda state: state.update(extra=torch.zeros(2)), r"extra: float32 \[2\], expected no weight of this name"),
         (
             lambda state: state.update({"conv.bias": torch.zeros(2)}),
             r"conv.bias: float32 \[2\], expected float32 \[1\]",

@@ -76,7 +76,7 @@ def too_old(device: torch.device) -> str | None:
     """Return why a GPU has no clusters of blocks; None if it has."""
     major, minor = torch.cuda.get_device_capability(device.index)
     if (major, minor) < _LEAST_CAPABILITY:
-        return f"the GPU has compute capability {major}.{minor}, and 9.0 is the least"
+        return f"the GPU has compute capability {major}.{minor}, and the kernel needs 9.0 or higher"
     return None
 
 
@@ -154,5 +154,5 @@ def _check(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     code, *values = answer
     if int(code):
-        raise KernelError(f"{code.name}: the kernel of recurrences cannot be compiled or launched on this GPU")
+        raise KernelError(f"{code.name}: the kernel for recurrent layers cannot be compiled or launched on this GPU")
     return tuple(values)

@@ -79,7 +79,7 @@ def test_given_arguments_stay(tmp_path: Path) -> None:
         (
             Headed(12, 3),
             {},
-            "Headed needs heads, which the weights of checkpoint.pt do not tell: give --args heads=VALUE",
+            "Headed needs heads, which the weights of checkpoint.pt do not determine: give --args heads=VALUE",
         ),
         (Named(3, "gru"), {"size": 3}, "--args kind=VALUE; the class takes Named("),
         (Sized(9, 3, 4, 5), {"words": 8}, "give --args width=VALUE hidden=VALUE tags=VALUE"),

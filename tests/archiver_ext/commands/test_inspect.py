@@ -128,7 +128,7 @@ def test_operators_on_the_cpu_are_read_from_the_programs(
         archive = unpack(archive, tmp_path / "folder")
 
     assert cli.main(["inspect", str(archive)]) == 0
-    assert "operators on the CPU beside onnxruntime: aten::linear\n" in capsys.readouterr().out
+    assert "operators on the CPU, not on onnxruntime: aten::linear\n" in capsys.readouterr().out
     assert cli.main(["inspect", str(archive), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["on_cpu"] == ["aten::linear"]
 

@@ -269,7 +269,7 @@ def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Re
     assert (code, output) == (1, "")
     for line in (
         "head.bias: missing, expected float32 [3]",
-        "head.scale: float32 [3], expected none of this name",
+        "head.scale: float32 [3], expected no weight of this name",
         "head.weight: float32 [4, 6], expected float32 [3, 6]",
         "embedding.weight: float64 [11, 5], expected float32 [11, 5]",
     ):

@@ -92,7 +92,7 @@ def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, p
     configure(project, "onnxruntime", "{}")
     code, told, _ = package()
     assert code == 0
-    assert "on the CPU beside onnxruntime: aten::special_bessel_j0\n" in told
+    assert "on the CPU, not on onnxruntime: aten::special_bessel_j0\n" in told
     host = unpacked(project)
     divided = segments(host)
     assert set(divided) == {"onnxruntime/chunk/b2_t4", "onnxruntime/head/b2_t1"}

@@ -124,7 +124,7 @@ def test_a_model_that_counts_its_ids_is_verified_within_a_range_and_told_of_it_w
 def test_a_model_that_keeps_state_is_refused_before_anything_is_compiled() -> None:
     """It answers the same request differently."""
     assert drawn(Words(), config(IDS % "")) > 3
-    with pytest.raises(PackagingError, match="answers differently when it is called again"):
+    with pytest.raises(PackagingError, match="returns different outputs when it is called again"):
         drawn(Remembering(), config(IDS % ""))
 
 
@@ -151,8 +151,8 @@ def test_rows_that_agree_alone_only_are_explained() -> None:
     """The table of a miss ends with what it means."""
     alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
 
-    assert "agree alone but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
-    assert "agree alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))
+    assert "right alone, but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
+    assert "right alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:

@@ -118,7 +118,7 @@ def test_the_reason_is_told_where_the_kernel_cannot_run(cuda: FakeCuda, monkeypa
     monkeypatch.setattr(nvrtc_kernel, "import_module", without)
     assert str(kernel_missing(HERE)).startswith("it needs the package cuda-bindings: No module named")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
-    assert str(kernel_missing(HERE)) == "the GPU has compute capability 8.6, and 9.0 is the least"
+    assert str(kernel_missing(HERE)) == "the GPU has compute capability 8.6, and the kernel needs 9.0 or higher"
 
 
 def test_a_device_without_the_kernel_says_so_in_the_log(
@@ -135,5 +135,5 @@ def test_a_device_without_the_kernel_says_so_in_the_log(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
     with caplog.at_level(logging.INFO):
         assert TorchDevice(0).kernel is None
-    assert "recurrences run in cuDNN" in caplog.text
+    assert "recurrent layers run in cuDNN" in caplog.text
     assert "compute capability 8.6" in caplog.text

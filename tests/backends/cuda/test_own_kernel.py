@@ -49,7 +49,7 @@ def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, cap
     x, lengths = ragged_batch(0.0)
 
     assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
-    assert "recurrences run in cuDNN" in caplog.text
+    assert "recurrent layers run in cuDNN" in caplog.text
     assert "CUDA_ERROR_INVALID_CLUSTER_SIZE" in caplog.text
 
 

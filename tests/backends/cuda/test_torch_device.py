@@ -64,7 +64,7 @@ def broken_capture() -> Iterator[None]:
         RuntimeError("CUDA error: out of memory\nmore"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
-        KernelError("CUDA_ERROR_OUT_OF_MEMORY: the kernel of recurrences cannot be compiled or launched on this GPU"),
+        KernelError("CUDA_ERROR_OUT_OF_MEMORY: the kernel for recurrent layers cannot be compiled or launched"),
     ],
     ids=lambda error: str(error)[:20],
 )

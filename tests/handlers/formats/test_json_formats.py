@@ -155,9 +155,9 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
     [
         ({"name": "x"}, "inputs[0]: the model has no input 'x': its inputs are 'ids'"),
         ({"name": ["ids"]}, "no input a list"),
-        ({"datatype": "FP32"}, "datatype 'FP32' is not taken: send INT64"),
-        ({"datatype": "BYTES"}, "datatype 'BYTES' is not taken"),
-        ({"datatype": {}}, "datatype an object is not taken"),
+        ({"datatype": "FP32"}, "datatype 'FP32' is not accepted: send INT64"),
+        ({"datatype": "BYTES"}, "datatype 'BYTES' is not accepted"),
+        ({"datatype": {}}, "datatype an object is not accepted"),
         ({"shape": [4]}, "shape [4] needs 4 values, data has 3"),
         ({"shape": 3}, "shape must be a list of sizes"),
         ({"shape": [-3]}, "shape must be a list of sizes"),
