@@ -45,7 +45,7 @@ class FoundWeights:
 def find_weights(file: Path, expected: Weights) -> FoundWeights:
     """Find the weights in a file whose names and shapes are the expected ones.
 
-    If there are none, those with most of the expected names are returned, for a message that tells the differences.
+    If there are none, those with most of the expected names are returned, for a message that lists the differences.
 
     Raises:
         WeightsError: the file is damaged, or holds no state dict.

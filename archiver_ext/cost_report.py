@@ -27,7 +27,7 @@ def cost_lines(
 
 
 def doubt_lines(measurement: CostMeasurement | None) -> Iterator[str]:
-    """Yield why the measured costs cannot be believed, and what to do.
+    """Yield why the measured costs are unreliable, and what to do.
 
     >>> list(doubt_lines(None))
     []

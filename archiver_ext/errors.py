@@ -1,4 +1,4 @@
-"""Errors of packaging. Each message tells the user of the command the cause and the remedy."""
+"""Errors of packaging. Each message gives the cause and the remedy."""
 
 from __future__ import annotations
 

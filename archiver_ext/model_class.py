@@ -22,8 +22,8 @@ _HOW = "give its name as `model: {class: NAME}` under `neuron_lstm:` (`neuron-ls
 def choose_class(module: ModuleType, file: Path, name: str | None, tell: Tell) -> _Model:
     """Return the class of this name, or without a name the only one that can be meant.
 
-    Of several classes, one is taken if it uses all the others and none of them uses it; `tell` is told so. A file
-    without classes may define one function of tensors.
+    Of several classes, one is taken if it uses all the others and none of them uses it; `tell` gets a sentence that
+    says so. A file without classes may define one function of tensors.
 
     Raises:
         PackagingError: there is no such class, or several can be meant.

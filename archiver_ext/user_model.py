@@ -33,14 +33,14 @@ _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 
 
 def _silent(_: str) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @contextmanager
 def importable(directory: Path) -> Iterator[None]:
-    """Let the files of `directory` be imported by name, as on a serving host; forget them afterwards.
+    """Let the files of `directory` be imported by name, as on a serving host.
 
-    Nothing is written beside them (no `__pycache__`).
+    Afterwards they are removed from `sys.modules`. Nothing is written beside them (no `__pycache__`).
     """
     modules, path, bytecode = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
     sys.path.insert(0, str(directory))

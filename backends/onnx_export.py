@@ -1,6 +1,6 @@
 """Export to ONNX, for the engines that read it.
 
-Used only while packaging: this file does not travel in archives.
+Used only while packaging: archives do not contain this file.
 
 Recurrent operators become ONNX's LSTM, GRU and RNN, which take the lengths of the rows.
 """

@@ -2,7 +2,7 @@
 
 Its LSTM ignores lengths that are not known at compilation.
 
-Used only while packaging: this file does not travel in archives.
+Used only while packaging: archives do not contain this file.
 """
 
 from __future__ import annotations

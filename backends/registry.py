@@ -269,7 +269,7 @@ def travelling_files(name: str, *, cpu_segments: bool = False, store: str | None
     """Return the files that an archive served by this engine carries, relative to the package.
 
     `cpu_segments`: a program is partitioned between the engine and the CPU. `store`: where sessions are; None: the
-    archive serves none. An engine of another distribution travels with that distribution.
+    archive serves none. An engine of another distribution is installed with that distribution.
     """
     package = _HERE.parent
     own = (*(ENGINES[name].files if name in ENGINES else ()), *(CPU_FILES if cpu_segments else ()))

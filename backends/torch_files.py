@@ -50,6 +50,6 @@ def torch_file(path: Path) -> Iterator[IO[bytes]]:
     """
     with path.open("wb") as file:
         late = _LateFailure(file)
-        yield late  # type: ignore[misc]  # binary, as torch wants it
+        yield late  # type: ignore[misc]  # binary, as torch requires
         if late.error is not None:
             raise OSError(late.error.errno, late.error.strerror, str(path)) from late.error

@@ -45,7 +45,7 @@ LOWEST_TORCH = "2.1.0"
 """The oldest release of torch on which archives are served, but for those of AWS's packages for Inf1."""
 
 NEWEST_TORCH = "2.15"
-"""The newest minor release of torch that was run; a later one is told once."""
+"""The newest minor release of torch that was run; a later one is reported once."""
 
 
 def newer_than_tested(version: str) -> str | None:

@@ -109,7 +109,7 @@ def load_checkpoint(path: Path, content: Path | None = None) -> Any:
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
-        # As a string, which the torch of old hosts wants of a file to map.
+        # As a string: an old torch takes no path of a file to map.
         return torch.load(str(content), map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise WeightsError(

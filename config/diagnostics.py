@@ -13,7 +13,7 @@ class Diagnostic(NamedTuple):
     """One problem."""
 
     path: str
-    """As in `neuron_lstm.buckets.batch[2]`; empty for the file as a whole."""
+    """Path such as `neuron_lstm.buckets.batch[2]`; empty for the file as a whole."""
     line: int
     """Counted from 1, and always a line of the file."""
     message: str

@@ -79,7 +79,7 @@ def read_json(kind: type[T], path: Path) -> T:
     """Read a JSON file that holds one value of type `kind`.
 
     Raises:
-        JsonError: the file is missing or damaged; the message names it and tells to package the model again.
+        JsonError: the file is missing or damaged; the message names it and advises to package the model again.
     """
     try:
         return from_json(kind, parse_json(path.read_text(encoding="utf-8")))

@@ -114,7 +114,7 @@ class CostMeasurement:
     threads: Annotated[int, _positive]
     """Threads that each call could use."""
     doubts: tuple[str, ...] = ()
-    """Reasons, for people, why the costs cannot be believed. Empty: they can."""
+    """Reasons, for people, why the costs are unreliable. Empty: they are reliable."""
     device: Annotated[Optional[str], LeftOut(None)] = None
     """Name of the GPU that ran the calls; None: they ran on the CPU."""
 
@@ -171,7 +171,7 @@ class Manifest:
     """Measured on one host; `neuron-lstm calibrate` measures again on another."""
     padding_costs: tuple[MeasuredCost, ...] = ()
     """For a backend that stops each row at its own end: calls in which one row has all the timesteps
-    and every other row has one. They tell what padding costs. Empty: padding costs as much as data.
+    and every other row has one. They show the cost of padding. Empty: padding costs as much as data.
     """
     measurement: Annotated[Optional[CostMeasurement], LeftOut(None)] = None
     """Conditions of the measured costs; None: they are a compiler's estimates, or packaging did not say."""

@@ -23,7 +23,7 @@ def _with_both_axes(value: Any) -> Any:
 
 
 class MaskConfig(Strict):
-    """The argument of forward() that tells the real timesteps of a batch from its padding."""
+    """The argument of forward() that distinguishes the real timesteps of a batch from its padding."""
 
     name: InputName
     """The argument, or an element of a tuple as in `batch.1`. Clients do not send it."""

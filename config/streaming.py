@@ -39,7 +39,7 @@ class RedisConfig(Strict):
     ca_file: Annotated[str, Field(min_length=1)] | None = None
     """Certificates to check the server's against, on the serving host; left out, those of the system."""
     timeout_seconds: PositiveFloat = RedisSettings.timeout_seconds
-    """For how long a batch waits for the server before its requests are refused with 503."""
+    """Seconds for which a batch waits for the server before its requests are refused with 503."""
     replicas: NonNegativeInt = RedisSettings.replicas
     """Replicas that must have a request's state before it is answered: a failover to one loses nothing."""
     cluster: bool = RedisSettings.cluster

@@ -17,7 +17,7 @@ DEADLINE_HEADER = "x-request-deadline-ms"
 TIMEOUT_HEADER = "x-request-timeout-ms"
 """Milliseconds from the arrival at the worker on."""
 LARGEST_SKEW_MS = 300_000
-"""A deadline that is further in the past, or in the future, tells that the clocks differ."""
+"""A deadline that is further in the past, or in the future, shows that the clocks differ."""
 _NAMES = (DEADLINE_HEADER, TIMEOUT_HEADER)
 
 

@@ -68,7 +68,7 @@ class Service:
     clock: Callable[[], float] = time.perf_counter
     """A function that returns seconds."""
     unix_clock: Callable[[], float] = time.time
-    """A function that returns the seconds since 1970, in which clients tell deadlines."""
+    """A function that returns the seconds since 1970, in which clients state deadlines."""
     response_timeout_ms: float = DEFAULT_RESPONSE_TIMEOUT_MS
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: Sessions | None = None

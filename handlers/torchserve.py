@@ -73,7 +73,7 @@ def load(context: Context) -> Service:
 def _spare_each_batch() -> None:
     """Let the worker read messages in blocks, and leave out the line that TorchServe logs for each batch.
 
-    Java wakes for each line, on a core that the model needs. The line of the batch's lengths tells the same.
+    Java wakes for each line, on a core that the model needs. The line of the batch's lengths has the same information.
     """
     messages = sys.modules.get("ts.protocol.otf_message_handler")
     if messages is not None:

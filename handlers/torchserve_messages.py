@@ -52,7 +52,7 @@ class ReadAhead:
 def read_in_blocks(messages: Any) -> None:
     """Let `messages`, the module `ts.protocol.otf_message_handler`, read ahead.
 
-    Another TorchServe than the known ones goes on as it does, with a line in the log.
+    An unknown release of TorchServe keeps its own reader, with a line in the log.
     """
     own = getattr(messages, _READER, None)
     if isinstance(own, ReadAhead):

@@ -1,7 +1,7 @@
 """TorchServe's own settings that a worker must know: its limit of a response, where the server has it.
 
-TorchServe does not tell its workers. The worker's parent process is the server: its command line, or its environment,
-names its configuration file, which is `config.properties` in its working directory otherwise.
+TorchServe does not pass it to its workers. The worker's parent process is the server. Its command line or its
+environment names its configuration file; otherwise this is `config.properties` in its working directory.
 """
 
 from __future__ import annotations

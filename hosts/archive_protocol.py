@@ -35,4 +35,4 @@ class HostedArchive(Protocol):
         """Return whether the model is `ready`, and why."""
 
     async def close(self) -> None:
-        """Answer what waits, and forget the programs."""
+        """Answer the waiting requests, and release the programs."""

@@ -21,7 +21,7 @@ HandleBatch = Callable[[Sequence[RawRequest]], Sequence[RawResponse]]
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may wait."""
+    """The queue is full: as many requests wait as are allowed."""
 
 
 class _Waiting(NamedTuple):

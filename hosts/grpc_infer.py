@@ -35,7 +35,7 @@ _CONTENTS: Mapping[str, tuple[str, str]] = {
 }
 """The field of typed contents for each datatype, and the letter by which `struct` writes its numbers."""
 _OF_BODY = ("accept", "content-length", "content-type", "describe", "explain", JSON_LENGTH_HEADER.lower())
-"""Headers of REST that tell of a body, or ask for another answer: a client's metadata has none of them."""
+"""Headers of REST that describe a body, or request another response: a client's metadata has none of them."""
 _NOT_SERVED = ("shared_memory_region",)
 _ANSWER_PARAMETERS = ("binary_data", "binary_data_output", "binary_data_size")
 """Parameters of REST by which tensors are bytes. Over gRPC they always are."""

@@ -60,6 +60,6 @@ def code_of(status: int) -> str:
 
 
 def refusal(response: RawResponse) -> GrpcRefusalError:
-    """Return the refusal that an error response of REST tells."""
+    """Return the refusal that an error response of REST describes."""
     told = json.loads(response.body)
     return GrpcRefusalError(told["type"], told["message"], response.status, response.headers.get("Retry-After", ""))

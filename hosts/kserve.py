@@ -66,7 +66,7 @@ class ArchiveModel(BaseKServeModel):  # type: ignore[misc]  # KServe has no type
     def __init__(self, archive: HostedArchive) -> None:
         super().__init__(archive.name)
         self._archive = archive
-        self.ready = True  # KServe starts with a ready model only; this one tells its own health
+        self.ready = True  # KServe starts with a ready model only; this one reports its own health
 
     async def healthy(self) -> bool:
         """Try the engine and the session store."""

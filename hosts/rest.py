@@ -1,4 +1,4 @@
-"""The REST API of archives in one process, for a server that speaks ASGI.
+"""The REST API of archives in one process, for a server with the ASGI interface.
 
 Paths and statuses are those of TorchServe. Its errors of routing have the same types.
 """

@@ -81,7 +81,7 @@ class ServedArchive:
         return await self._queue.call(lambda: readiness(service.model, service.sessions))
 
     async def close(self) -> None:
-        """Answer what waits, and forget the programs."""
+        """Answer the waiting requests, and release the programs."""
         await self._queue.close()
         self.release()
 

@@ -1,4 +1,4 @@
-"""An archive that this host cannot run: a server that has it is live, and tells what is missing."""
+"""An archive that this host cannot run: a server that has it is live, and reports what is missing."""
 
 from __future__ import annotations
 

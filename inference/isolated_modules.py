@@ -1,4 +1,4 @@
-"""Modules of an archive, imported from its folder and forgotten again.
+"""Modules of an archive, imported from its folder and then removed from `sys.modules`.
 
 Two archives may have modules of one name. So neither `sys.path` nor the modules of the process keep them.
 """

@@ -167,7 +167,7 @@ class OpenArchive:
         return answer_lines(handle, read_lines(file, manifest.limits.body_bytes))
 
     def close(self) -> None:
-        """Forget the programs, and delete the files that were unpacked."""
+        """Release the programs, and delete the files that were unpacked."""
         with self._one_call:
             self._is_closed = True
             self._files.close()

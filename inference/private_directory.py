@@ -13,7 +13,7 @@ from pathlib import Path
 
 _PREFIX = ".neuron-lstm-private-"
 _UNLOCKED_PREFIX = ".neuron-lstm-unlocked-"
-"""Of directories that cannot be locked: no process takes them for abandoned ones."""
+"""Prefix of directories that cannot be locked: no process takes them for abandoned ones."""
 _log = logging.getLogger(__name__)
 
 

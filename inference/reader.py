@@ -208,7 +208,7 @@ def is_zip(archive: Path) -> bool:
 
 
 def _root(directory: Path) -> Path:
-    """The files of a .tar.gz lie in one folder, which is named after the model."""
+    """The files of a .tar.gz are in one folder, which is named after the model."""
     inside = list(directory.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else directory
 

@@ -20,7 +20,7 @@ from .torch_messages import in_our_words
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _HERE = Path(__file__).resolve().parent
 _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
-"""Folders whose frames lie between the exporter and the user's model."""
+"""Folders whose frames are between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
@@ -35,7 +35,7 @@ class InputsDoNotFit(LoweringError):
 
 
 class DecisiveRefusal(LoweringError):
-    """A refusal by the last way of tracing that tells more than those of the others."""
+    """A refusal by the last way of tracing, with more detail than those of the others."""
 
 
 class UnknownLoop(DecisiveRefusal):

@@ -140,7 +140,7 @@ def _one_dim(walk: _Walk, node: torch.fx.Node, kind: Kind) -> Rows | None:
 
 
 def _pointwise(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
-    """Broadcasting aligns dimensions from the right: rows must meet rows."""
+    """Broadcasting aligns dimensions from the right: rows must align with rows."""
     places = {(rank(source) - state.dim, state.kind) for source, state in sources}
     if len(places) != 1:
         return None

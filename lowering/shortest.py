@@ -25,7 +25,7 @@ def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
         tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
         try:
             call_eagerly(tried, bind_arguments(config, tensors, torch.tensor([length])))
-        except Exception:  # noqa: BLE001 - the user's code; what it says is told where the model is traced
+        except Exception:  # noqa: BLE001 - the user's code; its message is reported where the model is traced
             return False
         return True
 

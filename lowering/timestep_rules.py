@@ -85,7 +85,7 @@ Rule = Callable[[TaintMap, Node], bool]
 
 
 def _pointwise(taints: TaintMap, node: Node) -> bool:
-    """Broadcasting aligns dimensions from the right: time must meet time."""
+    """Broadcasting aligns dimensions from the right: time must align with time."""
     positions = {rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
     return len(positions) <= 1
 

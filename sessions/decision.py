@@ -88,7 +88,7 @@ def _with_record(request: ChunkRequest, session: Session, model: bytes) -> Decis
 def _was_applied(request: ChunkRequest, session: Session) -> bool:
     """Whether it is the session's last request once more.
 
-    Without a step number two requests of the same content cannot be told apart, except for the first of a session.
+    Without a step number two requests of the same content cannot be distinguished, except for the first of a session.
     """
     step = 0 if request.start else request.step
     return (

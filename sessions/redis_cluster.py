@@ -106,7 +106,7 @@ class ClusterConnections:
 def _with_reasons(results: Mapping[int, Result], reasons: dict[int, Later]) -> dict[int, Result]:
     """Give silent results the last reason that a server gave, and keep the new reasons.
 
-    The last round may begin with less time than a reply takes: its silence tells nothing.
+    The last round may begin with less time than a reply takes: a missing reply then means nothing.
     """
     said = {partition: one for partition, one in results.items() if isinstance(one, Later) and not one.is_silence}
     reasons.update(said)

@@ -1,4 +1,4 @@
-"""Topology of a Redis cluster, as its nodes tell it, and answers that name another server."""
+"""Topology of a Redis cluster, as its nodes report it, and answers that name another server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .redis_client import Address
 _LATER = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
 """Errors that are over when a move of a slot, a failover or a start is."""
 _IN_A_SCRIPT = "non local key in a cluster node"
-"""Part of the error of a script that meets a key which is on its way to another server."""
+"""Part of the error of a script that needs a key which is moving to another server."""
 _CODES = {
     "MovedError": "MOVED",
     "AskError": "ASK",

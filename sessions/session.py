@@ -22,7 +22,7 @@ class Session(NamedTuple):
     last_start: int
     """Timesteps applied before the last request: a request with that step is the last one repeated."""
     last_digest: bytes
-    """Digest of the last request's content, which tells it from another request with the same step."""
+    """Digest of the last request's content: another request with the same step has another one."""
     last_reply: Reply
     state: bytes
     """The model's carried values, from which the next request resumes. Empty once the session has ended."""

@@ -85,7 +85,7 @@ class BackgroundCheckpoints:
             self._tell(error)
 
     def _tell(self, error: Exception) -> None:
-        """Log an error once. Transactions write to the log of the database only, so they may not meet it."""
+        """Log an error once. Transactions write to the log of the database only, so they may not see the error."""
         is_busy = isinstance(error, sqlite3.Error) and "locked" in str(error)  # others copy the log
         if self._closed or is_busy or str(error) == self._last_error:
             return

@@ -1,4 +1,4 @@
-"""Files of an archive as its bytes lie, refused where another reader could see other files.
+"""Files of an archive, read from its bytes; refused if another reader could see other files.
 
 TorchServe reads a .mar from its start, entry by entry, as Java's ZipInputStream does; Python goes by the directory at
 its end. A file of which the two see different contents could be signed as one and served as the other.
@@ -82,7 +82,7 @@ def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Check that the entries of the directory are all that lies before it, one right after the other.
+    """Check that the entries of the directory are all that precedes it, one right after the other.
 
     Raises:
         BadZipFile: there are other bytes, or an entry is described in two ways.

@@ -73,7 +73,7 @@ class BenchmarkResult:
     stops_rows: bool
     """Whether recurrent layers stop each row at its own end, so that they compute no padding."""
     doubts: tuple[str, ...]
-    """Reasons why the figures, or the costs of the plans, cannot be believed."""
+    """Reasons why the figures, or the costs of the plans, are unreliable."""
 
     @property
     def requests(self) -> int:
@@ -115,7 +115,7 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     Raises:
         PackagingError: it does not serve one of the lengths.
     """
-    serving = torch.get_num_threads()  # as the engine wants it
+    serving = torch.get_num_threads()  # as the engine set it
     accepted = tuple(tuple(_accepted(length, archive) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)
     drawn = [[draw_inputs(archive.manifest.inputs, length, rng) for length in batch] for batch in accepted]

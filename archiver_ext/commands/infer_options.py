@@ -58,7 +58,7 @@ def _missing_value(model_class: type[nn.Module], known: Mapping[str, Any], probe
 
 
 def _probe(argument: str, values: Any) -> Options:
-    """Return options that tell which value they lack."""
+    """Return options that report which value they lack."""
 
     class Probe(Options):
         def __getattr__(self, name: str) -> Any:

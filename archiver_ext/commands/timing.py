@@ -16,7 +16,7 @@ KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 _ENOUGH = 3
-"""Undisturbed slices whose median can be believed."""
+"""Number of undisturbed slices whose median is reliable."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def time_undisturbed(
 
 
 def has_enough(slices: Sequence[TimedSlice]) -> bool:
-    """Whether the median of the undisturbed slices can be believed: there are three, or all were."""
+    """Whether the median of the undisturbed slices is reliable: there are three, or all were undisturbed."""
     undisturbed = sum(one.is_undisturbed for one in slices)
     return undisturbed >= min(_ENOUGH, len(slices))
 

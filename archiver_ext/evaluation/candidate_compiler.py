@@ -42,7 +42,7 @@ class CandidateCompiler:
     config_directory: Path
     """The YAML's paths are relative to it."""
     work: Path
-    """The compiled programs lie below it, as they will in the archive."""
+    """The compiled programs are below it, as they will be in the archive."""
     console: Console
     cache: Path | None
     """The folder of the cache of compiled programs, if there is one."""

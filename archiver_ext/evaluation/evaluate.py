@@ -83,7 +83,7 @@ class ToleranceExceeded(PackagingError):
 
 
 def _explanation(results: Sequence[VerificationResult]) -> str:
-    """Explanation of the failed buckets, if the batch size alone tells them from the others."""
+    """Explanation of the failed buckets, if they differ from the others by the batch size alone."""
     alone = [result for result in results if result.bucket.batch == 1]
     if alone and all(result.passed for result in alone):
         return (

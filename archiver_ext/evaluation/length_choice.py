@@ -67,7 +67,7 @@ def measured_costs(
 ) -> tuple[CostModel, tuple[str, ...]]:
     """Measure the largest batch size at some lengths, with the first engine that runs the program.
 
-    Returns the costs, and why they cannot be believed.
+    Returns the costs, and why they are unreliable.
 
     Raises:
         PackagingError: no engine runs the program.

@@ -44,7 +44,7 @@ class Toolchain:
     torch: str
     """Release of torch that the package requires: major and minor."""
     install: str
-    """Sentence that tells users how to install the real package."""
+    """Sentence that says how to install the real package."""
 
 
 def unavailable_reason(toolchain: Toolchain) -> str | None:

@@ -1,6 +1,6 @@
 """Source export: a program at one bucket's sizes as a Python function of operators of every torch.
 
-Used only while packaging: this file does not travel in archives.
+Used only while packaging: archives do not contain this file.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class TensorPlace:
     nbytes: int
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the tensor that lies there in a buffer, uint8[N]."""
+        """Return the tensor that is there in a buffer, uint8[N]."""
         return buffer[self.start : self.start + self.nbytes].view(self.dtype).view(self.shape)
 
 

@@ -15,7 +15,7 @@ from torch.fx import Node, map_arg
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Tell = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], None]
-"""Told each call before it is made."""
+"""A function that is called with each call before it is made."""
 
 
 def is_composite(target: torch._ops.OpOverload) -> bool:
@@ -56,16 +56,16 @@ def example_arguments(node: Node) -> ExampleArguments:
 
 
 def tell_calls(target: torch._ops.OpOverload, given: ExampleArguments, tell: Tell) -> None:
-    """Make a call, and tell the calls of which it consists.
+    """Make a call, and report the calls of which it consists.
 
-    An error of `tell` ends it.
+    An error that `tell` raises ends the call.
     """
     with torch.no_grad(), given.mode, _Telling(tell):
         target(*given.args, **given.kwargs)
 
 
 class _Telling(TorchDispatchMode):
-    """Tells each call."""
+    """A dispatch mode that reports each call."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -83,7 +83,7 @@ class TorchDevice:
     """A `Device`: one GPU, with a stream and a pool of graph memory of its own."""
 
     def __init__(self, index: int, *, own_kernel: bool = True) -> None:
-        """Without `own_kernel`, cuDNN computes all recurrences."""
+        """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
         self.torch_device = torch.device("cuda", index)
         self.name = str(torch.cuda.get_device_name(index))
         self.stream = torch.cuda.Stream(self.torch_device)

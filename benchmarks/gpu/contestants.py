@@ -38,7 +38,7 @@ class LaunchedDevice(TorchDevice):
     launch: Callable[[], None]
 
     def __init__(self, index: int, *, own_kernel: bool = True) -> None:
-        """Without `own_kernel`, cuDNN computes all recurrences."""
+        """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
         super().__init__(index, own_kernel=own_kernel)
         self.wants_kernel = own_kernel
 

@@ -98,7 +98,7 @@ def _cell_loop(lengths: Sequence[int], folder: Path, pace: TimingConfig) -> list
 def _served(archive: Path, requests: Sequence[Tensor], lengths: Sequence[int]) -> Run:
     """Plan and run as a worker does."""
     loaded = load_archive(archive, _THREADS)
-    serving = torch.get_num_threads()  # as the engine wants it
+    serving = torch.get_num_threads()  # as the engine set it
 
     def run() -> list[Tensor]:
         answers, _ = loaded.run_plan(loaded.plan(lengths), [[x] for x in requests], lengths)

@@ -148,7 +148,7 @@ class Codec:
     def error_keys(self, error: RequestError, refused: object) -> Mapping[str, object]:
         """Return the keys that a format adds.
 
-        A body is not parsed for it: a refusal must cost little. Only the header of binary tensors tells its format.
+        A body is not parsed for it: a refusal must cost little. Only the header of binary tensors shows the format.
         """
         if isinstance(refused, InferenceRequest):
             return refused.format.error_keys(error, refused) or {}

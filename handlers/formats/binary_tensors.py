@@ -127,7 +127,7 @@ def _width(datatype: str) -> int:
 
 
 def json_bytes(body: bytes | bytearray, header: str) -> int:
-    """Return the number of bytes of a body's JSON, which a request's header tells.
+    """Return the number of bytes of a body's JSON, from a request's header.
 
     Raises:
         RequestError: 400, it is not one.

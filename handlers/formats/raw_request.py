@@ -70,7 +70,7 @@ class RawRequest(NamedTuple):
 
     @property
     def content_length(self) -> int:
-        """Return the bytes of the body as its HTTP header tells them, 0 if it does not."""
+        """Return the number of bytes of the body from its HTTP header, 0 if there is none."""
         given = self.headers.get("Content-Length")  # as nearly every client writes it
         given = given if isinstance(given, str) else self.header("content-length")
         return int(given) if len(given) < 16 and given.isascii() and given.isdigit() else 0
@@ -111,7 +111,7 @@ class RawRequest(NamedTuple):
         """Return the body, whichever field holds it.
 
         Raises:
-            RequestError: 400, there is no body, or not as much as its headers tell.
+            RequestError: 400, there is no body, or it is shorter than its headers say.
         """
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))

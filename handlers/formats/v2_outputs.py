@@ -1,4 +1,4 @@
-"""The outputs of a V2 response: which a request wants, and whether as JSON numbers or as bytes."""
+"""The outputs of a V2 response: which ones a request selects, and whether as JSON numbers or as bytes."""
 
 from __future__ import annotations
 

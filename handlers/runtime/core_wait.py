@@ -10,7 +10,7 @@ _TASKS = Path("/proc/self/task")
 def waited_ms(tasks: Path = _TASKS) -> float:
     """Return the milliseconds that the process's threads have waited for a core, since each began.
 
-    Linux counts them (`run_delay` in the `schedstat` of each thread). 0 where the system does not tell.
+    Linux counts them (`run_delay` in the `schedstat` of each thread). 0 if the system does not report it.
     """
     try:
         return sum(_run_delay_ns(thread / "schedstat") for thread in tasks.iterdir()) / 1e6
@@ -19,7 +19,7 @@ def waited_ms(tasks: Path = _TASKS) -> float:
 
 
 def _run_delay_ns(file: Path) -> int:
-    """Nanoseconds of one thread; 0 if it has ended meanwhile, or the system does not tell."""
+    """Nanoseconds of one thread; 0 if it has ended meanwhile, or the system does not report it."""
     try:
         _, waited, *_ = file.read_text("ascii").split()
         return int(waited)

@@ -1,4 +1,4 @@
-"""Judgement of timed calls: the cost that they show, and whether it can be believed.
+"""Assessment of timed calls: their cost, and whether it is reliable.
 
 Other work on a machine makes calls longer, some or all of them. It shows in two ways: threads of the process wait for a
 core, or the same call takes another time later. A program of two threads of which one has no core may take ten times
@@ -19,7 +19,7 @@ _WAITING = 0.1
 _AGREEING = 2
 """Undisturbed slices that must show about the same cost."""
 _SHOWN = 2
-"""Contradictions that are told."""
+"""Contradictions that are reported."""
 
 
 class CostKey(NamedTuple):
@@ -89,7 +89,7 @@ def contradicting(costs: Mapping[CostKey, float]) -> list[tuple[CostKey, CostKey
 
 
 def doubts(slices: Mapping[CostKey, Sequence[Slice]]) -> tuple[str, ...]:
-    """Say why the costs that these slices show cannot be believed; nothing if they can."""
+    """Say why the costs that these slices show are unreliable; nothing if they are reliable."""
     told = (_waiting(slices), _varying(slices))
     costs = {key: cost_ms(own) for key, own in slices.items()}
     return (*(one for one in told if one is not None), *contradiction_doubts(costs))

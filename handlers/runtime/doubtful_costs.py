@@ -1,4 +1,4 @@
-"""Costs that cannot be believed, measured again by the host that loads the archive.
+"""Unreliable costs, measured again by the host that loads the archive.
 
 An archive says so in its manifest if its costs were measured while other work ran on the packaging machine, and costs
 that contradict each other say it themselves. The measurement here is short: plans need the order of the costs, and
@@ -28,7 +28,7 @@ EFFORT = Effort(budget_ms=5.0, fewest=2, limit_ms=300.0)
 
 
 def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters: Meters = METERS) -> LoadedArchive:
-    """Return the archive, planning by costs measured here if its own cannot be believed; the log says so."""
+    """Return the archive, planning by costs measured here if its own are unreliable; the log says so."""
     manifest = archive.manifest
     reasons, known, device = doubts_of(manifest), costs_of(manifest), device_of(manifest)
     elsewhere = _measured_elsewhere(manifest, device)
@@ -65,7 +65,7 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
 
 
 def doubts_of(manifest: Manifest) -> tuple[str, ...]:
-    """Say why an archive's costs cannot be believed.
+    """Say why an archive's costs are unreliable.
 
     By its manifest, else because they contradict each other.
     """

@@ -1,4 +1,4 @@
-"""Interleaved timing of calls, repeated while their costs cannot be believed."""
+"""Interleaved timing of calls, repeated while their costs are unreliable."""
 
 from __future__ import annotations
 

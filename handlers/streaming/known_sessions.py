@@ -27,7 +27,7 @@ class KnownSession(NamedTuple):
 
 
 class KnownSessions:
-    """Some sessions, in at most `most` bytes: those that have waited longest make room.
+    """Some sessions, in at most `most` bytes: those that have waited longest are removed first.
 
     >>> known = KnownSessions()
     >>> known.keep({"a": None})

@@ -39,7 +39,7 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:
     """Open the store that the settings name, on disk or on a server.
 
-    The files of a store travel only in archives that name it.
+    Only archives that name a store contain its files.
     """
     if settings.redis is None:
         from ...sessions.sqlite_store import SqliteStore

@@ -13,7 +13,7 @@ from ...bucketing.shapes import CarriedValue
 
 
 class StateSerializer:
-    """The layout of one sequence's carried values as bytes: one after the other, as they lie in memory.
+    """The layout of one sequence's carried values as bytes: one after the other, as they are in memory.
 
     >>> from torchserve_neuron_lstm.bucketing.shapes import CarriedValue, TensorSpec
     >>> hidden = TensorSpec("h", "float32", ("batch", 2))

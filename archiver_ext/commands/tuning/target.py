@@ -1,4 +1,4 @@
-"""Target of a tuning: the engine, the batches and the costs that a configuration and an archive tell."""
+"""Target of a tuning: the engine, the batches and the costs from a configuration and an archive."""
 
 from __future__ import annotations
 

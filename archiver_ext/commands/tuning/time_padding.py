@@ -1,4 +1,4 @@
-"""Length to which an engine pads a sequence, as far as a configuration or an archive tells.
+"""Length to which an engine pads a sequence, as far as a configuration or an archive determines it.
 
 Bucket lengths matter for an engine that pads to them. An engine with dynamic shapes pads a call to its longest
 sequence, and an engine that stops each row at its own end pads no row: for both, the bucket lengths are limits only.

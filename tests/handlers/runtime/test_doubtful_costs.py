@@ -1,4 +1,4 @@
-"""Costs that cannot be believed, measured again by the host that loads the archive."""
+"""Unreliable costs, measured again by the host that loads the archive."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def _call(
 
 
 def _labels(runs: Sequence[ProgramCall], layout: _Layout, scale: float) -> Iterator[str]:
-    """The shape of each call beside it; of chunks, which lie side by side, the number of the call above it."""
+    """The shape of each call beside it; of chunks, which are side by side, the number of the call above it."""
     chunks = any(run.start for run in runs)
     for number, run in enumerate(runs, 1):
         left, top = _LEFT + run.start * scale, layout.tops[run.rows[0]]
