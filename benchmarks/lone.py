@@ -1,4 +1,4 @@
-"""A lone request after a pause: our handler from JSON to JSON, beside ONNX Runtime's session alone.
+"""A single request after a pause: our handler from JSON to JSON, and ONNX Runtime's session alone.
 
 Run from the repository's root: `python -m benchmarks.lone [--backend native] [--precision float32] [--json FILE]`;
 about two minutes. Exits 1 if a floor is missed; the last lines name it.

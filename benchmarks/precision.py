@@ -52,7 +52,7 @@ QUANTIZED = "torch int8"
 """Torch's own layers by `quantize_dynamic`, over packed sequences."""
 
 
-class Piece(nn.Module):
+class ChunkModel(nn.Module):
     """A stack of LSTM layers as a program for one chunk.
 
     Inputs include the states; outputs are the states of every timestep and the last ones.
@@ -119,7 +119,7 @@ def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Pa
     torch.manual_seed(0)
     batch, steps = torch.export.Dim("batch", min=1), torch.export.Dim("steps", min=1)
     shapes = ({0: batch, 1: steps}, {1: batch}, {1: batch}, {0: batch})
-    module = Piece(features, hidden, layers).eval()
+    module = ChunkModel(features, hidden, layers).eval()
     example = tuple(_inputs((3, 7), features, hidden, layers))
     with torch.no_grad():
         program = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
@@ -188,12 +188,12 @@ def _table(title: str, taken: Mapping[tuple[str, tuple[int, int]], list[float]],
     table = plain_table(title)
     table.add_column("rows x\nsteps", no_wrap=True)
     table.add_column(f"{BASE}\nms", justify="right")
-    rivals = [label for label in labels if label != BASE]
-    for label in rivals:
+    others = [label for label in labels if label != BASE]
+    for label in others:
         table.add_column(label.replace(" ", "\n"), justify="right")
     for rows, steps in dict.fromkeys(shape for _, shape in taken):
         base = taken[BASE, (rows, steps)]
-        ratios = [ratio(taken[label, (rows, steps)], base) for label in rivals]
+        ratios = [ratio(taken[label, (rows, steps)], base) for label in others]
         table.add_row(f"{rows} x {steps}", f"{min(base):.2f}", *ratios)
     return table
 

@@ -3,11 +3,11 @@
 Run from the repository's root: `python -m benchmarks.session_shards [--rounds 7] [--seconds 1] [--clients 4]
 [--batches 8 64]`.
 
-A piece is one request of a session: its record is read, and written. Several client processes send batches of random
+A request is one of a session: its record is read, and written. Several client processes send batches of random
 sessions. In every round each contestant runs once, beginning with another one. All figures are ratios within a round,
 and the table has their medians. The servers and the clients share the cores of one machine, so the rate of the cluster
-is not that of three machines. What the servers need is: the CPU time of the busiest one, for each piece, is what limits
-a cluster whose servers have a core each.
+is not that of three machines. The CPU time of the servers is: that of the busiest one, for each request,
+limits a cluster whose servers have a core each.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Turn:
     """One turn of a contestant."""
 
     rate: float
-    """Pieces, or SET commands, of all clients per second."""
+    """Requests, or SET commands, of all clients per second."""
     cpu: tuple[float, ...]
-    """Seconds of CPU time of each server for each piece, or SET command."""
+    """Seconds of CPU time of each server for each request, or SET command."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Round:
 
 COLUMNS = (
     "sessions in a batch",
-    "pieces per second, three / one",
-    "CPU of all servers per piece, three / one",
+    "requests per second, three / one",
+    "CPU of all servers per request, three / one",
     "share of the busiest of the three",
     "ceiling, three / one",
-    "pieces per core of one, in SETs",
+    "requests per core of one, in SETs",
 )
 
 
@@ -101,7 +101,7 @@ def use_set(client: Redis, batch: int, choice: random.Random) -> None:
 
 
 def client(orders: Connection, port: int, cluster: str, seed: int) -> None:
-    """Run a client process: use a contestant for each order, and send the number of pieces."""
+    """Run a client process: use a contestant for each order, and send the number of requests."""
     choice = random.Random(seed)
     one = RedisStore(RedisSettings(f"redis://127.0.0.1:{port}", timeout_seconds=30.0), "model", LIMITS)
     three = RedisStore(RedisSettings(cluster, timeout_seconds=30.0, cluster=True), "model", LIMITS)
@@ -113,11 +113,11 @@ def client(orders: Connection, port: int, cluster: str, seed: int) -> None:
     }
     while (order := orders.recv()) is not None:
         contestant, batch, seconds = order
-        pieces, deadline = 0, time.monotonic() + seconds
+        requests, deadline = 0, time.monotonic() + seconds
         while time.monotonic() < deadline:
             uses[contestant](batch)
-            pieces += batch
-        orders.send(pieces)
+            requests += batch
+        orders.send(requests)
 
 
 def fill(store: RedisStore) -> None:
@@ -134,9 +134,9 @@ def take_turn(clients: Sequence[Connection], servers: Sequence[RedisServer], ord
     before = [cpu_seconds(server) for server in servers]
     for one in clients:
         one.send(order)
-    pieces = sum(one.recv() for one in clients)
+    requests = sum(one.recv() for one in clients)
     after = [cpu_seconds(server) for server in servers]
-    return Turn(pieces / order[2], tuple((end - begin) / pieces for begin, end in zip(before, after, strict=True)))
+    return Turn(requests / order[2], tuple((end - begin) / requests for begin, end in zip(before, after, strict=True)))
 
 
 def cpu_seconds(server: RedisServer) -> float:

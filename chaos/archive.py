@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from .model import Tagger
-from .script import LONGEST_PIECE
+from .script import LONGEST_CHUNK
 
 NAME = "tagger"
 
@@ -25,7 +25,7 @@ neuron_lstm:
     ids: {{dtype: int64, shape: [batch, time]}}
   lengths: lengths
   outputs: [tags, topic]
-  buckets: {{batch: [1, 16], length: [{LONGEST_PIECE}]}}
+  buckets: {{batch: [1, 16], length: [{LONGEST_CHUNK}]}}
   backend: onnxruntime
 """
 

@@ -15,7 +15,7 @@ from .archive import NAME
 from .connection import Connection, NoAnswer, Reply
 from .expected import Expected, doubled
 from .model import Tagger
-from .script import Piece, Script
+from .script import Chunk, Script
 from .tally import Tally
 from .verdict import END, ID, START, STEP, Verdict, judge
 
@@ -31,7 +31,7 @@ class Patience:
 
     answer: float = 15.0
     """Seconds to wait for an answer before the connection is closed."""
-    piece: float = 120.0
+    chunk: float = 120.0
     """Seconds to try one chunk before the session is given up."""
 
 
@@ -67,19 +67,19 @@ class Client:
     async def _is_gone(self, turns: cycle[Connection], chance: random.Random) -> bool:
         """Send every chunk; returns whether the state was taken away, and the server said so."""
         gone_before = self.tally.states_gone
-        for piece in self.script.pieces():
-            reply = await self._answered(piece, turns, chance)
+        for chunk in self.script.chunks():
+            reply = await self._answered(chunk, turns, chance)
             if reply is not None and _says_gone(reply) and self.tally.states_gone > gone_before:
                 return True
-            if reply is None or not self._go_on(piece, reply):
+            if reply is None or not self._go_on(chunk, reply):
                 return False
         self.tally.finished += 1
         return False
 
-    async def _answered(self, piece: Piece, turns: cycle[Connection], chance: random.Random) -> Reply | None:
+    async def _answered(self, chunk: Chunk, turns: cycle[Connection], chance: random.Random) -> Reply | None:
         """The answer or refusal of a chunk, which is sent as often as needed; None after the time limit."""
-        body, headers = _request(self.script, piece)
-        deadline = time.monotonic() + self.patience.piece
+        body, headers = _request(self.script, chunk)
+        deadline = time.monotonic() + self.patience.chunk
         hang_up = chance.random() < self.hang_ups
         why = ""
         while time.monotonic() < deadline:
@@ -98,11 +98,11 @@ class Client:
             if not _may_be_sent_again(reply):
                 return reply
             why = f"{reply.status}"
-        self.tally.lost.append(f"{self.script.id}: piece {piece.number} got no answer, at last: {why}")
+        self.tally.lost.append(f"{self.script.id}: chunk {chunk.number} got no answer, at last: {why}")
         return None
 
-    def _go_on(self, piece: Piece, reply: Reply) -> bool:
-        where = f"{self.script.id}, piece {piece.number}"
+    def _go_on(self, chunk: Chunk, reply: Reply) -> bool:
+        where = f"{self.script.id}, chunk {chunk.number}"
         if reply.status != 200:
             self.tally.lost.append(f"{where}: {reply.status} {reply.body[:200].decode(errors='replace')}")
             return False
@@ -110,9 +110,9 @@ class Client:
             reply.body,
             reply.headers,
             self.script.id,
-            piece,
-            self.expected.of(piece),
-            lambda: doubled(self.model, self.script, piece),
+            chunk,
+            self.expected.of(chunk),
+            lambda: doubled(self.model, self.script, chunk),
         )
         self.tally.answers[verdict] += 1
         if verdict is not Verdict.RIGHT:
@@ -120,13 +120,13 @@ class Client:
         return True
 
 
-def _request(script: Script, piece: Piece) -> tuple[bytes, dict[str, str]]:
-    headers = {"Content-Type": "application/json", ID: script.id, STEP: str(piece.begin)}
-    if piece.number == 0:
+def _request(script: Script, chunk: Chunk) -> tuple[bytes, dict[str, str]]:
+    headers = {"Content-Type": "application/json", ID: script.id, STEP: str(chunk.begin)}
+    if chunk.number == 0:
         headers[START] = "true"
-    if piece.last:
+    if chunk.last:
         headers[END] = "true"
-    return json.dumps(piece.tokens).encode(), headers
+    return json.dumps(chunk.tokens).encode(), headers
 
 
 def _says_gone(reply: Reply) -> bool:

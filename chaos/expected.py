@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from .model import Tagger
-from .script import Piece, Script
+from .script import Chunk, Script
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Expected:
     tags: torch.Tensor
     """Tags [tokens, 4] of the whole sequence at once."""
     topics: torch.Tensor
-    """Topics [pieces, 3] after each chunk."""
+    """Topics [chunks, 3] after each chunk."""
 
-    def of(self, piece: Piece) -> dict[str, torch.Tensor]:
+    def of(self, chunk: Chunk) -> dict[str, torch.Tensor]:
         """The expected answer to a chunk."""
-        return {"tags": self.tags[piece.begin : piece.end], "topic": self.topics[piece.number]}
+        return {"tags": self.tags[chunk.begin : chunk.end], "topic": self.topics[chunk.number]}
 
 
 @torch.inference_mode()
@@ -36,8 +36,8 @@ def expect(model: Tagger, script: Script) -> Expected:
 
 
 @torch.inference_mode()
-def doubled(model: Tagger, script: Script, piece: Piece) -> dict[str, torch.Tensor]:
+def doubled(model: Tagger, script: Script, chunk: Chunk) -> dict[str, torch.Tensor]:
     """The answer to a chunk that was already applied once before."""
-    ids = [*script.tokens[: piece.end], *piece.tokens]
+    ids = [*script.tokens[: chunk.end], *chunk.tokens]
     tags, topics = model(torch.tensor([ids]), torch.tensor([len(ids)]))
-    return {"tags": tags[0, piece.end :], "topic": topics[0]}
+    return {"tags": tags[0, chunk.end :], "topic": topics[0]}

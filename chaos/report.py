@@ -33,8 +33,8 @@ def _rows(tally: Tally) -> dict[str, str]:
         "sessions lost": f"{len(tally.lost)}",
         "answers given": f"{tally.given}",
         "answers wrong": f"{tally.answers[Verdict.WRONG]}",
-        "pieces applied twice": f"{tally.answers[Verdict.TWICE]}",
-        "pieces sent again": f"{sum(tally.retries.values())}",
+        "chunks applied twice": f"{tally.answers[Verdict.TWICE]}",
+        "chunks sent again": f"{sum(tally.retries.values())}",
         "  because": reasons or "-",
         "of them answered as before": f"{tally.replayed}",
         "workers killed": f"{tally.worker_kills}",
@@ -49,10 +49,10 @@ def conclusion(wrong: Sequence[str], seconds: float) -> str:
     """The last lines: the first of what is wrong, and the time that all of it took.
 
     >>> print(conclusion([], 61.2))
-    no session was lost, no answer is wrong, no piece was applied twice
+    no session was lost, no answer is wrong, no chunk was applied twice
     All of it took 61 s.
     """
-    lines = [*wrong[:SHOWN]] or ["no session was lost, no answer is wrong, no piece was applied twice"]
+    lines = [*wrong[:SHOWN]] or ["no session was lost, no answer is wrong, no chunk was applied twice"]
     if len(wrong) > SHOWN:
         lines.append(f"... and {len(wrong) - SHOWN} more")
     return "\n".join([*lines, f"All of it took {seconds:.0f} s."])

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-LONGEST_PIECE = 8
+LONGEST_CHUNK = 8
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     """Some consecutive tokens of a session."""
 
     number: int
@@ -30,7 +30,7 @@ class Piece:
 class Script:
     """A session from its first chunk to its last.
 
-    >>> [(piece.begin, piece.tokens, piece.last) for piece in Script("a", (7, 8, 9), (2, 3)).pieces()]
+    >>> [(chunk.begin, chunk.tokens, chunk.last) for chunk in Script("a", (7, 8, 9), (2, 3)).chunks()]
     [(0, (7, 8), False), (2, (9,), True)]
     """
 
@@ -39,19 +39,19 @@ class Script:
     ends: tuple[int, ...]
     """The number of tokens up to the end of each chunk."""
 
-    def pieces(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[Chunk]:
         """Yield the chunks in order."""
         begin = 0
         for number, end in enumerate(self.ends):
-            yield Piece(number, begin, self.tokens[begin:end], end == len(self.tokens))
+            yield Chunk(number, begin, self.tokens[begin:end], end == len(self.tokens))
             begin = end
 
 
-def draw_scripts(sessions: int, pieces: int, tokens: int, seed: int) -> list[Script]:
-    """Draw sessions, each of `pieces` chunks of 1 to 8 tokens. Always the same for a seed."""
+def draw_scripts(sessions: int, chunks: int, tokens: int, seed: int) -> list[Script]:
+    """Draw sessions, each of `chunks` chunks of 1 to 8 tokens. Always the same for a seed."""
     choice = random.Random(seed)
     scripts = []
     for number in range(sessions):
-        ends = tuple(accumulate(choice.randint(1, LONGEST_PIECE) for _ in range(pieces)))
+        ends = tuple(accumulate(choice.randint(1, LONGEST_CHUNK) for _ in range(chunks)))
         scripts.append(Script(f"chaos-{seed}-{number}", tuple(choice.choices(range(tokens), k=ends[-1])), ends))
     return scripts

@@ -41,14 +41,14 @@ class Tally:
 
 
 def failures(
-    tally: Tally, sessions: int, pieces: int, kills: int, servers: int, disturbances: Collection[str] = ()
+    tally: Tally, sessions: int, chunks: int, kills: int, servers: int, disturbances: Collection[str] = ()
 ) -> list[str]:
-    """List the reasons why a trial of `sessions` sessions of `pieces` chunks each fails.
+    """List the reasons why a trial of `sessions` sessions of `chunks` chunks each fails.
 
     At least `kills` kills of workers are required, and each of `disturbances` once. A session may be begun again where
     the file of sessions was truncated.
 
-    >>> failures(Tally(), sessions=0, pieces=0, kills=2, servers=0)
+    >>> failures(Tally(), sessions=0, chunks=0, kills=2, servers=0)
     ['only 0 workers were killed, at least 2 should be']
     """
     found = [f"a session was lost: {line}" for line in tally.lost]
@@ -56,9 +56,9 @@ def failures(
     if not tally.lost and tally.finished != sessions:
         found.append(f"{tally.finished} of {sessions} sessions came to their end")
     if not tally.lost and (
-        tally.given < sessions * pieces or (tally.given > sessions * pieces and not tally.begun_again)
+        tally.given < sessions * chunks or (tally.given > sessions * chunks and not tally.begun_again)
     ):
-        found.append(f"{tally.given} answers to {sessions * pieces} pieces")
+        found.append(f"{tally.given} answers to {sessions * chunks} chunks")
     found += [f"there was no disturbance: {name}" for name in disturbances if not tally.disturbances[name]]
     if tally.worker_kills < kills:
         found.append(f"only {tally.worker_kills} workers were killed, at least {kills} should be")

@@ -8,7 +8,7 @@ from enum import Enum
 
 import torch
 
-from .script import Piece
+from .script import Chunk
 
 TOLERANCE = 1e-5
 ID, START, END, STEP = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step"))
@@ -20,18 +20,18 @@ class Verdict(Enum):
     RIGHT = "right"
     WRONG = "wrong"
     TWICE = "twice"
-    """The piece was applied more than once."""
+    """The chunk was applied more than once."""
 
 
 def judge(
     body: bytes,
     headers: Mapping[str, str],
     session: str,
-    piece: Piece,
+    chunk: Chunk,
     expected: Mapping[str, torch.Tensor],
     doubled: Callable[[], Mapping[str, torch.Tensor]],
 ) -> Verdict:
-    """Judge the answer to `piece` of `session`; `doubled` is the answer if it was applied before.
+    """Judge the answer to `chunk` of `session`; `doubled` is the answer if it was applied before.
 
     `headers` by their names in lower case.
     """
@@ -41,10 +41,10 @@ def judge(
         values = {name: torch.tensor(answer[name]) for name in expected}
     except (ValueError, KeyError, TypeError):
         return Verdict.WRONG
-    if told == {(session, piece.end)} and equal(values, expected):
+    if told == {(session, chunk.end)} and equal(values, expected):
         return Verdict.RIGHT
     steps = max(step for _, step in told)
-    return Verdict.TWICE if steps > piece.end or equal(values, doubled()) else Verdict.WRONG
+    return Verdict.TWICE if steps > chunk.end or equal(values, doubled()) else Verdict.WRONG
 
 
 def equal(values: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import chaos.model
 import torch
 from chaos.model import Tagger
-from chaos.script import LONGEST_PIECE
+from chaos.script import LONGEST_CHUNK
 
 TAGGER, STREAM = "tagger", "stream"
 LONGEST = 32
@@ -39,7 +39,7 @@ _BLOCKS = {
   limits: {{sequences: {MOST_SEQUENCES}, timesteps: {MOST_TIMESTEPS}, body_bytes: {MOST_BYTES}}}
 """,
     STREAM: f"""\
-  buckets: {{batch: [1, 8], length: [{LONGEST_PIECE}]}}
+  buckets: {{batch: [1, 8], length: [{LONGEST_CHUNK}]}}
   streaming: {{idle_seconds: 60, confirm_seconds: 60}}
 """,
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from chaos.model import TOKENS
-from chaos.script import LONGEST_PIECE
+from chaos.script import LONGEST_CHUNK
 from chaos.verdict import END, ID, START, STEP
 
 from .archives import STREAM
@@ -51,7 +51,7 @@ SESSION_KINDS: dict[str, Callable[[OpenSession], BadRequest]] = {
     "a start of an open session": lambda open_: _bad([1, 2], 409, "SessionExists", id=open_.id, start="true"),
     "a bad token in a session": lambda open_: _at(open_, [1, TOKENS], 400, "InvalidInput"),
     "texts in a session": lambda open_: _at(open_, ["a"], 400, "InvalidInput"),
-    "too long a chunk": lambda open_: _at(open_, [1] * (LONGEST_PIECE + 1), 413, "SequenceTooLong"),
+    "too long a chunk": lambda open_: _at(open_, [1] * (LONGEST_CHUNK + 1), 413, "SequenceTooLong"),
     "two sequences in a session": lambda open_: _at(open_, {"instances": [[1], [2]]}, 400, "InvalidInput"),
 }
 """A function for each kind of bad request to the model in sessions, by the kind's name.

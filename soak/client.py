@@ -149,33 +149,33 @@ class _Session:
     def __init__(self, script: Script, expected: Expected) -> None:
         self._script = replace(script, id=f"soak-{secrets.token_hex(8)}")
         self._expected = expected
-        self._pieces = list(self._script.pieces())
+        self._chunks = list(self._script.chunks())
         self.sent = 0
         """Chunks that were answered."""
 
     @property
     def is_over(self) -> bool:
-        return self.sent == len(self._pieces)
+        return self.sent == len(self._chunks)
 
     def opened(self) -> OpenSession:
-        return OpenSession(self._script.id, self._pieces[self.sent].begin)
+        return OpenSession(self._script.id, self._chunks[self.sent].begin)
 
     def request(self) -> Request:
-        piece = self._pieces[self.sent]
-        headers = {ID: self._script.id, STEP: str(piece.begin)}
-        headers |= {START: "true"} if piece.number == 0 else {}
-        headers |= {END: "true"} if piece.last else {}
-        return json_request(STREAM, piece.tokens, headers)
+        chunk = self._chunks[self.sent]
+        headers = {ID: self._script.id, STEP: str(chunk.begin)}
+        headers |= {START: "true"} if chunk.number == 0 else {}
+        headers |= {END: "true"} if chunk.last else {}
+        return json_request(STREAM, chunk.tokens, headers)
 
     def is_answered_by(self, reply: Reply, model: Tagger) -> bool:
-        piece = self._pieces[self.sent]
+        chunk = self._chunks[self.sent]
         verdict = judge(
             reply.body,
             reply.headers,
             self._script.id,
-            piece,
-            self._expected.of(piece),
-            lambda: doubled(model, self._script, piece),
+            chunk,
+            self._expected.of(chunk),
+            lambda: doubled(model, self._script, chunk),
         )
         return reply.status == 200 and verdict is Verdict.RIGHT
 

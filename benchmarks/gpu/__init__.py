@@ -1,1 +1,1 @@
-"""The engine `cuda` on a GPU beside its rivals. It needs torch alone."""
+"""The engine `cuda` on a GPU, compared with other implementations. It needs torch only."""

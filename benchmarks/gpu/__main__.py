@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu`: the engine `cuda` beside its rivals on the first GPU, as a table.
+"""`python -m benchmarks.gpu`: the engine `cuda` compared with others on the first GPU, as a table.
 
 Each contestant takes its inputs from the host and brings its outputs back; it is then measured by CUDA events with
 its inputs on the GPU. Ratios are of medians in one run, in which the contestants take turns. Training is measured by
@@ -32,13 +32,13 @@ from .training import TRAINING_HEADING, TRAININGS, training_calls, training_row
 
 def main() -> int:
     """Measure and print; returns 1 where there is no GPU, or where the engine or training failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="cuda beside its rivals on a GPU")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description="cuda compared with others on a GPU")
     parser.add_argument("--rounds", type=int, default=50, help="rounds of each case (default: 50)")
     options = parser.parse_args()
     if (reason := gpu_missing()) is not None:
         print(f"not run: {reason}", file=sys.stderr)
         return 1
-    # The engine computes in float32 as its tolerance asks for, so its rivals do so too.
+    # The engine computes in float32 as its tolerance asks for, so the others do so too.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, Python {platform.python_version()}"
     _tell(heading(f"{gpu_name(None)}, {versions}; TF32 is off for all"))

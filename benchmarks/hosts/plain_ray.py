@@ -1,4 +1,4 @@
-"""The rival: an application by someone who knows Ray Serve and ONNX Runtime, and has no more time.
+"""The compared application: plain code of someone who knows Ray Serve and ONNX Runtime.
 
 Batches are made by `@serve.batch`, padded, and run by one session for all shapes. Torch's exporter gives the LSTM
 operator the lengths, so that padding costs time and changes no answer.

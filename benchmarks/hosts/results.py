@@ -21,9 +21,9 @@ def middle(rounds: Rounds, name: str, figure: Callable[[Round], float]) -> float
     return median(figure(taken) for taken in rounds[name])
 
 
-def times(rounds: Rounds, figure: Callable[[Round], float], rival: str) -> float:
-    """Return the ratio of our median on Ray Serve to the rival's."""
-    return middle(rounds, OURS, figure) / middle(rounds, rival, figure)
+def times(rounds: Rounds, figure: Callable[[Round], float], other: str) -> float:
+    """Return the ratio of our median on Ray Serve to another application's."""
+    return middle(rounds, OURS, figure) / middle(rounds, other, figure)
 
 
 def standings(rounds: Rounds, scaling: Scaling | None) -> list[Standing]:

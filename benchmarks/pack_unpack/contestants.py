@@ -71,7 +71,7 @@ def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
 
     Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of the float64 gradients or, if
     pack/unpack itself is farther off, within twice its distance: float32 is not more exact in sums of 100,000 numbers.
-    The others, a rival and compiled code, are only checked to be of the same model.
+    The others, another method and compiled code, are only checked to be of the same model.
 
     Raises:
         WrongAnswers: a contestant differs.

@@ -1,4 +1,4 @@
-"""`make bench`: the engine's share of the cores' multiply-adds on ragged batches, beside its rivals.
+"""`make bench`: the engine's share of the cores' multiply-adds on ragged batches, and that of others.
 
 Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed; the last lines name it.
 """

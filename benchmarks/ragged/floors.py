@@ -30,9 +30,9 @@ def standings(run: Run) -> list[Standing]:
     ]
 
 
-def _worst(run: Run, rival: str, floor: float, aim: float) -> Standing:
-    times, case = min(((run.of(case).times_faster(rival), str(case)) for case, *_ in SHARES), key=lambda pair: pair[0])
-    return Standing(f"times faster than {rival}, the worst ({case})", times, floor, aim)
+def _worst(run: Run, other: str, floor: float, aim: float) -> Standing:
+    times, case = min(((run.of(case).times_faster(other), str(case)) for case, *_ in SHARES), key=lambda pair: pair[0])
+    return Standing(f"times faster than {other}, the worst ({case})", times, floor, aim)
 
 
 def _lone(run: Run) -> float:

@@ -46,9 +46,9 @@ class Measured:
         rounds = zip(self.seconds[contestant], self.fma_gflops, strict=True)
         return median(self.case.flop / seconds / 1e9 / fma for seconds, fma in rounds)
 
-    def times_faster(self, rival: str) -> float:
-        """The ratio of a rival's time to ours."""
-        return self.took(rival) / self.took(OURS)
+    def times_faster(self, other: str) -> float:
+        """The ratio of another contestant's time to ours."""
+        return self.took(other) / self.took(OURS)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rival: a handler by someone who knows TorchServe and packed sequences, and has no more time.
+"""The compared handler: plain code of someone who knows TorchServe and packed sequences.
 
 Batches are padded and packed. The model runs in eager mode without gradients, with its share of the cores.
 """

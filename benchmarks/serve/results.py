@@ -46,7 +46,7 @@ class Results:
     def times(self, one: Contestant, other: Contestant, figure: Callable[[ServedRound], float]) -> float:
         """Return the median over the rounds of the ratio of `one` to `other` in the same round."""
         pairs = zip(self.rounds[one], self.rounds[other], strict=True)
-        return median(figure(mine) / figure(rival) for mine, rival in pairs)
+        return median(figure(mine) / figure(other) for mine, other in pairs)
 
     def best(self, handler: str, settings: str) -> Contestant:
         """Return the contestant with the number of workers that answers most requests a second."""
@@ -57,12 +57,12 @@ class Results:
 
 def standings(results: Results) -> list[Standing]:
     """The standings of all floors."""
-    rival, ours = results.best(PLAIN, "stock"), results.best(OURS, "serve")
+    other, ours = results.best(PLAIN, "stock"), results.best(OURS, "serve")
     than = "times the plain handler's on stock settings"
     return [
-        Standing(f"core-ms of a request, {than}", results.times(ours, rival, core_ms), 0.30, 0.22, "less"),
-        Standing(f"requests/s, {than}", results.times(ours, rival, rate), 2.5, 3.5),
-        Standing(f"p99, {than}", results.times(ours, rival, p99), 0.5, 0.35, "less"),
+        Standing(f"core-ms of a request, {than}", results.times(ours, other, core_ms), 0.30, 0.22, "less"),
+        Standing(f"requests/s, {than}", results.times(ours, other, rate), 2.5, 3.5),
+        Standing(f"p99, {than}", results.times(ours, other, p99), 0.5, 0.35, "less"),
     ]
 
 

@@ -54,7 +54,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000, help="open at once (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=1, help=f"of a piece, up to {PREFIX} (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=1, help=f"of a chunk, up to {PREFIX} (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="of the server (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: %(default)s)")

@@ -14,7 +14,7 @@ from ..model import Tagger
 from ..script import Script
 from ..tally import Tally
 
-_PATIENCE = Patience(answer=30.0, piece=300.0)
+_PATIENCE = Patience(answer=30.0, chunk=300.0)
 """A node that ended without warning is noticed late, and a replica on another one starts slowly on a busy machine."""
 _REPORT_SECONDS = 0.5
 

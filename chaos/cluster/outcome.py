@@ -24,7 +24,7 @@ class Outcome:
     tally: Tally
     begun: int
     """Sessions that were begun."""
-    pieces: int
+    chunks: int
     """Chunks of each session."""
     update: Update
 
@@ -50,7 +50,7 @@ class Outcome:
     def failures(self, least: Mapping[Kind, int]) -> list[str]:
         """The reasons why the run fails, where `least` disturbances of each kind are needed."""
         counts = self.tally.disturbances
-        found = failures(self.tally, self.begun, self.pieces, 0, 0)
+        found = failures(self.tally, self.begun, self.chunks, 0, 0)
         found += [
             f"{kind.value}: {counts[kind.value]}, at least {count} are needed"
             for kind, count in least.items()

@@ -61,7 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write one self-contained .onnx from an archive.")
     parser.add_argument("archive", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--part", help="of a model that runs in pieces of time: start, chunk or head")
+    parser.add_argument("--part", help="the program of a model that runs in chunks of time: start, chunk or head")
     given = parser.parse_args()
     export_onnx(given.archive, given.target, given.part)
 

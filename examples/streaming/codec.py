@@ -1,4 +1,4 @@
-"""A codec from a piece of text to its surprise. It travels in the archive as an extra file."""
+"""A codec from a chunk of text to its surprise. The archive contains it as an extra file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 
-class PieceCodec:
+class ChunkCodec:
     """A codec for requests of the next bytes of a text, after the one byte before them.
 
     At the beginning of a text, that byte is a newline.
@@ -19,13 +19,13 @@ class PieceCodec:
         Raises:
             ValueError: the body is wrong; the client gets this message with status 400.
 
-        >>> PieceCodec().decode(b"\nHi", "text/plain")
+        >>> ChunkCodec().decode(b"\nHi", "text/plain")
         {'before': [10, 72], 'ids': [72, 105]}
         """
         if len(body) < 2:
-            raise ValueError("send the byte before the piece, and then the piece: two bytes or more")
+            raise ValueError("send the byte before the chunk, and then the chunk: two bytes or more")
         return {"before": list(body[:-1]), "ids": list(body[1:])}
 
     def encode(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, object]:
-        """Convert the outputs to the answer: a number of bits for each byte of the piece."""
+        """Convert the outputs to the answer: a number of bits for each byte of the chunk."""
         return {"bits": outputs["surprise"].tolist()}

@@ -43,7 +43,7 @@ def main() -> None:
     options = arguments.parse_args()
     text = options.text.encode()
     if not 1 <= len(text) <= LONGEST:
-        arguments.error(f"the text has {len(text)} bytes: from 1 to {LONGEST} can be compared with one piece")
+        arguments.error(f"the text has {len(text)} bytes: from 1 to {LONGEST} can be compared with one request")
     signal.signal(signal.SIGTERM, terminated)
     with tempfile.TemporaryDirectory(prefix="typing-") as folder:
         bits = serve_and_type(Path(folder), text, options.steps, kill=options.kill)
@@ -89,7 +89,7 @@ def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, s
     run(work, str(Path(sys.executable).with_name("neuron-lstm")), "sessions", f"{NAME}.mar", **environment)
     session.end()
     whole = Session(url).send(text, end=True)
-    print(f"{sum(typed):.3f} bits for {len(text)} bytes, one at a time; {sum(whole):.3f} bits in one piece")
+    print(f"{sum(typed):.3f} bits for {len(text)} bytes, one at a time; {sum(whole):.3f} bits in one request")
     if abs(sum(typed) - sum(whole)) > ALLOWED_BITS:
         sys.exit("the sums differ")
     return typed

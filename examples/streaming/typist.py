@@ -1,4 +1,4 @@
-"""Type a text into the served model, piece by piece, and plot its surprise. Standard library only.
+"""Type a text into the served model, chunk by chunk, and plot its surprise. Standard library only.
 
 python typist.py "The value is a string. asdkfj q;weoriu"
 python typist.py --piece 8 --picture surprise.png "The value is a string."
@@ -26,14 +26,14 @@ TRIES, PAUSE_SECONDS = 20, 0.5
 
 
 class Refused(Exception):
-    """The server refuses the piece, and would refuse it again."""
+    """The server refuses the chunk, and would refuse it again."""
 
 
 @dataclass
 class Session:
-    """A text that is sent to the model. Each piece is applied once, even if requests or answers are lost.
+    """A text that is sent to the model. Each chunk is applied once, even if requests or answers are lost.
 
-    The id is made here, so that even the first piece can be sent again without beginning a second session. It cannot be
+    The id is made here, so that even the first chunk can be sent again without beginning a second session. It cannot be
     guessed: anyone who has it can use the session.
     """
 
@@ -43,15 +43,15 @@ class Session:
     """The number of applied bytes."""
     before: bytes = BEGINNING
 
-    def send(self, piece: bytes, *, end: bool = False) -> list[float]:
-        """Send the next piece. Returns the surprise of each of its bytes in bits.
+    def send(self, chunk: bytes, *, end: bool = False) -> list[float]:
+        """Send the next chunk. Returns the surprise of each of its bytes in bits.
 
         Raises:
             Refused: the server says why.
         """
-        bits: list[float] = self._ask(self.before + piece, end)["bits"]
-        self.steps += len(piece)
-        self.before = piece[-1:]
+        bits: list[float] = self._ask(self.before + chunk, end)["bits"]
+        self.steps += len(chunk)
+        self.before = chunk[-1:]
         return bits
 
     def end(self) -> None:
@@ -60,7 +60,7 @@ class Session:
             self._ask(b"", end=True)
 
     def _ask(self, body: bytes, end: bool) -> dict[str, list[float]]:
-        """Send a piece with its step number, so that it can be sent again: the answer is the same."""
+        """Send a chunk with its step number, so that it can be sent again: the answer is the same."""
         headers = {
             "Content-Type": "text/plain",
             "ts_request_sequence_id": self.id,
@@ -88,10 +88,10 @@ def _answer(request: urllib.request.Request, tries: int) -> dict[str, list[float
     return _answer(request, tries - 1)
 
 
-def pieces(text: bytes, size: int) -> Iterator[bytes]:
-    """Split a text into pieces, in order.
+def chunks(text: bytes, size: int) -> Iterator[bytes]:
+    """Split a text into chunks, in order.
 
-    >>> list(pieces(b"Hello", 2))
+    >>> list(chunks(b"Hello", 2))
     [b'He', b'll', b'o']
     """
     return (text[begin : begin + size] for begin in range(0, len(text), size))
@@ -110,16 +110,16 @@ def bar(byte: int, bits: float, *, coloured: bool = True) -> str:
 
 
 def type_text(session: Session, text: bytes, size: int = 1, *, coloured: bool = True) -> list[float]:
-    """Send a text piece by piece and print the plot of each answer. Returns all bits.
+    """Send a text chunk by chunk and print the plot of each answer. Returns all bits.
 
     Raises:
         Refused: the server says why.
     """
     bits = []
-    for piece in pieces(text, size):
-        answered = session.send(piece)
+    for chunk in chunks(text, size):
+        answered = session.send(chunk)
         bits += answered
-        for byte, amount in zip(piece, answered, strict=True):
+        for byte, amount in zip(chunk, answered, strict=True):
             print(bar(byte, amount, coloured=coloured), flush=True)
     return bits
 
@@ -142,7 +142,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("text")
     arguments.add_argument("--url", default="http://127.0.0.1:8080/predictions/typing")
-    arguments.add_argument("--piece", type=int, default=1, metavar="BYTES", help="sent at once (%(default)s)")
+    arguments.add_argument("--piece", type=int, default=1, metavar="BYTES", help="bytes of a request (%(default)s)")
     arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
     options = arguments.parse_args()
     text, session = options.text.encode(), Session(options.url)

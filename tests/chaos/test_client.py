@@ -16,7 +16,7 @@ from chaos.tally import Tally
 from chaos.verdict import ID, STEP, Verdict
 
 MODEL = make_model()
-(SCRIPT,) = draw_scripts(sessions=1, pieces=8, tokens=50, seed=0)
+(SCRIPT,) = draw_scripts(sessions=1, chunks=8, tokens=50, seed=0)
 EXPECTED = expect(MODEL, SCRIPT)
 
 Fails = Callable[[int], bytes | None]
@@ -56,10 +56,10 @@ class Server:
 
 def right_answer(step: int) -> bytes:
     """The right answer to the chunk that begins at this token."""
-    piece = next(piece for piece in SCRIPT.pieces() if piece.begin == step)
-    values = {name: value.tolist() for name, value in EXPECTED.of(piece).items()}
-    body = json.dumps({**values, ID: SCRIPT.id, STEP: piece.end})
-    head = f"HTTP/1.1 200 OK\r\n{ID}: {SCRIPT.id}\r\n{STEP}: {piece.end}\r\nContent-Length: {len(body)}\r\n\r\n"
+    chunk = next(chunk for chunk in SCRIPT.chunks() if chunk.begin == step)
+    values = {name: value.tolist() for name, value in EXPECTED.of(chunk).items()}
+    body = json.dumps({**values, ID: SCRIPT.id, STEP: chunk.end})
+    head = f"HTTP/1.1 200 OK\r\n{ID}: {SCRIPT.id}\r\n{STEP}: {chunk.end}\r\nContent-Length: {len(body)}\r\n\r\n"
     return (head + body).encode()
 
 
@@ -81,7 +81,7 @@ def served(
     async def run() -> None:
         opened = [await asyncio.start_server(server.serve, "127.0.0.1", 0) for server in servers]
         ports = [one.sockets[0].getsockname()[1] for one in opened]
-        await Client(MODEL, SCRIPT, expected, ports, tally, hang_ups, Patience(piece=patience)).run()
+        await Client(MODEL, SCRIPT, expected, ports, tally, hang_ups, Patience(chunk=patience)).run()
         for one in opened:
             one.close()
 
@@ -94,17 +94,17 @@ def test_each_chunk_is_sent_once_without_failures() -> None:
     server = Server(lambda number: None)
     tally = served(server)
 
-    assert server.asked == [piece.begin for piece in SCRIPT.pieces()]
+    assert server.asked == [chunk.begin for chunk in SCRIPT.chunks()]
     assert (tally.finished, tally.answers, tally.retries) == (1, Counter({Verdict.RIGHT: 8}), Counter())
 
 
-def test_a_piece_without_an_answer_is_sent_again_with_the_same_step() -> None:
+def test_a_chunk_without_an_answer_is_sent_again_with_the_same_step() -> None:
     """The failures are an error of the server, a lost connection, and half an answer."""
     failing = {1: refusal(500), 2: refusal(507), 4: b"", 6: right_answer(0)[:-5]}
     server = Server(failing.get)
     tally = served(server)
 
-    begins = [piece.begin for piece in SCRIPT.pieces()]
+    begins = [chunk.begin for chunk in SCRIPT.chunks()]
     assert server.asked == sorted([*begins, begins[1], begins[1], begins[2], begins[3]])
     assert (tally.finished, tally.answers[Verdict.RIGHT], sum(tally.retries.values())) == (1, 8, 4)
 
@@ -130,14 +130,14 @@ def test_a_session_whose_state_was_taken_away_begins_again() -> None:
 
     server = Server(answers)
     served(server, tally=tally)
-    begins = [piece.begin for piece in SCRIPT.pieces()]
+    begins = [chunk.begin for chunk in SCRIPT.chunks()]
 
     assert server.asked == begins[:4] + begins
     assert (tally.begun_again, tally.finished, tally.lost) == (1, 1, [])
     assert len(served(Server({3: gone}.get)).lost) == 1
 
 
-def test_two_pieces_at_once_are_no_loss() -> None:
+def test_two_chunks_at_once_are_no_loss() -> None:
     """A repeated request may overlap with the one before it."""
     tally = served(Server({3: refusal(409, '{"type": "SessionBusy"}')}.get))
 
@@ -151,13 +151,13 @@ def test_a_server_that_never_answers_loses_the_session() -> None:
     assert (tally.finished, len(tally.lost)) == (0, 1)
 
 
-def test_a_client_that_hangs_up_sends_the_piece_again() -> None:
+def test_a_client_that_hangs_up_sends_the_chunk_again() -> None:
     """This holds whether or not the chunk was applied."""
     server = Server(lambda number: None)
     tally = served(server, hang_ups=1.0)
 
     assert (tally.finished, tally.retries) == (1, Counter({"the client hung up": 8}))
-    assert set(server.asked) == {piece.begin for piece in SCRIPT.pieces()}
+    assert set(server.asked) == {chunk.begin for chunk in SCRIPT.chunks()}
 
 
 def test_servers_are_asked_in_turns_and_a_dead_one_is_passed_over() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from chaos.script import LONGEST_PIECE, draw_scripts
+from chaos.script import LONGEST_CHUNK, draw_scripts
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_pieces_of_a_session_are_its_tokens_in_order(seed: int) -> None:
+def test_the_chunks_of_a_session_are_its_tokens_in_order(seed: int) -> None:
     """None is empty or too long, none is missing, and only the last one ends the session."""
-    for script in draw_scripts(sessions=5, pieces=30, tokens=50, seed=seed):
-        pieces = list(script.pieces())
+    for script in draw_scripts(sessions=5, chunks=30, tokens=50, seed=seed):
+        chunks = list(script.chunks())
 
-        assert tuple(token for piece in pieces for token in piece.tokens) == script.tokens
-        assert [piece.begin for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
-        assert all(1 <= len(piece.tokens) <= LONGEST_PIECE for piece in pieces)
-        assert [piece.last for piece in pieces] == [False] * 29 + [True]
+        assert tuple(token for chunk in chunks for token in chunk.tokens) == script.tokens
+        assert [chunk.begin for chunk in chunks] == [0, *(chunk.end for chunk in chunks[:-1])]
+        assert all(1 <= len(chunk.tokens) <= LONGEST_CHUNK for chunk in chunks)
+        assert [chunk.last for chunk in chunks] == [False] * 29 + [True]
 
 
 def test_a_seed_draws_the_same_again_and_another_one_other_sessions() -> None:

@@ -28,7 +28,7 @@ from soak.hang_ups import HANG_UPS
 from soak.tally import Tally, answer_standings
 
 MODEL = make_model()
-SESSIONS = [(script, expect(MODEL, script)) for script in draw_scripts(sessions=4, pieces=3, tokens=50, seed=0)]
+SESSIONS = [(script, expect(MODEL, script)) for script in draw_scripts(sessions=4, chunks=3, tokens=50, seed=0)]
 SENTENCES = draw_sentences(MODEL, 20, random.Random(0))
 KIND = "an unknown session"
 REQUESTS = 100

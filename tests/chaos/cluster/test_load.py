@@ -17,7 +17,7 @@ from chaos.tally import Tally
 from chaos.verdict import ID, STEP
 
 MODEL = make_model()
-SCRIPTS = draw_scripts(sessions=3, pieces=4, tokens=50, seed=0)
+SCRIPTS = draw_scripts(sessions=3, chunks=4, tokens=50, seed=0)
 SESSIONS = [(script, expect(MODEL, script)) for script in SCRIPTS]
 
 
@@ -25,9 +25,9 @@ def right_answer(body: bytes, headers: Mapping[str, str]) -> bytes:
     """The answer that the model gives to the session, whose id ends in the number of its repetition."""
     name, _, _ = headers[ID].rpartition("-")
     script, expected = next(one for one in SESSIONS if one[0].id == name)
-    piece = next(piece for piece in script.pieces() if piece.begin == int(headers[STEP]))
-    told = {ID: headers[ID], STEP: piece.end}
-    values = {name: value.tolist() for name, value in expected.of(piece).items()}
+    chunk = next(chunk for chunk in script.chunks() if chunk.begin == int(headers[STEP]))
+    told = {ID: headers[ID], STEP: chunk.end}
+    values = {name: value.tolist() for name, value in expected.of(chunk).items()}
     return response(json.dumps({**values, **told}).encode(), headers=told)
 
 

@@ -14,7 +14,7 @@ from chaos.verdict import Verdict
 
 DISTURBED = Counter({kind.value: count for kind, count in LEAST.items()})
 TALLY = Tally(answers=Counter({Verdict.RIGHT: 20}), finished=4, disturbances=DISTURBED)
-GOOD = Outcome(TALLY, begun=4, pieces=5, update=Update(old=10, new=10))
+GOOD = Outcome(TALLY, begun=4, chunks=5, update=Update(old=10, new=10))
 
 
 def test_a_run_without_a_loss_and_with_enough_disturbances_holds() -> None:
