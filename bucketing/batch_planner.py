@@ -1,15 +1,15 @@
 """Planners for `sequence` programs: the cheapest partition of a batch of lengths into calls.
 
-Why a group of neighbours in length is always enough. The cheapest bucket that holds k rows up to length t never gets
-cheaper when k or t grows. Take any partition of the batch and the group with the longest row of all: exchanging its
-other rows for the longest rows of the other groups leaves its own cost unchanged and makes no other group longer. So
-some cheapest partition cuts the batch, sorted by length, into contiguous groups. And a bucket of B rows may as well
-take the B longest of the remaining rows, because fewer and shorter rows never cost more. What remains to be chosen is
-only the batch size of the run at each cut: O(rows x batch sizes) steps for the exact optimum.
+Groups of rows with neighbouring lengths are always enough, for this reason. The cheapest bucket that holds k rows up to
+length t never gets cheaper when k or t grows. Take any partition of the batch and the group with the longest row of
+all: exchanging its other rows for the longest rows of the other groups leaves its own cost unchanged and makes no other
+group longer. So some cheapest partition cuts the batch, sorted by length, into contiguous groups. And a bucket of B
+rows may as well take the B longest of the remaining rows, because fewer and shorter rows never cost more. What remains
+to be chosen is only the batch size of the run at each cut: O(rows x batch sizes) steps for the exact optimum.
 
 For an engine with dynamic shapes the same argument holds; a group runs in a bucket of exactly its rows and its longest
 length, and what remains to be chosen is where to cut. If the user selects the bucket length of each request, or the
-model must not be padded, only rows of one bucket length run together, and what remains is the batch size of each run.
+model must not be padded, only rows of one bucket length run together. Then only the batch size of each run is chosen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Choice of bucket lengths: geometric without data, the optimum for a histogram of lengths.
 
-Why the optimum is quick to find. Every sequence runs at the smallest bucket length that holds it, so bucket boundaries
-cut the histogram, sorted by length, into intervals, and the last length of an interval is its boundary. Let N(i) be the
-number of sequences among the first i distinct lengths. Then the cheapest c boundaries for the first j lengths cost
+The optimum is quick to find, for this reason. Every sequence runs at the smallest bucket length that holds it. So
+bucket boundaries cut the histogram, sorted by length, into intervals; the last length of an interval is its boundary.
+Let N(i) be the number of sequences among the first i distinct lengths. Then the cheapest c boundaries for the first j
+lengths cost
 
     best(c, j) = cost(j) x N(j) + min over i < j of  best(c - 1, i) - cost(j) x N(i)
 
@@ -51,10 +52,10 @@ def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
 def geometric_lengths(longest: int, count: int, slack: int = _SLACK) -> tuple[int, ...]:
     """Choose at most `count` lengths up to `longest` that bound the ratio of padding, for any traffic.
 
-    No sequence of t timesteps is padded to more than factor x (t + slack) - slack, with the smallest factor for which
-    `count` lengths are enough, rounded down to three leading binary digits if the result is still above the previous
-    length. `slack` prevents separate buckets for very short sequences, because a call has a cost of its own. The last
-    length is `longest`.
+    No sequence of t timesteps is padded to more than factor x (t + slack) - slack. The factor is the smallest one for
+    which `count` lengths are enough. A length is rounded down to three leading binary digits if the result is still
+    above the previous length. `slack` prevents separate buckets for very short sequences, because a call has a cost of
+    its own. The last length is `longest`.
 
     >>> geometric_lengths(longest=330, count=8)
     (6, 16, 32, 56, 96, 160, 256, 330)

@@ -8,8 +8,8 @@ over the ways to start it, of
 
     a call's cost + the least for the rows still active at its end + the least for the remaining rows
 
-All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered,
-and next to nothing is lost by it (`benchmarks/planning.py` compares):
+All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered;
+plans hardly become more expensive by that (`benchmarks/planning.py` compares):
 
 - batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths; for the whole batch also
   those of the rows that last more than half as long as the longest row, which are then called apart from the others;
@@ -49,9 +49,9 @@ class BucketedChunkPlanner:
     first, into row groups of as many.
 
     Measured costs are not exact, and computed timesteps take power. So of plans that cost at most `tolerance` more than
-    the cheapest, one that computes fewer timesteps is taken: the cheapest with a penalty on each timestep of twice the
-    least cost of one in any bucket, or of once that cost, if the former plan is beyond the tolerance. No plan costs
-    more than a single bucket for all rows, if there is one.
+    the cheapest, one that computes fewer timesteps is taken. It is the cheapest plan with a penalty on each timestep of
+    twice the least cost of a timestep in any bucket, or of once that cost, if the former plan is beyond the tolerance.
+    No plan costs more than a single bucket for all rows, if there is one.
 
     A batch has at most `most_states` states. The row group that exceeds them, and those after it, are planned greedily:
     within a tenth of the cheapest plan on batches with so many states, without the tolerance for fewer timesteps. The

@@ -1,9 +1,9 @@
 """Order in which the records of the store on disk expire.
 
-The table `expiry` has a time for each record that is not after its last write. It is set when a session starts or ends,
-and else only when it is looked at: a request of an open session changes nothing here. (An index of the last writes
-themselves would have a page changed for most of the requests of a batch.) Triggers set it, so that code which does not
-know the table keeps it right.
+The table `expiry` has a time for each record, which is not after the record's last write. It is set when a session
+starts or ends, and otherwise only when it is read: a request of an open session changes nothing here. (An index of the
+last writes themselves would have a changed page for most of the requests of a batch.) Triggers set the time, so code
+that does not know the table keeps it right too.
 """
 
 from __future__ import annotations

@@ -317,8 +317,8 @@ def dynamic_batch(traced: Traced) -> Traced:
     rows. The last batch is padded by repeating its last row.
 
     Raises:
-        ValueError: dimension 0 is not the batch dimension of every input and output (time-major data, states by layer),
-            its size differs between inputs, or the trace has buckets or keeps state, which batches would mix.
+        ValueError: dimension 0 is not the batch dimension of every input and output (time-major data, states by layer);
+            its size differs between inputs; or the trace has buckets or keeps state, which batches would mix.
     """
     if traced.kernel is not None:
         raise ValueError("a trace with buckets selects one by its kernel: add a bucket for each batch size instead")

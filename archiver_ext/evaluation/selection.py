@@ -1,11 +1,11 @@
 """Candidate engines, and the selection of the fastest.
 
 One archive holds one engine, so that it holds the weights once. `auto` tries the engines that this machine has, or
-those that the YAML names, and selects the one that spends the fewest measured milliseconds on batches of every size,
-with lengths spread evenly, as they will be planned. An engine by name is the only one tried.
+those that the YAML names. It selects the one with the fewest measured milliseconds for batches of every size, with
+lengths spread evenly, as they will be planned. An engine that is named is the only one tried.
 
-Where the YAML allows a lower precision, `auto` tries the engines that compute in it beside those in float32, whose
-outputs are within its tolerance too. An engine by name must compute in the precision that is asked for.
+If the YAML allows a lower precision, `auto` tries the engines that compute in it and those in float32, whose outputs
+are within its tolerance too. An engine by name must compute in the precision that is asked for.
 """
 
 from __future__ import annotations

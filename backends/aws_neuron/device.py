@@ -1,7 +1,7 @@
 """AWS's packages on a host, and the files of a Neuron program.
 
-The directory of a program has `program.pt`, the ScriptModule that the compiler made, `program.py`, the Python source
-that it was made from and that runs on any CPU, and the inputs and tensors of both.
+The directory of a program has `program.pt`, the ScriptModule that the compiler made, and `program.py`, the Python
+source from which it was made. The source runs on any CPU. The directory also has the inputs and tensors of both.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _tell(text: str) -> None:
 
 
 def _print(rows: list[Row], console: Console) -> None:
-    table = Table(title="Every example, held against eager", title_justify="left", box=None)
+    table = Table(title="Every example, compared with eager mode", title_justify="left", box=None)
     for name in ("example", "engine", "ran by"):
         table.add_column(name, no_wrap=True)
     for name in ("max error", "allowed", "refused"):

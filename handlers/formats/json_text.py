@@ -1,8 +1,8 @@
 """JSON text of responses: the same text with and without orjson, which only makes it faster.
 
-A float is written with as many significant digits as its dtype can distinguish (float32 9, float16 5, bfloat16 4), so
-reading it back gives the same bits, in half the bytes that Python's text of the same number takes. float64 is written
-as Python writes it. NaN and infinity, which JSON has not, are written as null.
+A float is written with as many significant digits as its dtype can distinguish (float32 9, float16 5, bfloat16 4). So
+reading it back gives the same bits, and the text has half the bytes of Python's text of the same number. float64 is
+written as Python writes it. NaN and infinity, which JSON does not have, are written as null.
 """
 
 from __future__ import annotations

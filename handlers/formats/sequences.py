@@ -73,8 +73,8 @@ def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceI
     """Read one sequence from its inputs by name, each as nested lists or as a tensor.
 
     Raises:
-        RequestError: 400 if the inputs are not those declared, 413 if the sequence is longer than every bucket, 422 if
-            padding is not possible and the length is none of the accepted ones.
+        RequestError: 400 if the inputs are not those declared; 413 if the sequence is longer than every bucket; 422 if
+            padding is not possible and the length is not an accepted one.
     """
     _check_names(values, manifest)
     _check_written_lengths(values, manifest)

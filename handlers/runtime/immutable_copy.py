@@ -1,10 +1,10 @@
 """A copy of a file that cannot change: weights are mapped from it, and workers share its memory.
 
 A mapped file that is written in place changes answers silently, and one that is cut short ends the process with SIGBUS.
-So the content goes into a file in memory, for which the kernel then refuses every write and every other size
-(memfd_create(2), F_ADD_SEALS in fcntl(2)), whoever owns the file on disk. Each worker is a process of its own, and a
-worker that finds such a copy open in another process of its user opens that one, so that the pages are in memory once.
-The file on disk is checked all the same: what a host accepts must not depend on what else runs there.
+So the content is copied to a file in memory, for which the kernel then refuses every write and every change of size
+(memfd_create(2), F_ADD_SEALS in fcntl(2)). The owner of the file on disk does not matter. Each worker is a process of
+its own. A worker that finds such a copy open in another process of its user opens that copy, so that the pages are in
+memory once. The file on disk is checked all the same: what a host accepts must not depend on what else runs there.
 """
 
 from __future__ import annotations

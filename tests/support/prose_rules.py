@@ -27,6 +27,14 @@ PRIVATE_WORDS = (
     "held against",
     "piece of time",
     "pieces of time",
+    "zoo",
+    "law",
+    "shim",
+    "serving half",
+    "packaging half",
+    "rival",
+    "at hand",
+    "cannot be believed",
 )
 """Words without a meaning in the field; docs/glossary.md has a standard term for each."""
 

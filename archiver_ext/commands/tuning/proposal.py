@@ -130,13 +130,13 @@ def propose(
     served: int = 0,
     planned: PlannedWork | None = None,
 ) -> Proposal:
-    """Find the optimal lengths for a histogram, and evaluate them beside the current ones.
+    """Find the optimal lengths for a histogram, and evaluate them and the current ones.
 
-    By default `count` is the current number of lengths, `longest` the longest sequence that is observed or accepted
-    now, and the objective the milliseconds if their `cost` is known, else timesteps. `truncate`: sequences beyond the
-    longest are cut to it, not refused. If the engine pads no sequence to a bucket length, the current lengths stay,
-    unless `count` or `longest` asks for others, and sequences of up to `served` timesteps are counted, where that is
-    more than the last length. `planned` is what the engine computes if it pads to the longest of a call.
+    By default `count` is the current number of lengths, and `longest` is the longest sequence that is observed or
+    accepted now. The objective is milliseconds if their `cost` is known, else timesteps. `truncate`: sequences beyond
+    the longest are cut to it, not refused. If the engine pads no sequence to a bucket length, the current lengths stay,
+    unless `count` or `longest` asks for others. Then sequences of up to `served` timesteps are counted, if that is more
+    than the last length. `planned` is what the engine computes if it pads to the longest sequence of a call.
 
     >>> proposal = propose({3: 50, 5: 20, 30: 1}, current=(16, 32))
     >>> proposal.proposed.lengths, proposal.proposed.refused
