@@ -46,8 +46,9 @@ CREATE TRIGGER session_has_gone AFTER DELETE ON session BEGIN DELETE FROM owner 
 """
 """The second layout: the store's time, unconfirmed sessions (those with a revision below 0) and their clients.
 
-It adds to the first one without a change to it, and has its version: code that knows the first one only goes on to use
-the file, beside code that knows both. So does the third layout, the table of `sqlite_expiry` in the place of an index.
+It adds to the first one without a change to it, and has its version: code that knows only the first one can use the
+file at the same time as code that knows both. The same holds for the third layout, which has the table of
+`sqlite_expiry` instead of an index.
 """
 _PAGE_BYTES = 8192
 """A record of 4.5 KB is one page of the log, in place of two of 4 KB and a fifth of one that says where they are."""
