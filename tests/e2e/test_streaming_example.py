@@ -16,7 +16,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
 TEXT = "If x is."
 LINE = re.compile(r"^(\S) +(\d+\.\d) ━+$", re.MULTILINE)
-SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits in one piece$", re.MULTILINE)
+SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits in one request$", re.MULTILINE)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class Geometry:
 
 
 ChooseGeometry = Callable[[int, int, int, int], Geometry]
-"""A function like `geometry`."""
+"""A function with the signature of `geometry`."""
 
 
 def geometry(hidden: int, batch: int, directions: int, multiprocessors: int) -> Geometry:
