@@ -5,6 +5,7 @@ They are kept beside their tensors as arrays of Python numbers and symbolic size
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
+
+from .quotients import NoQuotient, Quotient, least, quotient
 
 _KNOWN = "_neuron_lstm_known"
 
@@ -25,6 +28,12 @@ def with_known_values(tensor: torch.Tensor, values: Any) -> torch.Tensor:
 def known_values(tensor: object) -> Any:
     """Return the known numbers of a tensor as an array of objects; None if they are not known."""
     return getattr(tensor, _KNOWN, None) if isinstance(tensor, torch.Tensor) else None
+
+
+def forget_values(tensor: torch.Tensor) -> None:
+    """Forget the numbers of a tensor."""
+    if known_values(tensor) is not None:
+        delattr(tensor, _KNOWN)
 
 
 _FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
@@ -65,22 +74,81 @@ def with_symbols(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, kwargs
 
 
-_SAME = {"to", "cpu", "clone", "detach", "contiguous", "long", "int", "type", "data", "cuda", "numpy", "type_as"}
-_BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "gt", "ge", "lt", "le", "eq", "ne")
+_SAME = {"cpu", "clone", "detach", "contiguous", "data", "cuda", "numpy"}
+_CASTS = {"to", "long", "int", "float", "double", "type", "type_as"}
+
+
+def _exact(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Compute with quotients where a number is no integer."""
+
+    def exact(a: Any, b: Any) -> Any:
+        fractional = isinstance(a, (float, Quotient)) or isinstance(b, (float, Quotient))
+        return function(quotient(a), quotient(b)) if fractional else function(a, b)
+
+    return exact
+
+
+def _of_integers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def of_integers(a: Any, b: Any) -> Any:
+        if isinstance(a, Quotient) or isinstance(b, Quotient):
+            raise NoQuotient
+        return function(a, b)
+
+    return of_integers
+
+
+def _divided(a: Any, b: Any) -> Quotient:
+    return quotient(a) / b
+
+
+_EXACT = {name: _exact(getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")} | {"truediv": _divided}
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    **_EXACT,
+    **{name: _of_integers(getattr(operator, name)) for name in ("mod", "gt", "ge", "lt", "le", "eq", "ne", "rshift")},
+}
 _TORCH_NAMES = {"floor_divide": "floordiv", "div": "truediv", "true_divide": "truediv", "remainder": "mod"}
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
-    **{f"__{name}__": getattr(operator, name) for name in (*_BINARY, "neg")},
-    **{f"__r{name}__": lambda a, b, name=name: getattr(operator, name)(b, a) for name in _BINARY[:6]},
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne", "neg")},
-    **{name: getattr(operator, own) for name, own in _TORCH_NAMES.items()},
+    **{f"__{name}__": function for name, function in _BINARY.items()},
+    **{f"__r{name}__": lambda a, b, own=own: own(b, a) for name, own in (*_EXACT.items(), ("mod", _BINARY["mod"]))},
+    **{name: _BINARY[name] for name in ("add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne")},
+    **{name: _BINARY[own] for name, own in _TORCH_NAMES.items()},
+    **dict.fromkeys(("neg", "__neg__"), operator.neg),
 }
+_ROUNDED: dict[str, Callable[[Any], Any]] = {
+    name: lambda value, own=own: own(value) if isinstance(value, Quotient) else value
+    for name, own in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc))
+}
+
+
+def out_of_place(name: str) -> str | None:
+    """Return the name of the function that computes what a function writes into its first argument.
+
+    >>> out_of_place("sub_"), out_of_place("__isub__"), out_of_place("__sub__")
+    ('sub', '__sub__', None)
+    """
+    if name == "__setitem__":
+        return "setitem"
+    if name.startswith("__"):
+        plain = f"__{name[3:]}"
+        return plain if name[2] == "i" and plain in _ARITHMETIC else None
+    return name[:-1] if name.endswith("_") else None
 
 
 def values_after(name: str, args: Any, kwargs: Any) -> Any:
     """Return the numbers of a call's result, if those of all its tensors are known."""
+    try:
+        return _values_after(out_of_place(name) or name, args, kwargs)
+    except NoQuotient:
+        return None
+
+
+def _values_after(name: str, args: Any, kwargs: Any) -> Any:
+    if not args or not isinstance(args[0], torch.Tensor):
+        return _joined(args[0]) if name == "stack" and len(args) == 1 and not kwargs else None
+    if name in _CASTS:
+        return known_values(args[0])
     tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-    in_a_list = not args or not isinstance(args[0], torch.Tensor)
-    if in_a_list or any(known_values(tensor) is None for tensor in tensors):
+    if any(known_values(tensor) is None for tensor in tensors):
         return None
     own, *others = [known_values(a) if isinstance(a, torch.Tensor) else a for a in args]
     if name in _SAME:
@@ -89,10 +157,36 @@ def values_after(name: str, args: Any, kwargs: Any) -> Any:
         return _element(own, others[0])
     if name in ("clamp", "clip", "clamp_min"):
         return _at_least(own, others, kwargs)
+    if name == "div" and kwargs.keys() == {"rounding_mode"} and kwargs["rounding_mode"] is not None:
+        rounded = _elementwise(_divided, own, others)
+        return _elementwise(_ROUNDED[kwargs["rounding_mode"]], rounded, [])
+    if name in _ROUNDED:
+        return _elementwise(_ROUNDED[name], own, [])
     if name in _ARITHMETIC:
         numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
         return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
     return _of_one_number(name, own, whole=not others and not kwargs) if own.size == 1 else None
+
+
+def _joined(tensors: Any) -> Any:
+    """Return the numbers of `torch.stack` of tensors."""
+    parts = [known_values(tensor) for tensor in tensors] if isinstance(tensors, (list, tuple)) else []
+    return np.stack(parts) if parts and all(part is not None for part in parts) else None
+
+
+def in_dtype(values: Any, dtype: torch.dtype) -> Any:
+    """Return numbers as a tensor of a dtype has them; None if it rounds them."""
+    if dtype in (torch.int64, torch.int32):
+        try:
+            return _elementwise(_ROUNDED["trunc"], values, [])
+        except NoQuotient:
+            return None
+    return values if dtype in (torch.float32, torch.float64, torch.bool) else None
+
+
+def in_python(values: Any) -> Any:
+    """Return numbers as Python has them."""
+    return _elementwise(lambda value: value.in_python() if isinstance(value, Quotient) else value, values, [])
 
 
 def _of_one_number(name: str, own: Any, *, whole: bool) -> Any:
@@ -114,8 +208,14 @@ def _at_least(own: Any, others: list[Any], kwargs: Any) -> Any:
     if len(bounds) != 1 or not isinstance(bounds[0], int) or set(kwargs) - {"min"}:
         return None
     smallest = bounds[0]
-    unbound = smallest <= 1 and all(isinstance(v, torch.SymInt) and v.node.expr.is_Symbol for v in own.reshape(-1))
+    if any(isinstance(value, Quotient) for value in own.reshape(-1)):
+        return None
+    unbound = all(least(v) >= smallest or (smallest <= 1 and _is_size(v)) for v in own.reshape(-1))
     return own if unbound else _elementwise(torch.sym_max, own, [smallest])
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_Symbol)
 
 
 def _elementwise(function: Callable[..., Any], own: Any, others: list[Any]) -> Any:

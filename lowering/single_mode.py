@@ -17,7 +17,16 @@ from torch.utils import _pytree as pytree
 from ..backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from .errors import calling_line
 from .inner_sequences import inner_result
-from .known_numbers import known_values, values_after, with_known_values, with_symbols
+from .known_numbers import (
+    forget_values,
+    in_dtype,
+    in_python,
+    known_values,
+    out_of_place,
+    values_after,
+    with_known_values,
+    with_symbols,
+)
 from .packed_sequence import (
     PACKED_TAG,
     PackedPlaceholder,
@@ -60,6 +69,8 @@ class SingleRequestMode(TorchFunctionMode):
         result = _CALLS.get(name, func)(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
+        if out_of_place(name) is not None and args:
+            return _changed(args[0], result, values)
         if values is None:
             return _with_uniform(name, args, kwargs, result)
         return self._noted(result, values)
@@ -73,12 +84,24 @@ class SingleRequestMode(TorchFunctionMode):
             )
         if not isinstance(result, torch.Tensor):
             return result
-        array = np.asarray(values, dtype=object)
-        if array.shape != tuple(result.shape):
+        array = in_dtype(np.asarray(values, dtype=object), result.dtype)
+        if array is None or array.shape != tuple(result.shape):
             return result
         if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
             result = _constant(array, result)
         return with_known_values(result, array)
+
+
+def _changed(tensor: Any, result: Any, values: Any) -> Any:
+    """Note the numbers of a tensor that a call has changed in place, or forget them; the result of the call."""
+    for changed in (tensor, result):
+        if isinstance(changed, torch.Tensor):
+            array = None if values is None else in_dtype(np.asarray(values, dtype=object), changed.dtype)
+            if array is None or array.shape != tuple(changed.shape):
+                forget_values(changed)
+            else:
+                with_known_values(changed, array)
+    return result
 
 
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
@@ -117,7 +140,7 @@ def _constant(array: Any, like: torch.Tensor) -> torch.Tensor:
 
 def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     known = known_values(args[0])
-    return NotImplemented if known is None or known.size != 1 else known.reshape(-1)[0]
+    return NotImplemented if known is None or known.size != 1 else in_python(known).reshape(-1)[0]
 
 
 def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -127,7 +150,7 @@ def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     known = known_values(args[0])
-    return NotImplemented if known is None else known
+    return NotImplemented if known is None else in_python(known)
 
 
 def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ from .export import (
     replaced_forward,
     with_parameter_names,
 )
-from .known_numbers import known_values, with_known_values
+from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .mask import in_layout
 from .model_attributes import register_tensors
 from .overwritten_buffers import drop_overwritten_buffers
@@ -263,7 +263,8 @@ def _extreme(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def extreme(*arguments: Any, **options: Any) -> Any:
         known = known_values(arguments[0]) if len(arguments) == 1 else None
-        return known.reshape(-1)[0] if known is not None and known.size == 1 else original(*arguments, **options)
+        single = known is not None and known.size == 1
+        return in_python(known).reshape(-1)[0] if single else original(*arguments, **options)
 
     return extreme
 
@@ -274,7 +275,8 @@ class _IntegerType(type):
 
     def __call__(cls, value: Any = 0, *more: Any) -> Any:
         if isinstance(value, torch.Tensor) and (known := known_values(value)) is not None:
-            value = known.reshape(-1)[0]
+            whole = in_dtype(known, torch.int64)
+            value = (in_python(known) if whole is None else whole).reshape(-1)[0]
         return torch.sym_int(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else int(value, *more)
 
 
@@ -285,9 +287,9 @@ class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
 def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Return known numbers as an array, as numpy's functions of a tensor ask for them."""
     known = known_values(tensor)
-    return original(tensor, *arguments, **options) if known is None else known
+    return original(tensor, *arguments, **options) if known is None else in_python(known)
 
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
     known = known_values(tensor)
-    return original(tensor) if known is None else known.tolist()
+    return original(tensor) if known is None else in_python(known).tolist()

@@ -215,6 +215,71 @@ def require_exact(model: nn.Module, program: LoweredModel, *, lengths: bool) -> 
     assert_answers_alone(model, config, program, BATCHES)
 
 
+class Subsampled(nn.Module):
+    """A convolution with a stride, and a packed recurrence over the lengths that `halve` computes."""
+
+    def __init__(self, halve: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.halve = halve
+        self.halved = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
+        self.gru = nn.GRU(FEATURES, 6, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        """Pack the frames."""
+        frames = self.halved(x.transpose(1, 2)).transpose(1, 2)
+        packed = pack_padded_sequence(frames, self.halve(lengths), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+
+
+def changed_in_place(lengths: Tensor) -> Tensor:
+    """Lengths that are changed where they are stored."""
+    halved = lengths.clone()
+    halved -= 1
+    halved.div_(2, rounding_mode="trunc")
+    return halved.add_(1)
+
+
+@pytest.mark.parametrize(
+    "halve",
+    [
+        pytest.param(lambda n: torch.div(n - 1, 2, rounding_mode="floor") + 1, id="floor"),
+        pytest.param(lambda n: torch.ceil(n / 2).long().cpu(), id="ceil"),
+        pytest.param(lambda n: ((n.float() - 1) * 0.5 + 1).to(torch.int64), id="cast"),
+        pytest.param(lambda n: torch.stack([(own + 1) >> 1 for own in n]).clamp(min=1), id="stacked"),
+        pytest.param(lambda n: [int(own) for own in (n + 1) / 2], id="integers"),
+        pytest.param(changed_in_place, id="in place"),
+    ],
+)
+def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:
+    """As convolutions in front of a packed recurrence compute them: rounded quotients, casts, changes in place."""
+    torch.manual_seed(0)
+    model = Subsampled(halve)
+
+    program = lower(model, parse_config(yaml_of(lengths=True), "model-config.yaml"))
+
+    require_exact(model, program, lengths=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda n: n.sub_(n.new_tensor([2])), lambda n: n.__setitem__(n > 2, 3), lambda n: n.clamp_(max=3)],
+    ids=["sub_", "setitem", "clamp_"],
+)
+def test_a_number_that_is_changed_in_place_in_an_unknown_way_is_no_longer_known(
+    change: Callable[[Tensor], Any],
+) -> None:
+    """What is packed by it is refused, because its numbers are not those before."""
+
+    def cut(m: Model, x: Tensor, lengths: Tensor) -> Any:
+        own = lengths.clone()
+        change(own)
+        rows = [row[: int(size)] for row, size in zip(x, own.tolist(), strict=True)]
+        return torch.stack(rows).sum(1)
+
+    with pytest.raises(LoweringError, match="depend on the values|reads the values"):
+        lower(Model(cut), parse_config(yaml_of(lengths=True), "model-config.yaml"))
+
+
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:
     """Nothing of another row reaches an output."""
     model = Model(scaled_by_the_batch)
