@@ -19,6 +19,7 @@ from ..config.mask import MaskConfig
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .arguments import nested_arguments
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
+from .exporter_lines import lines_of_all_functions
 from .mask import mask_of_lengths
 from .model_attributes import restored_attributes
 from .packed_sequence import packed_sequence_mode, reject_packed_outputs
@@ -206,7 +207,7 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), lines_of_all_functions():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
