@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,3 +52,7 @@ def cell_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | N
         update = torch.sigmoid(z + z_h)
         return new + update * (h - new)
     return torch.tanh(own + carried) if cell == "rnn_tanh" else torch.relu(own + carried)
+
+
+STEPS = {operator: partial(cell_step, cell) for operator, cell in CELLS.items()}
+"""Cells in operators on rows, for those that no loop over timesteps calls."""

@@ -12,7 +12,7 @@ import torch
 from ..errors import UnknownLoop, node_line, source_suffix
 from ..packed_sequence import same_size
 from .cells import CELLS, run_cell
-from .joins import joined_members
+from .joins import in_a_row, joined_members
 from .members import LastOnly, Stacked
 from .order import evaluation_order, operands_of, sources_of
 from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
@@ -28,6 +28,8 @@ class Evaluation:
     def __init__(self, recipe: Recipe, inputs: Mapping[str, torch.Tensor], timesteps: Any) -> None:
         self._recipe, self._inputs, self._timesteps = recipe, inputs, timesteps
         self._values: dict[int, Any] = {}
+        self._final: dict[int, torch.Tensor] = {}
+        """States after the last step of a scan: where it has no steps, they are the first ones."""
 
     def outputs(self) -> list[Any]:
         """Compute every unit, and return the outputs.
@@ -91,9 +93,11 @@ class Evaluation:
         raise UnknownLoop(f"{type(operand).__name__} outside of a loop")
 
     def _element(self, member: Member) -> torch.Tensor:
-        value = self._values[member.unit]
         count = self._recipe.units[member.unit].count
         assert count is not None
+        if member.unit in self._final and member.first == count.plus(-1):
+            return self._final[member.unit]
+        value = self._values[member.unit]
         if isinstance(value, LastOnly):
             if member.first != count.plus(-1):
                 raise UnknownLoop(f"a state of a cell is read before the last timestep{self._at(member.unit)}")
@@ -202,6 +206,9 @@ class Evaluation:
         if unit.target in _WRITES and len(units) == 1:
             self._values[index] = LastOnly(self._written(index, unit))
             return
+        if unit.target is _aten.cat.default and len(units) == 1:
+            self._values[index] = LastOnly(self._appended(index, unit))
+            return
         others = {i: u for i, u in units.items() if i != index}
         if unit.target not in CELLS or not self._is_layer(index, others):
             self._scan(units)
@@ -247,7 +254,9 @@ class Evaluation:
             raise UnknownLoop(f"the calls of a recurrence differ in number{self._at(index)}")
         steps = Steps({i: replace(one, count=count) for i, one in units.items()}, self._all_members)
         seen = {i: self._number(one.count) for i, one in units.items() if one.count and self._readers(i, set(units))}
-        self._values.update(steps.run(self._single, self._number(count), seen))
+        values, final = steps.run(self._single, self._number(count), seen)
+        self._values.update(values)
+        self._final.update({unit: state for unit, state in final.items() if self._recipe.units[unit].count == count})
 
     def _cell(self, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""
@@ -290,6 +299,26 @@ class Evaluation:
         parts = [] if same_size(start, 0) else [before.narrow(place, 0, start)]
         parts += [new] if same_size(end, size) else [new, before.narrow(place, end, size - end)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, place)
+
+    def _appended(self, index: int, unit: Unit) -> torch.Tensor:
+        """Return a tensor to which each step appends its result: `outputs = torch.cat([outputs, h], 1)`."""
+        parts, *dim = unit.args
+        place = self._single(dim[0]) if dim else 0
+        match parts:
+            case Listed((Starting(before, Member(own, Count(-1, 0, 0), 1)), new)) if own == index:
+                appended = self._all_members(new, unit)
+                return torch.cat([self._single(before), self._in_a_row(index, appended, place)], place)
+            case Listed((new, Starting(before, Member(own, Count(-1, 0, 0), 1)))) if own == index:
+                appended = self._all_members(new, unit)
+                if isinstance(appended, Stacked):
+                    appended = Stacked(appended.tensor.flip(0))
+                return torch.cat([self._in_a_row(index, appended, place), self._single(before)], place)
+        raise UnknownLoop(f"a loop concatenates other tensors than its results{self._at(index)}")
+
+    def _in_a_row(self, index: int, appended: Any, dim: int) -> torch.Tensor:
+        if not isinstance(appended, Stacked):
+            raise UnknownLoop(f"one value is appended at every timestep{self._at(index)}")
+        return in_a_row(appended.tensor, dim)
 
 
 _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)

@@ -111,7 +111,8 @@ def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
         if few == many:
             continue
         calls = (many - few) // steps
-        if calls > 0 and calls * steps == many - few and few % calls == many % calls == 0:
+        # the last call of a place is missing if nothing reads it
+        if calls > 0 and calls * steps == many - few and few % calls == many % calls:
             found[key] = calls
         else:
             irregular.append((groups[1].get(key) or groups[0][key])[0])
@@ -249,7 +250,9 @@ class _Writer:
 def _split(nodes: Sequence[Node], calls: int, *, blocked: bool) -> list[list[Node]]:
     """Split the calls of one place into its families: those in turn, or one after the other."""
     if blocked:
-        length = len(nodes) // calls
+        length, left = divmod(len(nodes), calls)
+        if left:
+            raise UnknownLoop(f"the number of calls of {nodes[0].target} is not that of the timesteps{_at(nodes[0])}")
         return [list(nodes[start : start + length]) for start in range(0, len(nodes), length)]
     return [list(nodes[start::calls]) for start in range(calls)]
 

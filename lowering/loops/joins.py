@@ -28,12 +28,12 @@ def joined_members(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole.movedim(0, dim)
     if unit.target is _aten.cat.default:
-        parts = [_in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
+        parts = [in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
     raise UnknownLoop(f"{unit.target} takes a list of timesteps{source_suffix(node_line(unit.node))}")
 
 
-def _in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:
+def in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:
     """Return members[n, ...] concatenated along a dimension of theirs."""
     dim = dim % (members.dim() - 1)
     return members.movedim(0, dim).flatten(dim, dim + 1)

@@ -100,8 +100,13 @@ class Steps:
                 raise UnknownLoop(f"a loop reads another timestep than the one before{at}")
         return self._inputs.keep(self._outside(operand, unit))
 
-    def run(self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Mapping[int, Any]) -> dict[int, Any]:
-        """Run all steps; the values of the units in `seen` at as many steps as it says, [steps, ...]."""
+    def run(
+        self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Mapping[int, Any]
+    ) -> tuple[dict[int, Any], dict[int, torch.Tensor]]:
+        """Run all steps; the values of the units in `seen` at as many steps as it says, [steps, ...].
+
+        Also the states of the units that are carried, after the last step.
+        """
         inputs = self._inputs
         first = [initial(operand).clone() for operand, _ in inputs.carried]
         each = inputs.each or [torch.arange(steps)]
@@ -120,14 +125,17 @@ class Steps:
                 results += [leaf.clone() for leaf in leaves]
             return results
 
-        results = list(torch.ops.higher_order.scan(step, first, each, tuple(inputs.shared)))[len(first) :]
+        results = list(torch.ops.higher_order.scan(step, first, each, tuple(inputs.shared)))
+        units = [unit for _, unit in inputs.carried]
+        final = {unit: state for unit, state in zip(units, results, strict=False) if units.count(unit) == 1}
+        del results[: len(first)]
         values = {}
         for unit, own_steps in seen.items():
             count = structure[unit].num_leaves
             leaves = [leaf if same_size(own_steps, steps) else leaf.narrow(0, 0, own_steps) for leaf in results[:count]]
             values[unit] = pytree.tree_unflatten(leaves, structure[unit])
             del results[:count]
-        return values
+        return values, final
 
     def _step(self, given: Mapping[str, Sequence[torch.Tensor]]) -> dict[int, Any]:
         """Compute the calls of one step."""

@@ -11,8 +11,13 @@ from torch.utils import _pytree as pytree
 from .members import Stacked
 
 _aten = torch.ops.aten
-_ANY_LEADING = {_aten.linear.default}
+_ANY_LEADING = {_aten.linear.default, _aten.layer_norm.default, _aten.rms_norm.default}
 """Operators over the last dimensions of their first argument."""
+_OVER_ROWS = {
+    *(_aten.conv1d.default, _aten.conv2d.default, _aten.batch_norm.default, _aten.group_norm.default),
+    *(_aten.instance_norm.default, _aten.max_pool2d.default, _aten.avg_pool1d.default),
+}
+"""Operators, in eval mode, over each row of their first argument by itself."""
 _OVER_DIMS = {
     _aten.cat.default,
     _aten.stack.default,
@@ -52,6 +57,8 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
         return _called(target, pytree.tree_map(_unwrapped, _shifted(given, _rank(stacked[0]))))
     if target in _ANY_LEADING and isinstance(args[0], Stacked) and len(stacked) == 1:
         return _called(target, pytree.tree_map(_unwrapped, given))
+    if target in _OVER_ROWS and isinstance(args[0], Stacked) and len(stacked) == 1:
+        return _over_rows(target, given, args[0].tensor)
     return _vmapped(target, given)
 
 
@@ -102,6 +109,13 @@ def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
     dims = {name: shifted(value) for name, value in given.items() if name.startswith("dim")}
     every = {"dim": list(range(1, rank + 1))} if "dim" in dims and dims["dim"] in (None, []) else {}
     return {**given, **dims, **every}
+
+
+def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> torch.Tensor:
+    """Call an operator whose rows are those of all members, [count, N, ...]."""
+    first = next(name for name, value in given.items() if isinstance(value, Stacked))
+    result: torch.Tensor = _called(target, {**given, first: members.flatten(0, 1)})
+    return result.reshape(*members.shape[:2], *result.shape[1:])
 
 
 def _vmapped(target: Any, given: Mapping[str, Any]) -> Any:

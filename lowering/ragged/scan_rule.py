@@ -24,14 +24,19 @@ def scan(
     """
     graph, first, each, shared = arguments
     steps = each[0].sizes[0]
-    if not is_ragged(steps) or evaluate(steps, 1) < 1:
-        raise NoRule("a loop whose number of steps is constant, or may be 0")
+    fewest = evaluate(steps, 1)
+    if not is_ragged(steps) or fewest < 0:
+        raise NoRule("a loop whose number of steps is constant, or may be less than 0")
     own_sizes = [value.sizes for value in (*first, *shared)] + [value.sizes[1:] for value in each]
     if any(is_ragged(size) for own in own_sizes for size in own):
         raise NoRule("a step of a loop that reads several timesteps")
     tensors = [batch.every_row(value).movedim(1, 0) for value in each]
     common = [value.tensor for value in shared]
     positions, ends = batch.positions(steps), batch.own(steps)
+    count, padded = len(first), positions.shape[0]
+    if fewest == 0:  # torch refuses a scan of no steps: one more is run, which is beyond the end of every row
+        tensors = [torch.cat([tensor, tensor.new_zeros(1, *tensor.shape[1:])]) for tensor in tensors]
+        positions = torch.arange(padded + 1)
 
     def step(*given: torch.Tensor) -> list[torch.Tensor]:
         *rest, lengths = given
@@ -51,8 +56,7 @@ def scan(
 
     initial = [batch.every_row(value).clone() for value in first]
     results = torch.ops.higher_order.scan(step, initial, [*tensors, positions], (*common, ends))
-    count = len(first)
     return tuple(
-        Value(tensor if place < count else tensor.movedim(0, 1), tuple(sizes[place]))
+        Value(tensor if place < count else tensor.narrow(0, 0, padded).movedim(0, 1), tuple(sizes[place]))
         for place, tensor in enumerate(results)
     )

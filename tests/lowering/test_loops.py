@@ -39,6 +39,10 @@ class Looping(nn.Module):
         self.out = nn.Linear(HIDDEN, 3)
         self.frames = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
         self.gates = nn.Linear(FEATURES + HIDDEN, 4 * HIDDEN)
+        self.first, self.normalize = nn.Linear(FEATURES, HIDDEN), nn.LayerNorm(HIDDEN)
+        self.shift = nn.Conv1d(1, 1, 3, padding=1)
+        self.start = nn.Parameter(torch.linspace(-1, 1, HIDDEN))
+        self.transitions = nn.Parameter(torch.eye(HIDDEN))
 
     def forward(self, x: Tensor) -> Any:
         return self.function(self, x)
@@ -177,12 +181,56 @@ def own_layers(m: Looping, x: Tensor) -> Any:
     return mean, g
 
 
+def zoned_out(cell: Callable[..., Any], x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return a mean of the states before and after a step; nothing reads that of the last c."""
+    return tuple(0.1 * old + 0.9 * new for old, new in zip(state, cell(x, state), strict=True))
+
+
+def mean_of_states(m: Looping, x: Tensor) -> Any:
+    """Both states change at one line of a function, and normalized gates of the timestep are added."""
+    state: tuple[Tensor, ...] = zeros(x)
+    outputs = []
+    for step in x.unbind(1):
+        state = zoned_out(m.cell, step, state)
+        outputs.append(state[0] + m.normalize(m.gates(torch.cat([step, state[0]], 1))[:, :HIDDEN]))
+    own = torch.stack([m.normalize(m.shift(m.first(step).unsqueeze(1)).squeeze(1)) for step in x.unbind(1)], 1)
+    return torch.stack(outputs, 1) + own
+
+
+def scores_of_paths(m: Looping, emissions: Tensor) -> Tensor:
+    """Return the logarithm of the sum over all paths, as the forward algorithm of a CRF has it."""
+    score = m.start + emissions[:, 0]
+    for t in range(1, emissions.size(1)):
+        paths = score.unsqueeze(2) + m.transitions + emissions[:, t].unsqueeze(1)
+        score = torch.logsumexp(paths, dim=1)
+    return torch.logsumexp(score + m.start, dim=1)
+
+
+def random_field(m: Looping, x: Tensor) -> Any:
+    """A loop in a function, from the second timestep on: one timestep has no step of the loop."""
+    return scores_of_paths(m, m.first(x))
+
+
+def appended(m: Looping, x: Tensor) -> Any:
+    """Results that each step appends to those before, and puts in front of them."""
+    state, outputs, reversed_outputs = zeros(x), None, None
+    for t in range(x.size(1)):
+        state = m.cell(x[:, t], state)
+        h = torch.max(state[0], 0.5 * state[0]).unsqueeze(1)
+        outputs = h if outputs is None else torch.cat((outputs, h), 1)
+        reversed_outputs = h if reversed_outputs is None else torch.cat([h, reversed_outputs], dim=1)
+    return outputs, reversed_outputs
+
+
 LOOPS = (
     cells_in_turn,
     layer_by_layer,
     first_step_apart,
     reset_by_an_input,
     own_layers,
+    mean_of_states,
+    random_field,
+    appended,
 )
 MORE_LOOPS = (
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
