@@ -19,7 +19,11 @@ from .errors import LoweringError
 from .shape_conditions import ShapeConditions, batch_sizes_of
 
 _MOST_LENGTHS = 8
-"""Excluded numbers of timesteps that are compared; a program with more of them keeps its conditions."""
+"""Excluded numbers of timesteps that are compared; a program with more of them keeps its conditions.
+
+Of those that inequations alone exclude, as many are compared, spread over all of them: the exporter excludes all even
+numbers for `x[:, : T // 2 * 2]`, because that has gaps in memory if T is odd.
+"""
 _ROWS = (1, 2, 5)
 
 
@@ -27,11 +31,13 @@ def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
     """Drop the conditions of a program that exclude a shape, if it is right in all excluded shapes."""
     conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
     excluded = _excluded_lengths(conditions, comparison.config, shortest)
-    if not 0 < len(excluded) <= _MOST_LENGTHS:
+    unequal = [time for time in excluded if _only_inequations(conditions, time)]
+    others = [time for time in excluded if time not in unequal]
+    if not excluded or len(others) > _MOST_LENGTHS:
         return
     with contextlib.suppress(LoweringError), _without_conditions(comparison.exported, conditions, excluded, shortest):
         run = comparison.exported.module()
-        for time in excluded:
+        for time in (*others, *_spread(unequal)):
             for rows in _ROWS:
                 comparison.check(run, [max(shortest, time - row) for row in range(rows)], time)
 
@@ -41,6 +47,21 @@ def _excluded_lengths(conditions: ShapeConditions, config: ServingConfig, shorte
     batches = served_batches(config)
     lengths = range(shortest, config.longest + 1)
     return [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]
+
+
+def _only_inequations(conditions: ShapeConditions, time: int) -> bool:
+    return all(condition.is_inequation for rows in _ROWS for condition in conditions.failing(rows, time))
+
+
+def _spread(lengths: Sequence[int]) -> list[int]:
+    """Return the first and the last of ascending lengths, and some between them.
+
+    >>> _spread(range(4, 25, 2))
+    [4, 6, 10, 12, 16, 18, 22, 24]
+    """
+    last, gaps = len(lengths) - 1, _MOST_LENGTHS - 1
+    places = range(len(lengths)) if last <= gaps else [round(k * last / gaps) for k in range(gaps + 1)]
+    return [lengths[place] for place in places]
 
 
 def served_batches(config: ServingConfig) -> Sequence[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from ragged import assert_answers_alone
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
@@ -48,6 +50,55 @@ def test_a_model_with_a_stride_runs_in_every_shape() -> None:
             x = torch.randn(rows, time, 5)
             with torch.no_grad():
                 torch.testing.assert_close(run(x, torch.full((rows,), time))[0], model(x))
+
+
+class Pairs(nn.Module):
+    """Pairs of timesteps as one, without the last timestep of an odd number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(10, 6, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        rows, steps, features = x.shape
+        pairs = x[:, : (steps // 2) * 2].contiguous().view(rows, steps // 2, 2 * features)
+        halved = torch.div(lengths, 2, rounding_mode="trunc")
+        packed = pack_padded_sequence(pairs, halved, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+
+
+class Pyramid(Pairs):
+    """Two layers of pairs; the second takes the lengths that unpacking the first one has returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.upper = Pairs()
+        self.narrow = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        states, halved = super().forward(x, lengths)
+        above: tuple[Tensor, Tensor] = self.upper(self.narrow(states), halved)
+        return above
+
+
+def test_pairs_of_timesteps_run_in_buckets_of_even_and_odd_length() -> None:
+    """The exporter excludes one of the two, as a slice has gaps in memory in the other."""
+    torch.manual_seed(0)
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  lengths: lengths
+  buckets: {batch: [1, 4], length: [8, 23, 32]}
+""",
+        "model-config.yaml",
+    )
+    model = Pyramid()
+
+    program = lower(model, config)
+
+    assert program.shortest == 4
+    assert_answers_alone(model, config, program, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7]))
 
 
 def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
