@@ -30,7 +30,8 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
     at = source_suffix(calling_line())
     if isinstance(size, int) and size != expected:
         raise InputsDoNotFit(_other_features(_LAYERS[cell], expected, size, at))
-    if isinstance(size, torch.SymInt):
+    # an expression, as `y.reshape(steps, rows, -1)` has it, may be the same number for all timesteps
+    if isinstance(size, torch.SymInt) and (size.node.expr.is_Symbol or size != expected):
         raise InputsDoNotFit(NO_FEATURES.format("", expected, layer=_LAYERS[cell], at=at))
     if x.dtype != weights[0].dtype and not torch._C._is_any_autocast_enabled():
         weight, given = (str(dtype).removeprefix("torch.") for dtype in (weights[0].dtype, x.dtype))

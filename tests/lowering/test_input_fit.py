@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.errors import InputsDoNotFit
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 from torchserve_neuron_lstm.lowering.recurrence_fit import checked_packed_features
 
@@ -167,3 +168,29 @@ def test_a_call_in_eager_mode_is_checked_too() -> None:
         model(torch.zeros(2, 3, 11), torch.tensor([3, 1]))
     with checked_packed_features(model):
         assert model(torch.zeros(2, 3, 12), torch.tensor([3, 1])).shape == (2, 3, 9)
+
+
+class PaddedPairs(nn.Module):
+    """Pairs of timesteps as one, with a timestep of zeros after an odd number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(10, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = nn.functional.pad(x, (0, 0, 0, x.size(1) % 2))
+        return self.gru(x.view(x.size(0), x.size(1) // 2, -1))[0]
+
+
+def test_features_that_are_an_expression_of_the_timesteps_are_no_fault_of_the_inputs() -> None:
+    """The expression has the same value for every number of timesteps, and other ways are tried."""
+    text = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1], length: [8, 16]}
+"""
+
+    with pytest.raises(LoweringError) as refused:
+        lower(PaddedPairs(), parse_config(text, "model-config.yaml"))
+
+    assert not isinstance(refused.value, InputsDoNotFit)
