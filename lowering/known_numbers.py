@@ -98,7 +98,7 @@ def _of_integers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
 
 
 def _divided(a: Any, b: Any) -> Quotient:
-    return quotient(a) / b
+    return quotient(a).__truediv__(b)
 
 
 _EXACT = {name: _exact(getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")} | {"truediv": _divided}
@@ -106,7 +106,7 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     **_EXACT,
     **{name: _of_integers(getattr(operator, name)) for name in ("mod", "gt", "ge", "lt", "le", "eq", "ne", "rshift")},
 }
-_TORCH_NAMES = {"floor_divide": "floordiv", "div": "truediv", "true_divide": "truediv", "remainder": "mod"}
+_TORCH_NAMES = {"floor_divide": "floordiv", "remainder": "mod"}
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **{f"__{name}__": function for name, function in _BINARY.items()},
     **{f"__r{name}__": lambda a, b, own=own: own(b, a) for name, own in (*_EXACT.items(), ("mod", _BINARY["mod"]))},
@@ -114,9 +114,14 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **{name: _BINARY[own] for name, own in _TORCH_NAMES.items()},
     **dict.fromkeys(("neg", "__neg__"), operator.neg),
 }
-_ROUNDED: dict[str, Callable[[Any], Any]] = {
-    name: lambda value, own=own: own(value) if isinstance(value, Quotient) else value
-    for name, own in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc))
+
+
+def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: function(value) if isinstance(value, Quotient) else value
+
+
+_ROUNDED = {
+    name: _rounding(function) for name, function in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc))
 }
 
 
@@ -151,21 +156,10 @@ def _values_after(name: str, args: Any, kwargs: Any) -> Any:
     if any(known_values(tensor) is None for tensor in tensors):
         return None
     own, *others = [known_values(a) if isinstance(a, torch.Tensor) else a for a in args]
-    if name in _SAME:
-        return own
-    if name == "__getitem__":
-        return _element(own, others[0])
-    if name in ("clamp", "clip", "clamp_min"):
-        return _at_least(own, others, kwargs)
-    if name == "div" and kwargs.keys() == {"rounding_mode"} and kwargs["rounding_mode"] is not None:
-        rounded = _elementwise(_divided, own, others)
-        return _elementwise(_ROUNDED[kwargs["rounding_mode"]], rounded, [])
-    if name in _ROUNDED:
-        return _elementwise(_ROUNDED[name], own, [])
-    if name in _ARITHMETIC:
-        numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
-        return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
-    return _of_one_number(name, own, whole=not others and not kwargs) if own.size == 1 else None
+    own_rule = _RULES.get(name)
+    if own_rule is not None:
+        return own_rule(own, others, kwargs)
+    return (_arithmetic if name in _ARITHMETIC else _of_one_number)(name, own, others, kwargs)
 
 
 def _joined(tensors: Any) -> Any:
@@ -189,8 +183,11 @@ def in_python(values: Any) -> Any:
     return _elementwise(lambda value: value.in_python() if isinstance(value, Quotient) else value, values, [])
 
 
-def _of_one_number(name: str, own: Any, *, whole: bool) -> Any:
+def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     """Return the result of reducing, sorting or reshaping one number."""
+    if own.size != 1:
+        return None
+    whole = not others and not kwargs
     if whole and name in ("max", "min", "amax", "amin", "sum", "any", "all", "prod"):
         return own.reshape(())
     if own.shape == (1,) and name in ("max", "min", "sort", "argsort"):
@@ -226,10 +223,38 @@ def _elementwise(function: Callable[..., Any], own: Any, others: list[Any]) -> A
     return result
 
 
-def _element(own: Any, key: Any) -> Any:
+def _arithmetic(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
+    numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
+    return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
+
+
+def _quotients(own: Any, others: list[Any], kwargs: Any) -> Any:
+    """Divide, and round as `rounding_mode` says."""
+    if kwargs.keys() - {"rounding_mode"}:
+        return None
+    exact, mode = _elementwise(_divided, own, others), kwargs.get("rounding_mode")
+    return exact if mode is None else _elementwise(_ROUNDED[mode], exact, [])
+
+
+def _element(own: Any, others: list[Any], kwargs: Any) -> Any:
+    key = others[0]
     keys = key if isinstance(key, tuple) else (key,)
     if all(k is None or k is Ellipsis or isinstance(k, (int, slice)) for k in keys):
         return own[key]
     if isinstance(key, np.ndarray) and all(isinstance(k, int) for k in key.reshape(-1)):
         return own[key.astype(int)]
     return None
+
+
+def _rule_of_rounding(function: Callable[[Any], Any]) -> Callable[[Any, list[Any], Any], Any]:
+    return lambda own, others, kwargs: _elementwise(function, own, [])
+
+
+_RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
+    **dict.fromkeys(_SAME, lambda own, others, kwargs: own),
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), _at_least),
+    **dict.fromkeys(("div", "divide", "true_divide"), _quotients),
+    **{name: _rule_of_rounding(function) for name, function in _ROUNDED.items()},
+    "__getitem__": _element,
+}
+"""Rules of functions of known tensors, by the numbers of the first one, and the other arguments."""

@@ -1,7 +1,8 @@
-"""Quotients of sizes, as `lengths / 2` has them: exact, so that rounding one gives the expression that a stride gives."""
+"""Quotients of sizes, as `lengths / 2` has them: exact until they are rounded."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ _GREATEST_DENOMINATOR = 2**16
 
 
 class NoQuotient(Exception):
-    """A number that is no quotient with a known denominator, or is rounded in a way that depends on its sign."""
+    """A number that is no quotient with a known denominator, or whose rounding depends on its sign."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Quotient:
         return Quotient(self.numerator * o.denominator + o.numerator * self.denominator, self._times(o.denominator))
 
     def __sub__(self, other: Any) -> Quotient:
-        return self + -quotient(other)
+        return self.__add__(quotient(other).__neg__())
 
     def __neg__(self) -> Quotient:
         return Quotient(-self.numerator, self.denominator)
@@ -42,19 +43,19 @@ class Quotient:
         o = quotient(other)
         if not isinstance(o.numerator, int) or o.numerator <= 0:
             raise NoQuotient
-        return self * Quotient(o.denominator, o.numerator)
+        return self.__mul__(Quotient(o.denominator, o.numerator))
 
     def __floordiv__(self, other: Any) -> Any:
         return (self / other).__floor__()
 
     def __radd__(self, other: Any) -> Quotient:
-        return self + other
+        return self.__add__(other)
 
     def __rmul__(self, other: Any) -> Quotient:
-        return self * other
+        return self.__mul__(other)
 
     def __rsub__(self, other: Any) -> Quotient:
-        return -self + other
+        return self.__neg__().__add__(other)
 
     def __floor__(self) -> Any:
         return self.numerator // self.denominator
@@ -88,7 +89,7 @@ def quotient(value: Any) -> Quotient:
         return value
     if isinstance(value, (int, torch.SymInt)):
         return Quotient(value, 1)
-    if not isinstance(value, float) or value != value or value in (float("inf"), float("-inf")):
+    if not isinstance(value, float) or not math.isfinite(value):
         raise NoQuotient
     exact = Fraction(value)
     if exact.denominator > _GREATEST_DENOMINATOR:

@@ -215,6 +215,14 @@ def _single(value: Any) -> Any:
     return (value[0] if value else None) if isinstance(value, (tuple, list)) else value
 
 
+def _padded_together(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pad a list of one sequence, which needs no padding, as `pack_sequence` does."""
+    sequences, batch_first = (*args, False)[:2]
+    if not isinstance(sequences, (list, tuple)) or len(sequences) != 1:
+        return NotImplemented
+    return sequences[0].unsqueeze(0 if kwargs.get("batch_first", batch_first) else 1)
+
+
 def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
@@ -294,7 +302,10 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the inverse of the only permutation of one row, where torch's own layers invert it."""
     known = known_values(args[2]) if len(args) > 2 else None
-    return args[2] if known is not None and known.tolist() == [0] else NotImplemented
+    theirs = sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES
+    if known is None or known.tolist() != [0] or not theirs:
+        return NotImplemented
+    return with_known_values(args[0].zero_(), known)
 
 
 _RULES: dict[str, Callable[..., Any]] = {
@@ -314,6 +325,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "unbind": _unbound,
     "cuda": _same,
     "max_pool1d": _max_pool1d,
+    "pad_sequence": _padded_together,
     "scatter_": _inverted,
     "__getitem__": _key,
 }

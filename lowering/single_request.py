@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from ..backends.exported_program import quiet
 from ..config.mask import MaskConfig
 from ..config.schema import ServingConfig
+from .decomposed import DECOMPOSED
 from .errors import (
     LoweringError,
     explained_export_errors,
@@ -40,6 +41,7 @@ from .export import (
     with_parameter_names,
 )
 from .known_numbers import in_dtype, in_python, known_values, with_known_values
+from .loops.cells import STEPS
 from .mask import in_layout
 from .model_attributes import register_tensors
 from .overwritten_buffers import drop_overwritten_buffers
@@ -95,7 +97,7 @@ def export_request(
     ]
     exported, tree = _trace(model, forward, config, example_timesteps(config), dims, name)
     with quiet():
-        functional = exported.run_decompositions({})
+        functional = exported.run_decompositions({**STEPS, **DECOMPOSED})
     drop_overwritten_buffers(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}

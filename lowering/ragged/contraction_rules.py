@@ -28,6 +28,14 @@ def linear(batch: Batch, call: Call) -> Results:
     return call.result(product)
 
 
+def bilinear(batch: Batch, call: Call) -> Results:
+    """Apply a layer to the last dimensions of two tensors."""
+    first, second, weight, bias = (call.get(name) for name in ("input1", "input2", "weight", "bias"))
+    if not weight.shared or (bias is not None and not bias.shared):
+        raise NoRule("a bilinear layer whose weights are computed from the request")
+    return call.result(call.run(input1=batch.every_row(first), input2=batch.every_row(second)))
+
+
 def matmul(batch: Batch, call: Call) -> Results:
     """Multiply matrices, vectors or batches of matrices."""
     first, second = list(call.values())

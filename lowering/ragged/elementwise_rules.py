@@ -9,7 +9,7 @@ import torch
 
 from .call import Call, Results, unsqueezed
 from .sizes import is_ragged
-from .value import Batch, Value
+from .value import Batch, NoRule, Value
 
 _KEEPS_ZERO = {
     f"aten.{name}"
@@ -105,6 +105,28 @@ def linspace(batch: Batch, call: Call) -> Results:
         return Value(call.run(**_numbers(call)), sizes, shared=True)
     steps = (batch.own(sizes[0]) - 1).clamp(min=1).unsqueeze(1)
     return call.result(start + positions * ((end - start) / steps).to(call.dtypes[0]))
+
+
+def type_as(batch: Batch, call: Call) -> Results:
+    """Convert to the dtype of another tensor, whose shape does not matter."""
+    value = call.value()
+    return Value(value.tensor.to(call.dtypes[0]), value.sizes, value.shared, value.zero_beyond)
+
+
+def prelu(batch: Batch, call: Call) -> Results:
+    """Scale what is negative, in each channel by its own weight."""
+    value, weight = call.value(), call.value("weight").tensor
+    slopes = weight.reshape(-1, *[1] * (value.rank - 2))
+    tensor = torch.where(value.tensor > 0, value.tensor, slopes * value.tensor)
+    return Value(tensor, value.sizes, value.shared, value.zero_beyond)
+
+
+def triangle(batch: Batch, call: Call) -> Results:
+    """Keep one side of a diagonal of the last two dimensions, which is the same for all requests."""
+    if is_ragged_number(call["diagonal"]):
+        raise NoRule("a diagonal that depends on the timesteps")
+    value = call.value()
+    return Value(call.run(self=value.tensor, **_numbers(call)), value.sizes, value.shared, value.zero_beyond)
 
 
 def copy(batch: Batch, call: Call) -> Results:

@@ -128,6 +128,15 @@ def softmax(batch: Batch, call: Call) -> Results:
     return Value(result.squeeze(0) if shared else result, value.sizes, shared)
 
 
+def glu(batch: Batch, call: Call) -> Results:
+    """Gate the first half of a dimension by the second one."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank)
+    if is_ragged(value.sizes[dim]):
+        raise NoRule("a gate over halves of the timesteps")
+    return Value(call.run(self=value.tensor, dim=dim if value.shared else dim + 1), call.sizes[0], value.shared)
+
+
 def scan(batch: Batch, call: Call) -> Results:
     """Accumulate along a dimension: earlier positions only are read."""
     value = call.value()

@@ -19,9 +19,12 @@ _LOW, _HIGH = float("-inf"), float("inf")
 
 RULES: dict[str, Rule] = {
     **rule_table(
-        (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
-        (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
-        (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide"),
+        (elementwise.pointwise, "to _to_copy clone dropout feature_dropout where contiguous alias detach"),
+        (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill clamp rsub remainder"),
+        (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide _prelu_kernel"),
+        (elementwise.type_as, "type_as"),
+        (elementwise.prelu, "prelu"),
+        (elementwise.triangle, "tril triu"),
         (elementwise.copy, "copy"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
         (elementwise.factory, "new_empty new_full"),
@@ -65,6 +68,7 @@ RULES: dict[str, Rule] = {
         (reduction.variance(root=False, with_mean=True), "var_mean"),
         (reduction.vector_norm, "norm linalg_vector_norm"),
         (reduction.softmax, "softmax log_softmax _softmax _log_softmax"),
+        (reduction.glu, "glu"),
         (reduction.scan, "cumsum cumprod cummax cummin logcumsumexp"),
         (reduction.layer_norm, "layer_norm rms_norm"),
         (reduction.batch_norm, "batch_norm _native_batch_norm_legit_no_training"),
@@ -83,6 +87,7 @@ RULES: dict[str, Rule] = {
         (window.upsample, "upsample_nearest1d upsample_nearest2d"),
         (window.upsample_linear, "upsample_linear1d"),
         (contraction.linear, "linear"),
+        (contraction.bilinear, "bilinear"),
         (contraction.matmul, "matmul mm bmm mv dot"),
         (contraction.add_product, "addmm baddbmm addmv"),
         (contraction.einsum, "einsum"),
@@ -93,8 +98,13 @@ RULES: dict[str, Rule] = {
 }
 
 
+_OF_TWO_TENSORS = {torch.ops.aten.max.other, torch.ops.aten.min.other}
+
+
 def rule_of(target: object) -> Rule | None:
     """Return the rule of an operator; elementwise operators are known by torch's tag."""
+    if target in _OF_TWO_TENSORS:  # the greater or the less of two tensors is no reduction
+        return elementwise.pointwise
     name = ".".join(str(target).split(".")[:2])
     rule = RULES.get(name)
     if rule is None and isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
