@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 _RECURRENT = frozenset({"neuron_lstm.lstm.default", "neuron_lstm.rnn.default"})
 
 
