@@ -39,6 +39,11 @@ class ModuleProgram:
             WrongInput: the inputs are not those that the program was compiled for.
         """
         self._signature.check_inputs(inputs)
+        if not torch.is_grad_enabled():  # servers switch gradients off for a whole plan: doing it twice takes time
+            return self._run(inputs)
         with torch.no_grad():
-            outputs = self._module(*(tensor.contiguous() for tensor in inputs))
-            return [copy_if_aliased(output.contiguous(), self._storages) for output in outputs]
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        outputs = self._module(*[tensor.contiguous() for tensor in inputs])
+        return [copy_if_aliased(output.contiguous(), self._storages) for output in outputs]

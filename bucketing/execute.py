@@ -61,9 +61,10 @@ def _parts(
     used = {storage_ptr(tensor) for tensor in padded}
     parts = []
     for result, spec in zip(results, outputs):
-        cut = unpad if storage_ptr(result) in used else unpadded_views
+        memory = storage_ptr(result)
+        cut = unpad if memory in used else unpadded_views
         parts.append(cut(result, spec, lengths))
-        used.add(storage_ptr(result))
+        used.add(memory)
     return parts
 
 

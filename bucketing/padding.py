@@ -105,9 +105,13 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
     return torch.frombuffer(rows, dtype=torch.int64)  # torch.tensor takes 20 times as long
 
 
+_storage = getattr(torch.Tensor, "untyped_storage", torch.Tensor.storage)
+"""The memory of a tensor; torch before 2.0 has only the second one."""
+
+
 def storage_ptr(tensor: torch.Tensor) -> int:
     """Return the address of the memory that a tensor shares with its views."""
-    return int(getattr(tensor, "untyped_storage", tensor.storage)().data_ptr())
+    return int(_storage(tensor).data_ptr())
 
 
 def torch_dtype(spec: TensorSpec) -> torch.dtype:
@@ -116,10 +120,15 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
     >>> torch_dtype(TensorSpec("ids", "int64", ("time",)))
     torch.int64
     """
-    dtype = getattr(torch, spec.dtype)
-    if not isinstance(dtype, torch.dtype):
+    dtype = _dtypes().get(spec.dtype)
+    if dtype is None:
         raise InvariantError(f"{spec.name} has the dtype {spec.dtype!r}, which torch does not know")
     return dtype
+
+
+@cache
+def _dtypes() -> dict[str, torch.dtype]:
+    return {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 
 
 def zeros(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
@@ -19,8 +18,7 @@ ResultT = TypeVar("ResultT")
 UNEXPECTED_ERROR = "the server failed on this request; the cause is in its log"
 
 
-@dataclass(frozen=True)
-class BatchStats:
+class BatchStats(NamedTuple):
     """Lengths, plans and seconds of a batch of sequences."""
 
     lengths: tuple[int, ...] = ()

@@ -18,7 +18,7 @@ TIMEOUT_HEADER = "x-request-timeout-ms"
 """Milliseconds from the arrival at the worker on."""
 LARGEST_SKEW_MS = 300_000
 """A deadline that is further in the past, or in the future, shows that the clocks differ."""
-_NAMES = (DEADLINE_HEADER, TIMEOUT_HEADER)
+_NAMES = frozenset((DEADLINE_HEADER, TIMEOUT_HEADER))
 
 
 class Turn(NamedTuple):
@@ -60,7 +60,7 @@ def names_deadline(headers: Iterable[str]) -> bool:
     >>> names_deadline({"Accept", "Host"}), names_deadline({"Accept", "X-Request-Timeout-Ms"})
     (False, True)
     """
-    return any(name.lower() in _NAMES for name in headers)
+    return not _NAMES.isdisjoint(map(str.lower, headers))
 
 
 def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
 from ..bucketing.shapes import BucketGrid
 from .batch import BatchStats
@@ -40,8 +41,7 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True)
-class BatchMetrics:
+class BatchMetrics(NamedTuple):
     """Metrics of one batch of requests.
 
     >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, ProgramCall
@@ -52,8 +52,8 @@ class BatchMetrics:
     """
 
     requests: int
-    stats: BatchStats = field(default_factory=BatchStats)
-    rejected: Mapping[str, int] = field(default_factory=dict)
+    stats: BatchStats = BatchStats()
+    rejected: Mapping[str, int] = MappingProxyType({})
     """Refused requests, by the kind of their RequestError."""
     seconds: float = 0.0
     """Seconds from the requests to the responses, decoding and encoding included."""

@@ -103,14 +103,14 @@ class Service:
             else outcome
             for request, one, outcome in zip(requests, accepted, outcomes)
         ]
-        rejected = Counter(outcome.kind for outcome in outcomes if isinstance(outcome, RequestError))
+        rejected = [outcome.kind for outcome in outcomes if isinstance(outcome, RequestError)]
         self._report(
             BatchMetrics(
                 len(requests),
                 stats,
-                rejected,
+                Counter(rejected) if rejected else {},
                 self.clock() - started,
-                replayed=sum(response.replayed for response in responses),
+                replayed=sum([response.replayed for response in responses]),
                 expired=0 if self.sessions is None else self.sessions.expired(),
             )
         )

@@ -220,7 +220,7 @@ class LayerStack:
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
         h_n = torch.empty(self._states, rows, self._outputs)
         c_n = torch.empty(self._states, rows, self._hidden) if self.cell == "lstm" else h_n
-        ids = (None, 0) if table is None else (x.data_ptr(), len(table))
+        ids = (None, 0) if table is None else (x.data_ptr(), table.shape[0])  # `len` takes longer
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
             *(ids if self._reads_ids else ()),
