@@ -18,7 +18,8 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that programs call
-from .signature import mark_time, signature_of, time_dims
+from .exported_tensors import mark_time, time_dims
+from .signature import signature_of
 
 _EXTRA = "time.json"
 

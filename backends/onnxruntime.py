@@ -18,7 +18,7 @@ import torch
 from ..bucketing.shapes import Bucket
 from .interface import DEFAULTS, CompileSettings, LoadedProgram, Precision, Weights
 from .onnx_engine import GRAPH, OnnxEngine, write_graph
-from .signature import Signature, weights_of
+from .signature import Signature
 from .versions import release
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class OnnxRuntime(OnnxEngine):
         Raises:
             CompileError: an operator has no counterpart in ONNX, or the engine lacks it.
         """
+        from .exported_tensors import weights_of
         from .onnx_export import (
             export_onnx,
             external_names,

@@ -23,7 +23,7 @@ import torch
 from ..bucketing.shapes import Bucket
 from .interface import DEFAULTS, CompileError, CompileSettings, LoadedProgram, LoadError, Precision, Weights
 from .onnx_engine import GRAPH, OnnxEngine, write_graph
-from .signature import Signature, signature_of, weights_of
+from .signature import Signature, signature_of
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -56,6 +56,7 @@ class OpenVino(OnnxEngine):
         precision = settings.precision
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)
+        from .exported_tensors import weights_of
         from .onnx_export import export_onnx, lifted_weights, trial_errors
         from .openvino_recurrences import without_lengths
 

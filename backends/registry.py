@@ -1,5 +1,4 @@
-"""Table of engines: their names, their order under `auto`, and the files that an archive carries
-for each.
+"""Table of engines: their names, their order under `auto`, and the files of each.
 
 No other file names an engine. A new engine is its own file or folder and one row in `ENGINES`. An engine is imported
 when it is requested, since an archive carries only one.
@@ -46,7 +45,7 @@ class EngineSpec:
     """Module of the class, below this folder."""
     cls: str
     files: tuple[str, ...]
-    """Files below this folder that an archive carries for the engine, beside `BASE`; glob patterns."""
+    """Files below this folder that an archive carries for the engine; glob patterns."""
     packages: tuple[str, ...] = ()
     """Third-party packages that the engine's files import inside functions."""
     device: Optional[str] = None
@@ -84,7 +83,8 @@ _CUDA_FILES = (
 _ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
 
 _NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
-_NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), "module_program.py", "simulation.py")
+_NEURON_SHARED = ("module_program.py", "recurrent_calls.py", "simulation.py")
+_NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), *_NEURON_SHARED)
 
 ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
@@ -170,57 +170,6 @@ ENGINES: Mapping[str, EngineSpec] = {
 }
 """Built-in engines, in the order in which they are listed to users."""
 
-BASE = (
-    "__init__.py",
-    "handlers/**/*.py",
-    "bucketing/*.py",
-    "sessions/*.py",
-    "config/__init__.py",
-    "config/manifest.py",
-    "config/json_codec.py",
-    "config/request_limits.py",
-    "backends/__init__.py",
-    "backends/interface.py",
-    "backends/recurrent_calls.py",
-    "backends/registry.py",
-    "backends/signature.py",
-    "backends/versions.py",
-    "backends/weights.py",
-    "backends/partitioning/__init__.py",
-    "backends/partitioning/partitioned_program.py",
-)
-"""Files of the package that every archive carries; glob patterns."""
-
-STORE_FILES: Mapping[str, tuple[str, ...]] = {
-    "disk": (
-        "sessions/admission.py",
-        "sessions/sqlite_changes.py",
-        "sessions/sqlite_checkpoints.py",
-        "sessions/sqlite_expiry.py",
-        "sessions/sqlite_file.py",
-        "sessions/sqlite_rows.py",
-        "sessions/sqlite_store.py",
-        "sessions/store_time.py",
-    ),
-    "redis": (
-        "sessions/admission.py",
-        "sessions/partitions.py",
-        "sessions/redis_client.py",
-        "sessions/redis_cluster.py",
-        "sessions/redis_connections.py",
-        "sessions/redis_node.py",
-        "sessions/redis_partition.py",
-        "sessions/redis_scripts.py",
-        "sessions/redis_shards.py",
-        "sessions/redis_store.py",
-        "sessions/redis_topology.py",
-        "sessions/store_time.py",
-    ),
-}
-"""Files of the package that only sessions in this store need."""
-
-_PACKAGING_ONLY = ("bucketing/bucket_lengths.py",)
-
 _HERE = Path(__file__).parent
 
 
@@ -263,20 +212,6 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
     """
     ranks = {name: ENGINES[name].auto[purpose] for name in _built_in() if purpose in ENGINES[name].auto}
     return tuple(sorted(ranks, key=ranks.__getitem__))
-
-
-def travelling_files(name: str, *, cpu_segments: bool = False, store: str | None = None) -> tuple[Path, ...]:
-    """Return the files that an archive served by this engine carries, relative to the package.
-
-    `cpu_segments`: a program is partitioned between the engine and the CPU. `store`: where sessions are; None: the
-    archive serves none. An engine of another distribution is installed with that distribution.
-    """
-    package = _HERE.parent
-    own = (*(ENGINES[name].files if name in ENGINES else ()), *(CPU_FILES if cpu_segments else ()))
-    patterns = (*BASE, *(f"{_HERE.name}/{file}" for file in own))
-    found = {path.relative_to(package) for pattern in patterns for path in package.glob(pattern)}
-    of_stores = {file for files in STORE_FILES.values() for file in files} - set(STORE_FILES.get(store or "", ()))
-    return tuple(sorted(found - {Path(file) for file in (*_PACKAGING_ONLY, *of_stores)}))
 
 
 def _built_in() -> list[str]:

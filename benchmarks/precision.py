@@ -28,9 +28,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 from .standing import plain_table
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
@@ -212,7 +212,6 @@ class Manifest:
         return frozenset(spec.name for spec in self.inputs)
 
 
-_NOT_DIGESTED = frozenset({FILE_NAME, "MAR-INF/MANIFEST.json", "SHA256SUMS"})
 _DISTRIBUTION = "torchserve-neuron-lstm"
 
 
@@ -276,19 +275,6 @@ def parse_manifest(text: str) -> Manifest:
     return manifest if inputs is None else replace(manifest, inputs=inputs)
 
 
-def digest_files(directory: Path) -> dict[str, str]:
-    """Return the sha256 of every file that goes into the archive, by relative path, in order.
-
-    The two manifests and the list SHA256SUMS are left out, and so is what torch-model-archiver leaves out: hidden
-    folders and caches.
-
-    Raises:
-        OSError: a folder or a file cannot be read.
-    """
-    paths = {path.relative_to(directory).as_posix(): path for path in _files_below(directory)}
-    return {name: sha256_of(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}
-
-
 def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] = ()) -> None:
     """Compare every file that the manifest lists with its digest; other files are ignored.
 
@@ -314,21 +300,6 @@ def _complaint(path: Path, digest: str) -> str | None:
         return None if sha256_of(path) == digest else "was changed"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-
-
-def _files_below(directory: Path) -> Iterator[Path]:
-    # Not `rglob`, which leaves out what it cannot read.
-    for path in directory.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            yield from _files_below(path)
-        elif path.is_file():
-            yield path
-
-
-def _is_archived(path: PurePosixPath) -> bool:
-    folders = path.parts[:-1]
-    hidden = any(folder in {"__pycache__", "__MACOSX"} or folder.startswith(".") for folder in folders)
-    return not hidden and str(path) not in _NOT_DIGESTED
 
 
 def sha256_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from ..backends.signature import mark_time
+from ..backends.exported_tensors import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .carry_analysis import NotChunkable

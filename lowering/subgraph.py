@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ..backends.exported_program import module_with
-from ..backends.signature import weight_names, weights_of
+from ..backends.exported_tensors import weight_names, weights_of
 from ..bucketing.shapes import Axis, TensorSpec
 from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
 from .outputs import axis_of, user_inputs

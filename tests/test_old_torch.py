@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.backends.registry import travelling_files
+from torchserve_neuron_lstm.backends.travelling_files import travelling_files
 
 PACKAGE = Path(__file__).parents[1] / "src" / "torchserve_neuron_lstm"
 _SINCE = ("uint16", "uint32", "uint64", "itemsize", "untyped_storage")

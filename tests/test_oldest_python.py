@@ -13,8 +13,9 @@ import pytest
 
 from torchserve_neuron_lstm.backends.aws_neuron import device
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SegmentList
-from torchserve_neuron_lstm.backends.registry import ENGINES, STORE_FILES, travelling_files
+from torchserve_neuron_lstm.backends.registry import ENGINES
 from torchserve_neuron_lstm.backends.signature import Signature
+from torchserve_neuron_lstm.backends.travelling_files import STORE_FILES, travelling_files
 from torchserve_neuron_lstm.backends.vollo import engine
 from torchserve_neuron_lstm.config import json_codec
 from torchserve_neuron_lstm.config.manifest import Manifest

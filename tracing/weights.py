@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
-from ..backends.signature import weights_of
-from ..backends.weights import refit_mismatches
+from ..backends.exported_tensors import weights_of
+from ..backends.refit import refit_mismatches
 from .description import is_weight, weight_key
 from .traced import Traced
 

@@ -120,7 +120,8 @@ def _checked(old: Path, new: Path) -> FoundWeights:
     Raises:
         PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
     """
-    from ...backends.weights import read_weights, refit_mismatches
+    from ...backends.refit import refit_mismatches
+    from ...backends.weights import read_weights
     from ..checkpoint import find_weights
 
     known = read_weights(old)
@@ -151,7 +152,7 @@ def _put(given: FoundWeights, file: Path, target: Path) -> None:
 
 def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     """Return the manifest with the new file's digest and without results of verification."""
-    from ...config.manifest import digest_files
+    from ...config.file_digests import digest_files
     from ...lowering.streaming import with_weight_digests
 
     digest = digest_files(tree)[weights]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from ...backends import registry
 from ...backends.interface import Backend
 from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
+from ...backends.travelling_files import travelling_files
 from ...config.manifest import write_manifest
 from ..archive import layout
 from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors
@@ -34,7 +34,7 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
     streaming = build.config.streaming
-    files = registry.travelling_files(
+    files = travelling_files(
         engine.name,
         cpu_segments=any(target.rglob(SEGMENTS)),
         store=None if streaming is None else streaming.store,

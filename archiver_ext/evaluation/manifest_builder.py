@@ -12,6 +12,7 @@ from ...backends.interface import Backend, Estimating, Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
 from ...backends.versions import torch_version
 from ...bucketing.shapes import Bucket, ProgramRole
+from ...config.file_digests import digest_files
 from ...config.manifest import (
     AcceptedRange,
     CostMeasurement,
@@ -21,7 +22,6 @@ from ...config.manifest import (
     MeasuredError,
     RequiredPackage,
     Variant,
-    digest_files,
 )
 from ...config.schema import ServingConfig
 from ...lowering.streaming import state_compatibility_id

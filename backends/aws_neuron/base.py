@@ -26,7 +26,6 @@ from ..interface import (
     Requirement,
     Weights,
 )
-from ..signature import weights_of
 from .device import (
     CORE_VARIABLES,
     PROGRAM,
@@ -82,6 +81,7 @@ class NeuronBackend(Backend):
         Raises:
             CompileError: no bucket is given, the program has no inputs, or the toolchain is missing or refuses it.
         """
+        from ..exported_tensors import weights_of
         from .source_export import export_source
         from .toolchain import trace
 

@@ -14,9 +14,10 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..assertions import is_assertion
 from ..exported_program import quiet, specialize
+from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
 from ..program_source.write import python_literal
-from ..signature import signature_of, weight_names, weights_of
+from ..signature import signature_of
 from .source_program import OPERATORS, SourceProgram
 
 _CUSTOM_OPERATORS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 from torch.fx import GraphModule, Node
 
-from ..signature import time_dims
+from ..exported_tensors import time_dims
 
 _ADDRESS = " at 0x"
 """Part of the text of an object whose content is unknown."""

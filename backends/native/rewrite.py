@@ -14,8 +14,8 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from .. import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
+from ..exported_tensors import weight_names
 from ..program_source.write import call_layer, graph_source
-from ..signature import weight_names
 from .layers import convolution, linear, recurrence, sequence_linear
 from .simplify import simplify
 

@@ -22,8 +22,8 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..assertions import is_assertion
 from ..exported_program import module_with, quiet
+from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
-from ..signature import weight_names, weights_of
 from .partitioned_program import Target
 
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")

@@ -30,9 +30,9 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from ..assertions import is_assertion
+from ..exported_tensors import weight_names
 from ..interface import CompileError
 from ..recurrent_calls import is_recurrent
-from ..signature import weight_names
 from .control_flow import CONTROL_FLOW
 from .read import FUNCTIONS
 

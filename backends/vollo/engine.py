@@ -41,7 +41,7 @@ from ..interface import (
 )
 from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
-from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
+from ..signature import Signature, read_signature, signature_of, write_signature
 from ..versions import torch_requirement
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
 
@@ -156,6 +156,7 @@ class _Device(_Installed):
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's program, or one for the CPU if the segment only moves data."""
+        from ..exported_tensors import weights_of
         from .compiler import accelerator_config, build_program
         from .translate import does_arithmetic, to_vollo_module
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
-from ..signature import weight_names, weights_of
 from . import operators as _operators  # noqa: F401  registers them
 
 _aten = torch.ops.aten

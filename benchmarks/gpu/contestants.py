@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.backends.cuda.device import Device
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 from .cases import Case, Masked, Packed, Padded
 

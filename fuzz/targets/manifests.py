@@ -122,8 +122,7 @@ TARGET = Target(
     check,
     {
         "config/manifest.py": (
-            *("manifest_text", "write_manifest", "digest_files", "verify_files", "sha256_of"),
-            *("_is_archived", "_with_sorted_mappings"),
+            *("manifest_text", "write_manifest", "verify_files", "sha256_of", "_with_sorted_mappings"),
         ),
         "config/json_codec.py": (
             *("read_json", "write_json", "to_json", "_write_annotated", "_write_union", "_write_list"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
+from torchserve_neuron_lstm.config.file_digests import digest_files
+from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .archived_answers import check_answers, unpacked

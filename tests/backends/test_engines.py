@@ -13,10 +13,10 @@ import pytest
 import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.bucketing.shapes import Bucket

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_program import load_program, save_program
-from torchserve_neuron_lstm.backends.signature import mark_time, signature_of, time_dims
+from torchserve_neuron_lstm.backends.exported_tensors import mark_time, time_dims
+from torchserve_neuron_lstm.backends.signature import signature_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.lowering import lower

@@ -11,9 +11,9 @@ import torch
 from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import cpp_compiler, inductor
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.inductor import Inductor
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 pytestmark = [pytest.mark.xdist_group("inductor"), pytest.mark.timeout(300)]

@@ -15,9 +15,10 @@ import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import onnxruntime
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Chaining, CompileError
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
-from torchserve_neuron_lstm.backends.signature import Signature, TensorType, weights_of
+from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 

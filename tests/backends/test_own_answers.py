@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, LoadedProgram
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 

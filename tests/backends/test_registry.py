@@ -11,8 +11,8 @@ import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import registry
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import LoadError
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 THIRD_PARTY = '''
 from torchserve_neuron_lstm.backends.eager import Eager

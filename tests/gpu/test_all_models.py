@@ -17,7 +17,7 @@ from model_cases import Case, cases, lowered
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
-from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 _MISSING = gpu_missing()

@@ -19,8 +19,8 @@ from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import too_old
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadError, Precision, Rehearsal
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 _MISSING = gpu_missing()

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.backends.registry import travelling_files
+from torchserve_neuron_lstm.backends.travelling_files import travelling_files
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 
 PACKAGE = "torchserve_neuron_lstm"

@@ -13,12 +13,12 @@ import torchserve_neuron_lstm
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
+from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import (
     Manifest,
     MeasuredCost,
     MeasuredError,
     Variant,
-    digest_files,
     write_manifest,
 )
 

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
-from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.file_digests import digest_files
+from torchserve_neuron_lstm.config.manifest import Manifest, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader

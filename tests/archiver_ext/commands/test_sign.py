@@ -28,7 +28,8 @@ from tiny_archive import make_archive
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.config.manifest import digest_files, manifest_text, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.file_digests import digest_files
+from torchserve_neuron_lstm.config.manifest import manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
 from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 CASE = Case(layers=2, bidirectional=True, given_state=True)

@@ -19,8 +19,9 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
 from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
-from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
+from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 CASES = (Case(layers=2, bidirectional=True, given_state=True), Case(projected=True, need_cell=False), Case("gru"))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.backends.aws_neuron.source_export import export_source
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 NEW_NAMES = {"_to_copy", "_native_batch_norm_legit_no_training", "_unsafe_view", "lift_fresh_copy", "detach", "alias"}

@@ -13,7 +13,7 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, larg
 from torchserve_neuron_lstm.backends.aws_neuron import compile_job, source_module, unrolled
 from torchserve_neuron_lstm.backends.aws_neuron.source_export import export_source
 from torchserve_neuron_lstm.backends.aws_neuron.source_program import SourceProgram
-from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 BASIC = {

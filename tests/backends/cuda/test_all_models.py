@@ -11,7 +11,7 @@ from model_batches import inputs_of, rehearsal
 from model_cases import Case, cases, lowered
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
-from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 MODELS = (

@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from torchserve_neuron_lstm.backends.cuda.capturable import capture_refusal
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 Function = Callable[[Tensor], object]
 

@@ -17,8 +17,9 @@ from torch_kernel import TorchKernel
 from torchserve_neuron_lstm.backends import masked, simulation
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
-from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
+from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 

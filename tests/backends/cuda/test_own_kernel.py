@@ -13,7 +13,7 @@ from torch import nn
 from torch_kernel import TorchKernel
 
 from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
-from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 
 
 class TwoWidths(nn.Module):

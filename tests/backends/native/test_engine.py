@@ -12,10 +12,10 @@ from native_layers import isas_here
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 

@@ -12,10 +12,10 @@ from native_layers import isas_here, pool
 from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import Tensor, nn
 
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.native.layers import layer_functions
 from torchserve_neuron_lstm.backends.native.rewrite import native_source
 from torchserve_neuron_lstm.backends.program_source.read import load_source
-from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 

@@ -13,6 +13,7 @@ from picky_engine import Picky, Telling
 from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_program import specialize
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
     CompileError,
@@ -27,7 +28,7 @@ from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupp
 from torchserve_neuron_lstm.backends.partitioning.partition import operator_name
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
+from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.exported_program import quiet
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.program_source.read import FILE_NAME, load_source, read_source
 from torchserve_neuron_lstm.backends.program_source.write import program_source
-from torchserve_neuron_lstm.backends.signature import weights_of
 
 AUTO = torch.export.Dim.AUTO
 
