@@ -70,7 +70,9 @@ PROGRAM_FILES = (
 CPU_FILES = ("eager.py", *PROGRAM_FILES)
 """Files below this folder that run programs in torch, whole or as segments on the CPU."""
 
-_NATIVE_MODULES = ("__init__", "build", "engine", "huge_pages", "layers", "library", "packing", "tiles")
+_COMPILED_CODE_FILES = ("executable_copy.py", "target_machine.py")
+
+_NATIVE_MODULES = ("__init__", "engine", "huge_pages", "instruction_sets", "layers", "library", "packing", "tiles")
 _NATIVE_FILES = tuple(f"native/{name}.py" for name in _NATIVE_MODULES)
 
 _CUDA_MODULES = ("__init__", "buffer_layout", "derived_weights", "device", "engine", "graph_program", "memory_plan")
@@ -90,7 +92,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine",
         "Native",
-        files=(*_NATIVE_FILES, "cpp_compiler.py", *PROGRAM_FILES),
+        files=(*_NATIVE_FILES, *_COMPILED_CODE_FILES, *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
         quick=True,
         toolchain=(),
@@ -98,7 +100,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=("inductor.py", "cpp_compiler.py", "masked.py", "module_program.py", "recurrent_operators.py"),
+        files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", "module_program.py", "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "serve_int8": 1, "trace": 0},
         toolchain=(),

@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 import torch
 
-from .. import cpp_compiler
+from .. import cpp_compiler, target_machine
 from ..compile_job import CompileJob
 from ..registry import ENGINES
 
@@ -99,7 +99,7 @@ def _machine() -> Mapping[str, Any]:
         "torch": [str(torch.__version__), torch.version.git_version],
         "python": sys.version,
         "platform": [sys.platform, platform.machine(), *platform.libc_ver()],
-        "processor": sorted(cpp_compiler.cpu_flags()) if sys.platform == "linux" else platform.processor(),
+        "processor": sorted(target_machine.cpu_flags()) if sys.platform == "linux" else platform.processor(),
         "cores": len(os.sched_getaffinity(0)),  # inductor divides loops by it
     }
 

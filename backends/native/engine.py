@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...bucketing.shapes import Bucket
-from .. import cpp_compiler
+from .. import target_machine
+from ..executable_copy import executable_copy
 from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_signature, signature_of, write_signature
 from ..versions import lowest_torch_requirement
-from . import build
+from .instruction_sets import fastest_library, is_built
 from .layers import layer_functions
 from .library import RecurrentLibrary, ThreadPool
 
@@ -42,7 +43,10 @@ class Native(Backend):
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
         supported.
         """
-        return cpp_compiler.unavailable_reason(build.HEADERS)
+        from ..cpp_compiler import unavailable_reason
+        from .build import HEADERS
+
+        return unavailable_reason(HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
@@ -50,7 +54,7 @@ class Native(Backend):
 
     def host(self) -> Mapping[str, str]:
         """Return the operating system, the machine and its instruction set."""
-        return cpp_compiler.host()
+        return target_machine.host()
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return None: torch runs every operator that is not replaced."""
@@ -64,13 +68,14 @@ class Native(Backend):
         Raises:
             CompileError: the C++ compiler rejects the library, or source cannot express an operator.
         """
+        from .build import build
         from .rewrite import native_source
 
         write_signature(signature_of(program, None), directory)
         source = native_source(program)
         (directory / FILE_NAME).write_text(source.text, encoding="utf-8")
         if source.layers:
-            build.build(directory, settings.precision)
+            build(directory, settings.precision)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the recurrent library and reorder the weights of the recurrences for it.
@@ -79,10 +84,10 @@ class Native(Backend):
             LoadError: the library was compiled for another machine or cannot be mapped, this torch lacks an operator,
                 or the weights do not match.
         """
-        cpp_compiler.check_host(host)
+        target_machine.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        pool = _open(directory, threads) if build.is_built(directory) else None
+        pool = _open(directory, threads) if is_built(directory) else None
         layers = {} if pool is None else layer_functions(pool)
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
@@ -101,6 +106,6 @@ def _source(program: ExportedProgram) -> str:
 
 def _open(directory: Path, threads: int) -> ThreadPool:
     """The library for this processor, with its own threads."""
-    name = build.fastest_library(directory)
-    with cpp_compiler.executable_copy(directory, (name,)) as mapped:
+    name = fastest_library(directory)
+    with executable_copy(directory, (name,)) as mapped:
         return ThreadPool(RecurrentLibrary(mapped / name), threads)

@@ -17,9 +17,9 @@ import torch
 from native_layers import CELLS, Batch, Shape, alone, batch_for, error
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.backends.cpp_compiler import _TARGETS
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.packing import pack_linear, pack_recurrence
+from torchserve_neuron_lstm.backends.target_machine import _TARGETS
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
 LIBRARIES = "/usr/aarch64-linux-gnu"

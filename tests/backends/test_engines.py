@@ -15,7 +15,7 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, larg
 
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
-from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
@@ -246,7 +246,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
     """A damaged or missing file of the program is reported by the load, without a later crash."""
-    of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library(compiled.directory)}
+    of_others = {one.library for one in instruction_sets()} - {fastest_library(compiled.directory)}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):
             copy = tmp_path / f"{victim.name}-{content is None}"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import cpp_compiler, inductor
+from torchserve_neuron_lstm.backends import cpp_compiler, executable_copy, inductor_compiler, target_machine
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.inductor import Inductor
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -76,7 +76,7 @@ def test_a_torch_that_compiles_for_this_cpu_alone_is_refused(monkeypatch: pytest
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untested machine or an older CPU is reported as unsupported."""
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: frozenset({"sse2"}))
     assert "CPU lacks" in str(Inductor().unavailable())
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Inductor().unavailable())
@@ -114,9 +114,9 @@ def test_a_cpu_without_the_instructions_is_refused(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older CPU would kill the process at the first unknown instruction."""
-    here = cpp_compiler.cpu_flags()
-    lacking = min(cpp_compiler.cpu_target().cpu_flags)
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: here - {lacking})
+    here = target_machine.cpu_flags()
+    lacking = min(target_machine.cpu_target().cpu_flags)
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: here - {lacking})
 
     with pytest.raises(LoadError, match=f"lacks {lacking}: package the model again"):
         Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -128,7 +128,7 @@ def test_code_in_noexec_folders_is_loaded_from_a_copy(
 ) -> None:
     """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
+    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -139,7 +139,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the tried places and TMPDIR."""
-    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
+    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -149,7 +149,7 @@ def test_nothing_is_compiled_for_other_instruction_sets(directory: Path) -> None
     """Each test program of inductor takes a second of every process that compiles."""
     commands = (directory.parent / "commands").read_text()
 
-    assert cpp_compiler.cpu_target().isa in commands
+    assert target_machine.cpu_target().isa in commands
     assert "avx512" not in commands
     assert "amx" not in commands
 
@@ -177,7 +177,7 @@ def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, mo
     """An internal error is reported with its bucket, and the environment is restored."""
     program = exported(module, *ragged_batch(0.0))  # for torch adds to the environment, the first time
     before = dict(os.environ)
-    monkeypatch.setattr(inductor, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(inductor_compiler, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
 
     with pytest.raises(CompileError, match="cannot compile for 4 x 9: disk full"):
         Inductor().compile(program, Bucket(BATCH, TIME), tmp_path)

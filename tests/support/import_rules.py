@@ -91,6 +91,7 @@ def _place(spec: registry.EngineSpec) -> str:
 
 ENGINE_FILES = (
     *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
+    ("backends/inductor_compiler.py", ("torch._inductor",)),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
     ("sessions/redis_client.py", ("redis",)),
     ("sessions/redis_connections.py", ("redis",)),

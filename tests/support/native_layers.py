@@ -19,6 +19,7 @@ from torch import nn
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import Precision
 from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet, instruction_sets
 from torchserve_neuron_lstm.backends.native.layers import recurrence
 from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool
 
@@ -31,7 +32,7 @@ PORTABLE = "x86-64"
 
 def isas_here() -> list[str]:
     """The instruction sets that this processor has, and the portable one."""
-    ours = [one.isa for one in build.instruction_sets() if one.runs_here()]
+    ours = [one.isa for one in instruction_sets() if one.runs_here()]
     return [*ours, PORTABLE] if platform.machine() == "x86_64" else ours
 
 
@@ -39,26 +40,26 @@ ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for is
 """Parameters of tests: each instruction set is compiled once for all of them."""
 
 
-def lower_here() -> list[build.InstructionSet]:
+def lower_here() -> list[InstructionSet]:
     """The instruction sets below float32 that this host runs."""
     return [one for one in all_of(*BELOW_FLOAT32) if one.runs_here()]
 
 
-def all_of(*precisions: Precision) -> list[build.InstructionSet]:
+def all_of(*precisions: Precision) -> list[InstructionSet]:
     """The instruction sets of precisions below float32; none on a kind of machine without."""
     if platform.machine() != "x86_64":
         return []
-    return [one for precision in precisions for one in build.instruction_sets(precision)]
+    return [one for precision in precisions for one in instruction_sets(precision)]
 
 
 @cache
 def kernel(isa: str) -> RecurrentLibrary:
     """The recurrent library for this instruction set."""
-    return library(build.InstructionSet(isa, frozenset()))
+    return library(InstructionSet(isa, frozenset()))
 
 
 @cache
-def library(instructions: build.InstructionSet) -> RecurrentLibrary:
+def library(instructions: InstructionSet) -> RecurrentLibrary:
     """The recurrent library with these options."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / instructions.library

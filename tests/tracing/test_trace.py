@@ -13,6 +13,7 @@ from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import instruction_sets
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.lowering.errors import LoweringError
 from torchserve_neuron_lstm.tracing import engines as engine_choice
@@ -51,7 +52,7 @@ def test_one_process_compiles_the_recurrent_library_once(tmp_path: Path, monkeyp
             torch.testing.assert_close(answer, model(x))
 
     kernels = [line for line in told.read_text().splitlines() if build.SOURCE.name in line]
-    assert len(kernels) == len(build.instruction_sets())
+    assert len(kernels) == len(instruction_sets())
 
 
 def test_a_function_is_traced_as_it_is() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from native_layers import isas_here
 
-from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends import target_machine
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
@@ -19,22 +20,22 @@ def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypa
     """The fastest library that a processor can run is among the written ones."""
     build.build(tmp_path)
     written = {file.name for file in tmp_path.iterdir()}
-    least = cpp_compiler.cpu_target().cpu_flags
-    for one in build.instruction_sets():
-        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda flags=one.cpu_flags: least | flags)
-        assert build.fastest_library(tmp_path) == one.library
+    least = target_machine.cpu_target().cpu_flags
+    for one in instruction_sets():
+        monkeypatch.setattr(target_machine, "cpu_flags", lambda flags=one.cpu_flags: least | flags)
+        assert fastest_library(tmp_path) == one.library
         assert one.library in written
-    assert written == {one.library for one in build.instruction_sets()}
+    assert written == {one.library for one in instruction_sets()}
 
 
-@pytest.mark.skipif(len(build.instruction_sets()) == 1, reason="this kind of machine has one set of instructions")
+@pytest.mark.skipif(len(instruction_sets()) == 1, reason="this kind of machine has one set of instructions")
 def test_half_of_the_larger_instructions_are_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first AVX-512 processors lack some instructions of the library."""
-    most, least = build.instruction_sets()
+    most, least = instruction_sets()
     for flag in most.cpu_flags:
-        have = cpp_compiler.cpu_target().cpu_flags | (most.cpu_flags - {flag})
-        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda have=have: have)
-        assert build.fastest_library(tmp_path) == least.library
+        have = target_machine.cpu_target().cpu_flags | (most.cpu_flags - {flag})
+        monkeypatch.setattr(target_machine, "cpu_flags", lambda have=have: have)
+        assert fastest_library(tmp_path) == least.library
 
 
 def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatc
     out = tmp_path / "out"
     out.mkdir()
 
-    isa = build.instruction_sets()[0].isa
+    isa = instruction_sets()[0].isa
     with pytest.raises(
         CompileError,
         match=f"old-g\\+\\+ does not compile the recurrent library for {isa}: k.cpp:42: error: no such",

@@ -11,11 +11,11 @@ import torch
 from native_layers import isas_here
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends import executable_copy, target_machine
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
-from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
+from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
@@ -70,7 +70,7 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untested machine or an older CPU is reported as unsupported."""
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: frozenset({"sse2"}))
     assert "CPU lacks" in str(Native().unavailable())
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Native().unavailable())
@@ -95,8 +95,8 @@ def test_a_cpu_without_the_instructions_is_refused(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older CPU would kill the process at the first unknown instruction."""
-    here, lacking = cpp_compiler.cpu_flags(), min(cpp_compiler.cpu_target().cpu_flags)
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: here - {lacking})
+    here, lacking = target_machine.cpu_flags(), min(target_machine.cpu_target().cpu_flags)
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: here - {lacking})
 
     with pytest.raises(LoadError, match=f"lacks {lacking}: package the model again"):
         Native().load(directory, module.state_dict(), HOST, 1)
@@ -107,9 +107,9 @@ def test_a_host_of_the_least_kind_is_served(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs the library for the minimal instruction set."""
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags)
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: target_machine.cpu_target().cpu_flags)
     for file in directory.iterdir():
-        if file.suffix != ".so" or file.name == build.instruction_sets()[-1].library:
+        if file.suffix != ".so" or file.name == instruction_sets()[-1].library:
             shutil.copy(file, tmp_path)
     run = Native().load(tmp_path, module.state_dict(), HOST, 2)
     inputs = ragged_batch(float("nan"))
@@ -123,7 +123,7 @@ def test_code_in_noexec_folders_is_loaded_from_a_copy(
 ) -> None:
     """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
+    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: place == directory)
     run = Native().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -134,7 +134,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names TMPDIR."""
-    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
+    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Native().load(directory, module.state_dict(), HOST, 1)
@@ -143,7 +143,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
     """An example is a full disk. The process continues."""
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    library = tmp_path / build.fastest_library(directory)
+    library = tmp_path / fastest_library(directory)
     library.write_bytes(library.read_bytes()[:40_000])
 
     with pytest.raises(LoadError, match=r"cannot be loaded: it is truncated: 40000 of \d+ bytes are there"):
@@ -247,7 +247,7 @@ class Sums(torch.nn.Module):
         return answer
 
 
-@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instruction_sets()))])
+@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(instruction_sets()))])
 @torch.no_grad()
 def test_the_kernel_is_loaded_only_for_recurrences(outputs: int, libraries: int, tmp_path: Path) -> None:
     """A streaming part without recurrences has no libraries and no threads."""

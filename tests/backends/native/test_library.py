@@ -15,6 +15,7 @@ from native_layers import Shape, answers_of, batch_for, isas_here, kernel, stack
 
 from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library
 from torchserve_neuron_lstm.backends.native.library import RecurrentLibrary, ThreadPool
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
@@ -26,7 +27,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recurrent library on disk."""
     directory = tmp_path_factory.mktemp("kernel")
     build.build(directory)
-    return directory / build.fastest_library(directory)
+    return directory / fastest_library(directory)
 
 
 def in_process(file: Path, code: str) -> subprocess.CompletedProcess[str]:

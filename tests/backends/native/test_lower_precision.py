@@ -24,10 +24,11 @@ from native_layers import (
 )
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends import cpp_compiler, target_machine
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, Precision
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
+from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet, fastest_library, instruction_sets
 from torchserve_neuron_lstm.backends.native.library import ThreadPool
 from torchserve_neuron_lstm.backends.native.packing import (
     BFLOAT16_PAIRS,
@@ -39,7 +40,7 @@ from torchserve_neuron_lstm.backends.native.packing import (
 )
 
 
-def here_or_not_run(one: build.InstructionSet) -> object:
+def here_or_not_run(one: InstructionSet) -> object:
     """A parameter of tests, which are told as not run where this host lacks the instructions."""
     reason = f"not run: this host has not all of {', '.join(sorted(one.cpu_flags))}"
     marks = [pytest.mark.xdist_group(f"kernel-{one.library}"), pytest.mark.skipif(not one.runs_here(), reason=reason)]
@@ -65,7 +66,7 @@ pytestmark = pytest.mark.skipif(not BELOW, reason="not run: this kind of machine
 
 
 @cache
-def pool(instructions: build.InstructionSet, threads: int) -> ThreadPool:
+def pool(instructions: InstructionSet, threads: int) -> ThreadPool:
     """Threads, which tests share."""
     return ThreadPool(library(instructions), threads)
 
@@ -79,7 +80,7 @@ def pool(instructions: build.InstructionSet, threads: int) -> ThreadPool:
     garbage=st.sampled_from((0.0, float("inf"), float("nan"))),
 )
 def test_states_are_near_those_of_each_row_alone(
-    instructions: build.InstructionSet, shape: Shape, lengths: list[int], threads: int, garbage: float
+    instructions: InstructionSet, shape: Shape, lengths: list[int], threads: int, garbage: float
 ) -> None:
     """The bound is that of rounded weights and, for pairs and quads, of rounded inputs."""
     core, batch = shape.core(), batch_for(shape, lengths, 9, garbage=garbage)
@@ -97,7 +98,7 @@ def test_states_are_near_those_of_each_row_alone(
     lengths=st.sampled_from(ROW_COUNTS).flatmap(lambda rows: st.lists(st.integers(1, 7), min_size=rows, max_size=rows)),
 )
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
-    instructions: build.InstructionSet, shape: Shape, lengths: list[int]
+    instructions: InstructionSet, shape: Shape, lengths: list[int]
 ) -> None:
     """The other rows and the number of threads do not change its answer."""
     core, batch = shape.core(), batch_for(shape, lengths, 7)
@@ -112,7 +113,7 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
 
 @per_library
 @pytest.mark.parametrize("ahead", [False, True])
-def test_rows_of_a_table_are_the_vectors_that_ids_name(instructions: build.InstructionSet, ahead: bool) -> None:
+def test_rows_of_a_table_are_the_vectors_that_ids_name(instructions: InstructionSet, ahead: bool) -> None:
     """Outputs are equal bit for bit, whether the table is multiplied ahead or not."""
     shape = Shape(inputs=7, hidden=33)
     values, table = batch_for(shape, [9, 4, 1], 9), torch.randn(11, shape.inputs)
@@ -183,7 +184,7 @@ def test_more_inputs_than_a_sum_of_32_bits_holds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("instructions", [here_or_not_run(one) for one in all_of("int8")])
-def test_the_largest_sums_of_int8_are_exact(instructions: build.InstructionSet) -> None:
+def test_the_largest_sums_of_int8_are_exact(instructions: InstructionSet) -> None:
     """All weights and numbers are as large as int8 has them, over as many inputs as are allowed."""
     shape = Shape(cell="rnn_relu", inputs=65536, hidden=1, bias=False)
     core, batch = shape.core(), batch_for(shape, [1], 1)
@@ -197,7 +198,7 @@ def test_the_largest_sums_of_int8_are_exact(instructions: build.InstructionSet) 
 
 
 @per_library
-def test_numbers_that_are_not_finite_stay_in_their_row(instructions: build.InstructionSet) -> None:
+def test_numbers_that_are_not_finite_stay_in_their_row(instructions: InstructionSet) -> None:
     """With int8 a row has one scale for all of its numbers."""
     shape = Shape(inputs=7, hidden=33)
     core, batch = shape.core(), batch_for(shape, [4, 4, 4], 4)
@@ -221,9 +222,9 @@ def test_a_program_below_float32_is_near_the_model_on_every_host(
     Native().compile(exported(module, *inputs), None, tmp_path, CompileSettings(precision=precision))
     flags = [frozenset(), *(one.cpu_flags for one in lower_here() if one.precision == precision)]
 
-    assert {file.name for file in tmp_path.glob("*.so")} == {one.library for one in build.instruction_sets(precision)}
+    assert {file.name for file in tmp_path.glob("*.so")} == {one.library for one in instruction_sets(precision)}
     for more in flags:
-        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda more=more: cpp_compiler.cpu_target().cpu_flags | more)
+        monkeypatch.setattr(target_machine, "cpu_flags", lambda more=more: target_machine.cpu_target().cpu_flags | more)
         run = Native().load(tmp_path, module.state_dict(), Native().host(), 2)
 
         assert 1e-6 < largest_error(run(inputs), module.alone(*inputs)) <= 3e-2
@@ -240,37 +241,37 @@ def test_an_assembler_without_tiles_writes_the_other_libraries(tmp_path: Path, m
     out = tmp_path / "out"
     out.mkdir()
     build.build(out, "bfloat16")
-    tiles, *others = build.instruction_sets("bfloat16")
-    monkeypatch.setattr(build, "may_use_tiles", lambda: True)
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags | tiles.cpu_flags)
+    tiles, *others = instruction_sets("bfloat16")
+    monkeypatch.setattr(f"{instruction_sets.__module__}.may_use_tiles", lambda: True)
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: target_machine.cpu_target().cpu_flags | tiles.cpu_flags)
 
     assert {file.name for file in out.iterdir()} == {one.library for one in others}
-    assert build.fastest_library(out) == "recurrence-x86-64-v4-half.so"
+    assert fastest_library(out) == "recurrence-x86-64-v4-half.so"
 
 
 def test_a_system_that_refuses_the_tiles_runs_no_library_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """An example is a sandbox whose kernel shows the processor's features and not its registers."""
-    tiles = build.instruction_sets("bfloat16")[0]
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags | tiles.cpu_flags)
+    tiles = instruction_sets("bfloat16")[0]
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: target_machine.cpu_target().cpu_flags | tiles.cpu_flags)
     for granted in (False, True):
-        monkeypatch.setattr(build, "may_use_tiles", lambda granted=granted: granted)
+        monkeypatch.setattr(f"{instruction_sets.__module__}.may_use_tiles", lambda granted=granted: granted)
 
         assert tiles.runs_here() == granted
 
 
 def test_a_processor_without_products_of_int8_reads_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first AVX-512 processors have none; those with AVX2 alone have them from Alder Lake on."""
-    wide, narrow, *without = build.instruction_sets("int8")
-    least = cpp_compiler.cpu_target().cpu_flags
+    wide, narrow, *without = instruction_sets("int8")
+    least = target_machine.cpu_target().cpu_flags
     for features, expected in (
         (wide.cpu_flags | narrow.cpu_flags, wide),
         (wide.cpu_flags - {"avx512_vnni"}, without[0]),
         (narrow.cpu_flags, narrow),
         (frozenset[str](), without[1]),
     ):
-        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda features=features: least | features)
+        monkeypatch.setattr(target_machine, "cpu_flags", lambda features=features: least | features)
 
-        assert next(one for one in build.instruction_sets("int8") if one.runs_here()) == expected
+        assert next(one for one in instruction_sets("int8") if one.runs_here()) == expected
 
 
 @pytest.mark.parametrize("precision", BELOW_FLOAT32)

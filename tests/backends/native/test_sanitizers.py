@@ -15,12 +15,13 @@ from native_layers import isas_here, lower_here
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet
 
 HERE = Path(__file__).parent
 MEMORY, THREADS = "address,undefined", "thread"
 PLANTED = [(MEMORY, "overrun"), (MEMORY, "overflow"), (THREADS, "race")]
 LAW_FILES = ["test_recurrence.py", "test_packing.py", "test_engine.py"]
-SINGLE = [build.InstructionSet(isa, frozenset()) for isa in isas_here()]
+SINGLE = [InstructionSet(isa, frozenset()) for isa in isas_here()]
 """Instruction sets of this host, in float32; the fastest first."""
 pytestmark = pytest.mark.xdist_group("sanitizers")
 
@@ -46,7 +47,7 @@ def compiler_or_skip(sanitizers: str) -> str:
 
 
 @cache
-def program(sanitizers: str, instructions: build.InstructionSet) -> Path:
+def program(sanitizers: str, instructions: InstructionSet) -> Path:
     """The program, compiled with sanitizers."""
     file = Path(folder().name) / f"{sanitizers}-{instructions.library}"
     command = [
@@ -84,7 +85,7 @@ def test_memory_is_read_and_written_within_its_bounds() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not lower_here(), reason="not run: this kind of machine computes in float32 only")
 @pytest.mark.parametrize("instructions", lower_here(), ids=lambda one: one.library)
-def test_weights_below_float32_are_read_within_their_bounds(instructions: build.InstructionSet) -> None:
+def test_weights_below_float32_are_read_within_their_bounds(instructions: InstructionSet) -> None:
     """Every cell, ragged batches and several threads, on each instruction set of this host."""
     check(program(MEMORY, instructions))
 
@@ -93,7 +94,7 @@ def test_weights_below_float32_are_read_within_their_bounds(instructions: build.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("instructions", [*SINGLE, *lower_here()], ids=lambda one: one.library)
 @pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
-def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: build.InstructionSet) -> None:
+def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: InstructionSet) -> None:
     """More shapes, more batches and four threads: no race, no leak, no undefined behaviour."""
     check(program(sanitizers, instructions), "all")
 

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 
-from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends import cpp_compiler, target_machine
 from torchserve_neuron_lstm.backends.interface import LoadError
-from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet, instruction_sets
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
 CPUINFO_NAMES = {
@@ -27,10 +27,10 @@ def instructions(isa: str) -> set[str]:
     return {CPUINFO_NAMES.get(name, name) for name in names}
 
 
-@pytest.mark.parametrize("one", build.instruction_sets(), ids=lambda one: one.isa)
-def test_all_instructions_that_the_compiler_may_use_are_checked(one: build.InstructionSet) -> None:
+@pytest.mark.parametrize("one", instruction_sets(), ids=lambda one: one.isa)
+def test_all_instructions_that_the_compiler_may_use_are_checked(one: InstructionSet) -> None:
     """LZCNT is among them: without it the processor computes something else, and no signal tells."""
-    checked = cpp_compiler.cpu_target().cpu_flags | one.cpu_flags
+    checked = target_machine.cpu_target().cpu_flags | one.cpu_flags
 
     assert instructions(one.isa) - instructions("x86-64") == checked
 
@@ -40,21 +40,21 @@ def test_an_older_c_library_is_refused_with_the_way_out(
     needed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loader's own message would name a symbol alone. Versions are compared as numbers."""
-    monkeypatch.setattr(cpp_compiler, "_glibc", lambda: "2.31")
-    packaged = {**cpp_compiler.host(), "GLIBC": needed}
+    monkeypatch.setattr(target_machine, "_glibc", lambda: "2.31")
+    packaged = {**target_machine.host(), "GLIBC": needed}
     if runs:
-        cpp_compiler.check_host(packaged)
+        target_machine.check_host(packaged)
         return
     with pytest.raises(LoadError, match=rf"need glibc {needed}, this host has 2\.31: package the model again on"):
-        cpp_compiler.check_host(packaged)
+        target_machine.check_host(packaged)
 
 
-@pytest.mark.parametrize("flag", sorted(cpp_compiler.cpu_target().cpu_flags))
+@pytest.mark.parametrize("flag", sorted(target_machine.cpu_target().cpu_flags))
 def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names it."""
-    packaged = cpp_compiler.host()
-    have = cpp_compiler.cpu_target().cpu_flags - {flag}
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: have)
+    packaged = target_machine.host()
+    have = target_machine.cpu_target().cpu_flags - {flag}
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: have)
 
     with pytest.raises(LoadError, match=f"this host's lacks {flag}: package the model again"):
-        cpp_compiler.check_host(packaged)
+        target_machine.check_host(packaged)
