@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,26 @@ Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Seq
 """A fused layer in one direction: x[T, B, F], states [B, H] each, weights -> y[T, B, H], states
 after step T.
 """
+
+
+class LstmOperator(Protocol):
+    """A function that computes the `lstm` operator."""
+
+    def __call__(
+        self,
+        x: Tensor,
+        lengths: Tensor | None,
+        h_0: Tensor,
+        c_0: Tensor,
+        weights: Sequence[Tensor],
+        bias: bool,
+        layers: int,
+        bidirectional: bool,
+        need_cell: bool,
+        /,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return y, h_n and c_n."""
+
 
 Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A function such as `gate_mask_weights`, which may return its results from memory."""
@@ -64,21 +85,10 @@ def masked_rnn(
     return y, h_n
 
 
-def fused_lstm(
-    layer: Layer,
-    x: Tensor,
-    lengths: Tensor | None,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Sequence[Tensor],
-    bias: bool,
-    layers: int,
-    bidirectional: bool,
-    need_cell: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the `lstm` operator, with or without projections, by a fused layer that has none."""
+def lstm_operator(layer: Layer) -> LstmOperator:
+    """Return the `lstm` operator by a fused layer; with projections if the layer has them."""
 
-    def plain(
+    def operator(
         x: Tensor,
         lengths: Tensor | None,
         h_0: Tensor,
@@ -91,8 +101,19 @@ def fused_lstm(
     ) -> tuple[Tensor, Tensor, Tensor]:
         return masked_lstm(layer, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
 
+    return operator
+
+
+def fused_lstm(
+    layer: Layer, x: Tensor, lengths: Tensor | None, h_0: Tensor, c_0: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the `lstm` operator, with or without projections, by a fused layer that has none.
+
+    `options` are the operator's further arguments.
+    """
+    plain = lstm_operator(layer)
     compute = partial(without_projection, plain) if is_projected(h_0, c_0) else plain
-    return compute(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, need_cell)
+    return compute(x, lengths, h_0, c_0, *options)
 
 
 def is_projected(h_0: Tensor, c_0: Tensor) -> bool:
@@ -101,7 +122,7 @@ def is_projected(h_0: Tensor, c_0: Tensor) -> bool:
 
 
 def without_projection(
-    plain: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    plain: LstmOperator,
     x: Tensor,
     lengths: Tensor | None,
     h_0: Tensor,
@@ -280,19 +301,8 @@ def aten_rnn(cell: str) -> Layer:
     return layer
 
 
-def lstm(
-    x: Tensor,
-    lengths: Tensor | None,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Sequence[Tensor],
-    bias: bool,
-    layers: int,
-    bidirectional: bool,
-    need_cell: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the `lstm` operator by torch's own layers."""
-    return masked_lstm(aten_lstm, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
+lstm = lstm_operator(aten_lstm)
+"""The `lstm` operator by torch's own layers."""
 
 
 def rnn(

@@ -8,6 +8,7 @@ and last states are read at each row's own end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from .kernel_layers import run_layers
 from .kernels.interface import RecurrenceKernel
 
 Flatten = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
+Compute = Callable[[masked.Layer, Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
+"""A recurrent operator by a fused layer: layer, x and states, weights -> results."""
 
 
 def recurrent_functions(
@@ -28,26 +31,21 @@ def recurrent_functions(
 
     `flatten` lays a layer's weights out for the device's own layers. Recurrences of float32 compute in `precision`.
     """
+    operators = _DeviceRecurrences(derived, flatten, kernel, precision)
+    return {"lstm": operators.lstm, "rnn": operators.rnn}
 
-    def own_kernel(x: Tensor, weights: Sequence[Tensor], *, projected: bool) -> RecurrenceKernel | None:
-        if kernel is None or projected or {x.dtype, weights[0].dtype} != {torch.float32}:
-            return None
-        return kernel if kernel.computes(weights[1].shape[1]) else None
 
-    def reduced(tensors: Sequence[Tensor]) -> list[Tensor]:
-        return [tensor.to(precision) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
+@dataclass(frozen=True)
+class _DeviceRecurrences:
+    """The operators of `masked.py`, by the project's kernel or by the device's own layers."""
 
-    def widened(weights: Sequence[Tensor]) -> Sequence[Tensor]:
-        return derived.derive("gate mask", weights, masked.gate_mask_weights)
-
-    def flat(cell: str, layer: masked.Layer) -> masked.Layer:
-        def run(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-            given = [state.contiguous() for state in states]  # cuDNN refuses others
-            return layer(x, given, derived.derive(cell, weights, lambda own: flatten(cell, own)))
-
-        return run
+    derived: DerivedWeights
+    flatten: Flatten
+    kernel: RecurrenceKernel | None
+    precision: torch.dtype
 
     def lstm(
+        self,
         x: Tensor,
         lengths: Tensor | None,
         h_0: Tensor,
@@ -58,20 +56,24 @@ def recurrent_functions(
         bidirectional: bool,
         need_cell: bool,
     ) -> tuple[Tensor, ...]:
-        if (own := own_kernel(x, weights, projected=masked.is_projected(h_0, c_0))) is not None:
+        kernel = None if masked.is_projected(h_0, c_0) else self._kernel_for(x, weights)
+        if kernel is not None:
             directions = 2 if bidirectional else 1
             y, (h_n, c_n) = run_layers(
-                own, derived, precision, "lstm", x, lengths, [h_0, c_0], weights, layers, directions
+                kernel, self.derived, self.precision, "lstm", x, lengths, [h_0, c_0], weights, layers, directions
             )
             return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
-        used = derived.derive(str(precision), weights, reduced)
-        given, layer = reduced([x, h_0, c_0]), flat("lstm", masked.aten_lstm)
-        found = masked.masked_lstm(
-            layer, given[0], lengths, given[1], given[2], used, layers, bidirectional, need_cell, widened
-        )
-        return tuple([tensor.to(x.dtype) for tensor in found])
+
+        def compute(layer: masked.Layer, given: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            x, h_0, c_0 = given
+            return masked.masked_lstm(
+                layer, x, lengths, h_0, c_0, used, layers, bidirectional, need_cell, self._with_gate_mask
+            )
+
+        return self._by_device_layers("lstm", masked.aten_lstm, compute, [x, h_0, c_0], weights)
 
     def rnn(
+        self,
         x: Tensor,
         lengths: Tensor | None,
         h_0: Tensor,
@@ -81,13 +83,43 @@ def recurrent_functions(
         layers: int,
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
-        if (own := own_kernel(x, weights, projected=False)) is not None:
+        kernel = self._kernel_for(x, weights)
+        if kernel is not None:
             directions = 2 if bidirectional else 1
-            y, (h_n,) = run_layers(own, derived, precision, cell, x, lengths, [h_0], weights, layers, directions)
+            y, (h_n,) = run_layers(
+                kernel, self.derived, self.precision, cell, x, lengths, [h_0], weights, layers, directions
+            )
             return y, h_n
-        used = derived.derive(str(precision), weights, reduced)
-        given, layer = reduced([x, h_0]), flat(cell, masked.aten_rnn(cell))
-        found = masked.masked_rnn(layer, given[0], lengths, given[1], used, layers, bidirectional)
-        return tuple([tensor.to(x.dtype) for tensor in found])
 
-    return {"lstm": lstm, "rnn": rnn}
+        def compute(layer: masked.Layer, given: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            x, h_0 = given
+            return masked.masked_rnn(layer, x, lengths, h_0, used, layers, bidirectional)
+
+        return self._by_device_layers(cell, masked.aten_rnn(cell), compute, [x, h_0], weights)
+
+    def _kernel_for(self, x: Tensor, weights: Sequence[Tensor]) -> RecurrenceKernel | None:
+        """The project's kernel, if it computes layers of this size and dtype without a projection."""
+        if self.kernel is None or {x.dtype, weights[0].dtype} != {torch.float32}:
+            return None
+        return self.kernel if self.kernel.computes(weights[1].shape[1]) else None
+
+    def _by_device_layers(
+        self, cell: str, layer: masked.Layer, compute: Compute, given: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Compute in the precision, and return results of the dtype of x."""
+
+        def on_flat_weights(
+            x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
+        ) -> tuple[Tensor, Sequence[Tensor]]:
+            flat = self.derived.derive(cell, weights, lambda own: self.flatten(cell, own))
+            return layer(x, [state.contiguous() for state in states], flat)  # cuDNN refuses other states
+
+        used = self.derived.derive(str(self.precision), weights, self._reduced)
+        results = compute(on_flat_weights, self._reduced(given), used)
+        return tuple([tensor.to(given[0].dtype) for tensor in results])
+
+    def _reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensor.to(self.precision) if tensor.dtype == torch.float32 else tensor for tensor in tensors]
+
+    def _with_gate_mask(self, weights: Sequence[Tensor]) -> Sequence[Tensor]:
+        return self.derived.derive("gate mask", weights, masked.gate_mask_weights)
