@@ -13,8 +13,9 @@ from typing import Union
 import torch
 
 from ..bucketing.shapes import Bucket
-from ..config.json_codec import JsonError, read_json, write_json
+from ..config.json_codec import write_json
 from .interface import LoadError, Weights
+from .program_files import read_program_file
 
 FILE_NAME = "signature.json"
 
@@ -152,7 +153,4 @@ def read_signature(directory: Path) -> Signature:
     Raises:
         LoadError: the file is missing or damaged.
     """
-    try:
-        return read_json(Signature, directory / FILE_NAME)
-    except JsonError as error:
-        raise LoadError(str(error)) from error
+    return read_program_file(Signature, directory / FILE_NAME)

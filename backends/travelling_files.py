@@ -21,6 +21,7 @@ BASE = (
     "config/request_limits.py",
     "backends/__init__.py",
     "backends/interface.py",
+    "backends/program_files.py",
     "backends/registry.py",
     "backends/signature.py",
     "backends/versions.py",

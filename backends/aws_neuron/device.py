@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
-from ...config.json_codec import JsonError, read_json, write_json
+from ...config.json_codec import write_json
 from ..interface import LoadedProgram, LoadError, Weights
 from ..module_program import ModuleProgram
+from ..program_files import read_program_file
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
 from ..versions import minor_release
@@ -133,10 +134,7 @@ def read_artifact(directory: Path) -> NeuronArtifact:
         LoadError: a file is missing or damaged.
     """
     signature = read_signature(directory)
-    try:
-        facts = read_json(_Facts, directory / _FACTS)
-    except JsonError as error:
-        raise LoadError(str(error)) from error
+    facts = read_program_file(_Facts, directory / _FACTS)
     try:
         extra_tensors = directory / _EXTRA_TENSORS
         return NeuronArtifact(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...bucketing.shapes import Bucket
-from ...config.json_codec import JsonError, read_json, write_json
+from ...config.json_codec import write_json
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -29,6 +29,7 @@ from ..interface import (
     Weights,
 )
 from ..module_program import ModuleProgram
+from ..program_files import read_program_file
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_signature, signature_of, write_signature
 from ..simulation import emulation_enabled
@@ -261,7 +262,8 @@ def _module(
     """The program of a directory over tensors of a device."""
     own = {name: tensors[name] for name in read_signature(directory).weights}
     source = placed_source(read_source(directory, own, _no_former), device)
-    functions = recurrent_functions(derived, flatten, kernel, getattr(torch, _read_facts(directory).precision))
+    precision = read_program_file(_Facts, directory / _FACTS).precision
+    functions = recurrent_functions(derived, flatten, kernel, getattr(torch, precision))
     return load_source(source, own, functions, directory / FILE_NAME)
 
 
@@ -272,13 +274,6 @@ def placed_source(source: str, device: torch.device) -> str:
     "torch.ops.aten.arange.default(4, device=torch.device('cuda:1'))"
     """
     return source.replace(_PACKAGED_DEVICE, f"torch.device({str(device)!r})")
-
-
-def _read_facts(directory: Path) -> _Facts:
-    try:
-        return read_json(_Facts, directory / _FACTS)
-    except JsonError as error:
-        raise LoadError(str(error)) from error
 
 
 def _no_former(program: object) -> str:

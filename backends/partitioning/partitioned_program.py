@@ -13,8 +13,8 @@ from typing import Literal
 
 import torch
 
-from ...config.json_codec import JsonError, read_json
-from ..interface import Backend, DeviceSharing, Key, LoadedProgram, LoadError, Rehearsal, Weights
+from ..interface import Backend, DeviceSharing, Key, LoadedProgram, Rehearsal, Weights
+from ..program_files import read_program_file
 from ..signature import Signature, read_signature
 
 SEGMENTS = "segments.json"
@@ -149,10 +149,7 @@ def read_segments(directory: Path) -> SegmentList:
     Raises:
         LoadError: it is damaged.
     """
-    try:
-        return read_json(SegmentList, directory / SEGMENTS)
-    except JsonError as error:
-        raise LoadError(str(error)) from error
+    return read_program_file(SegmentList, directory / SEGMENTS)
 
 
 def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:

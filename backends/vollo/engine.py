@@ -25,7 +25,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
-from ...config.json_codec import JsonError, read_json, write_json
+from ...config.json_codec import write_json
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
@@ -41,6 +41,7 @@ from ..interface import (
 )
 from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
+from ..program_files import read_program_file
 from ..signature import Signature, read_signature, signature_of, write_signature
 from ..versions import torch_requirement
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
@@ -128,7 +129,7 @@ class Vollo(_Installed):
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the compiler's estimate of the device's compute time of one call, in microseconds."""
-        return sum(_read_facts(path).estimate_us for path in sorted(directory.rglob(_FACTS))) or None
+        return sum(read_program_file(_Facts, path).estimate_us for path in sorted(directory.rglob(_FACTS))) or None
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why an operator can run neither on the device nor on the CPU beside it; None if it can."""
@@ -177,7 +178,7 @@ class _Device(_Installed):
         """
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
-        signature, facts = read_signature(directory), _read_facts(directory / _FACTS)
+        signature, facts = read_signature(directory), read_program_file(_Facts, directory / _FACTS)
         if _digest(signature.pick_weights(weights)) != facts.weights:
             raise LoadError(
                 "the weights are not those that are embedded in Vollo's programs: package the model again with the new "
@@ -206,13 +207,6 @@ def _write(
     (directory / _PROGRAM).write_bytes(built.program.save_bytes())
     facts = _Facts(config, version("vollo-compiler"), built.estimate_us, _digest(weights))
     write_json(_Facts, facts, directory / _FACTS)
-
-
-def _read_facts(path: Path) -> _Facts:
-    try:
-        return read_json(_Facts, path)
-    except JsonError as error:
-        raise LoadError(str(error)) from error
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> str:

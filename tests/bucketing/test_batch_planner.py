@@ -6,7 +6,6 @@ batch into buckets is cheaper. The order of the requests does not change the cos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -19,11 +18,10 @@ from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceT
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
+from .plan_values import Value, partitions, value_of_buckets
 from .strategies import exact_problems, grids, problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
-Value = tuple[int, int]
-"""Rank of a plan: nanoseconds, then computed timesteps."""
 
 
 def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
@@ -36,23 +34,6 @@ def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
     return BucketPlanner(grid, cost, padded=False).plan(lengths)
 
 
-def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
-    """Every way to divide rows into groups."""
-    if not rows:
-        yield []
-        return
-    for smaller in partitions(rows[1:]):
-        yield [[rows[0]], *smaller]
-        for index, group in enumerate(smaller):
-            yield [*smaller[:index], [rows[0], *group], *smaller[index + 1 :]]
-
-
-def value_of(buckets: list[Bucket], cost: CostModel) -> Value:
-    """Rank these buckets together."""
-    nanoseconds = sum(round(cost.of(bucket) * 1e6) for bucket in buckets)
-    return nanoseconds, sum(bucket.batch * bucket.length for bucket in buckets)
-
-
 def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact: bool = False) -> Value:
     """The best value over every partition, each group in its best bucket."""
 
@@ -63,7 +44,7 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
             for bucket in grid.buckets
             if bucket.batch >= len(group) and (set(own) == {bucket.length} if exact else max(own) <= bucket.length)
         ]
-        return min((value_of([bucket], cost) for bucket in holding), default=None)
+        return min((value_of_buckets([bucket], cost) for bucket in holding), default=None)
 
     values = []
     for groups in partitions(list(range(len(lengths)))):
@@ -75,7 +56,7 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of([run.bucket for run in result.runs], cost)
+    return value_of_buckets([run.bucket for run in result.runs], cost)
 
 
 @given(problems(max_size=40))
@@ -116,7 +97,7 @@ def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> No
 
     for bucket in grid.buckets:
         if bucket.batch >= len(lengths) and bucket.length >= max(lengths):
-            assert planned <= value_of([bucket], cost)[0]
+            assert planned <= value_of_buckets([bucket], cost)[0]
 
 
 @given(problems(max_size=20), st.randoms(use_true_random=False))

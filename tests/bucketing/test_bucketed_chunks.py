@@ -15,17 +15,10 @@ from torchserve_neuron_lstm.bucketing.cost import COST_UNIT, CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
+from .plan_values import Value, value_of_buckets
 from .strategies import chunk_problems, costs, grids
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
-Value = tuple[int, int]
-"""Rank of a plan: nanoseconds, then computed timesteps."""
-
-
-def value_of(buckets: Sequence[Bucket], cost: CostModel) -> Value:
-    """Rank these buckets together."""
-    nanoseconds = sum(round(cost.of(bucket) * 1e6) for bucket in buckets)
-    return nanoseconds, sum(bucket.batch * bucket.length for bucket in buckets)
 
 
 def total(values: Sequence[Value]) -> Value:
@@ -35,14 +28,14 @@ def total(values: Sequence[Value]) -> Value:
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of([run.bucket for run in result.runs], cost)
+    return value_of_buckets([run.bucket for run in result.runs], cost)
 
 
 def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
     """The best value of consecutive chunks of these buckets, until `left` timesteps have passed."""
     best: list[Value] = [(0, 0)]
     for steps in range(1, left + 1):
-        best.append(min(total([value_of([one], cost), best[max(0, steps - one.length)]]) for one in buckets))
+        best.append(min(total([value_of_buckets([one], cost), best[max(0, steps - one.length)]]) for one in buckets))
     return best[left]
 
 
@@ -78,7 +71,7 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
         place = max((place for place, bucket in enumerate(buckets) if bucket.length <= change), default=0)
         for bucket, (_, enough) in zip(buckets[place:], option.candidate_chunks[place], strict=True):
             after = tuple(steps - bucket.length for steps in called if steps > bucket.length)
-            yield total([value_of([bucket], cost), best(after), rest])
+            yield total([value_of_buckets([bucket], cost), best(after), rest])
             if len(after) <= enough:
                 return
 
@@ -95,7 +88,7 @@ def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
         if not left:
             return (0, 0)
         return min(
-            total([value_of([bucket], cost), best(active_after(left[:taken], bucket)), best(left[taken:])])
+            total([value_of_buckets([bucket], cost), best(active_after(left[:taken], bucket)), best(left[taken:])])
             for bucket in grid.buckets
             for taken in {min(bucket.batch, len(left))}
         )
@@ -160,7 +153,7 @@ def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> No
 
     for bucket in grid.buckets:
         if bucket.batch >= len(lengths) and bucket.length >= max(lengths):
-            assert planned <= value_of([bucket], cost)[0]
+            assert planned <= value_of_buckets([bucket], cost)[0]
 
 
 @given(chunk_problems(max_size=10))
@@ -231,9 +224,11 @@ def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
     def cover(rows: int) -> Value:
         if rows <= 0:
             return (0, 0)
-        return min(total([value_of([bucket], head_cost), cover(rows - bucket.batch)]) for bucket in heads.buckets)
+        return min(
+            total([value_of_buckets([bucket], head_cost), cover(rows - bucket.batch)]) for bucket in heads.buckets
+        )
 
-    assert value_of([head.bucket for head in planned], head_cost) == cover(count)
+    assert value_of_buckets([head.bucket for head in planned], head_cost) == cover(count)
 
 
 @given(st.dictionaries(st.integers(1, 9), st.integers(1, 50), min_size=1, max_size=4), st.integers(0, 20))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 
 from hypothesis import given
@@ -13,23 +13,12 @@ from torchserve_neuron_lstm.bucketing.dynamic_chunks import DynamicChunkPlanner
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
+from .plan_values import Value, value_of_calls
 from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
-Value = tuple[int, int]
-"""Rank of a plan: picoseconds, then computed timesteps."""
 Calls = list[tuple[int, int]]
 """Rows and timesteps of calls."""
-
-
-def value_of(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
-    """Rank calls together."""
-    lines = [cost.line(rows) for rows, _ in calls]
-    picoseconds = sum(
-        round(line.call_ms * 1e9) + steps * round(line.step_ms * 1e9)
-        for line, (_, steps) in zip(lines, calls, strict=True)
-    )
-    return picoseconds, sum(rows * steps for rows, steps in calls)
 
 
 def chunked_plans(lengths: list[int]) -> Iterator[Calls]:
@@ -45,13 +34,13 @@ def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
     """The best rank of row groups of `size` rows, each with its own chunks."""
     ordered = sorted(lengths, reverse=True)
     groups = [ordered[first : first + size] for first in range(0, len(ordered), size)]
-    best = [min(value_of(calls, cost) for calls in chunked_plans(own)) for own in groups]
+    best = [min(value_of_calls(calls, cost) for calls in chunked_plans(own)) for own in groups]
     return sum(value[0] for value in best), sum(value[1] for value in best)
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of([run.bucket for run in result.runs], cost)
+    return value_of_calls([run.bucket for run in result.runs], cost)
 
 
 @given(free_problems(max_size=16))
@@ -73,7 +62,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
     planned, _ = planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost)
 
     if len(lengths) <= shape.batch:
-        assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
+        assert planned <= value_of_calls([(len(lengths), max(lengths))], cost)[0]
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
@@ -90,7 +79,7 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
             for end in range(start + 1, max(lengths) + 1):
                 yield from ([(alive, end - start), *rest] for rest in anywhere(end))
 
-    best = min(value_of(calls, cost) for calls in anywhere(0))
+    best = min(value_of_calls(calls, cost) for calls in anywhere(0))
 
     assert planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost) == best
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,21 +12,10 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel, LinearCost
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
+from .plan_values import Value, partitions, value_of_calls
 from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
-Value = tuple[int, int]
-"""Rank of a plan: picoseconds, then computed timesteps."""
-
-
-def value_of(groups: Sequence[tuple[int, int]], cost: CostModel) -> Value:
-    """Rank calls of these rows and timesteps together."""
-    lines = [cost.line(rows) for rows, _ in groups]
-    picoseconds = sum(
-        round(line.call_ms * 1e9) + length * round(line.step_ms * 1e9)
-        for line, (_, length) in zip(lines, groups, strict=True)
-    )
-    return picoseconds, sum(rows * length for rows, length in groups)
 
 
 def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
@@ -40,20 +29,9 @@ def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple
             yield from ([(size, lengths[0]), *rest] for rest in divisions(lengths[size:], sizes))
 
 
-def set_partitions(rows: list[int]) -> Iterator[list[list[int]]]:
-    """Every way to divide rows into groups, neighbours or not."""
-    if not rows:
-        yield []
-        return
-    for smaller in set_partitions(rows[1:]):
-        yield [[rows[0]], *smaller]
-        for index, group in enumerate(smaller):
-            yield [*smaller[:index], [rows[0], *group], *smaller[index + 1 :]]
-
-
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of([run.bucket for run in result.runs], cost)
+    return value_of_calls([run.bucket for run in result.runs], cost)
 
 
 @given(free_problems(max_size=9))
@@ -64,7 +42,7 @@ def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
 
     every = divisions(sorted(lengths, reverse=True), planner.sizes)
 
-    assert planned_value(planner.plan(lengths), cost) == min(value_of(groups, cost) for groups in every)
+    assert planned_value(planner.plan(lengths), cost) == min(value_of_calls(groups, cost) for groups in every)
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
@@ -75,11 +53,13 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
 
     every = (
         [(len(group), max(lengths[row] for row in group)) for group in groups]
-        for groups in set_partitions(list(range(len(lengths))))
+        for groups in partitions(list(range(len(lengths))))
         if max(map(len, groups)) <= batch
     )
 
-    assert planned_value(DynamicPlanner(shape, cost).plan(lengths), cost) == min(value_of(one, cost) for one in every)
+    assert planned_value(DynamicPlanner(shape, cost).plan(lengths), cost) == min(
+        value_of_calls(one, cost) for one in every
+    )
 
 
 @given(free_problems(max_size=9))
@@ -94,7 +74,7 @@ def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> No
     for length in set(lengths):
         own = [run.bucket for run in runs if run.bucket.length == length]
         every = divisions([length] * lengths.count(length), exact.sizes)
-        assert value_of(own, cost) == min(value_of(groups, cost) for groups in every)
+        assert value_of_calls(own, cost) == min(value_of_calls(groups, cost) for groups in every)
 
 
 @given(free_problems(max_size=12))
@@ -105,7 +85,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
     planned, _ = planned_value(DynamicPlanner(shape, cost).plan(lengths), cost)
 
     if len(lengths) <= shape.batch:
-        assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
+        assert planned <= value_of_calls([(len(lengths), max(lengths))], cost)[0]
 
 
 def test_groups_have_small_sizes_and_measured_ones() -> None:

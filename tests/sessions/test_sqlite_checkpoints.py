@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
 from shutil import copyfile
 
 import pytest
+from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_file import FileIdentity, open_database, open_for_checkpoints
@@ -27,14 +27,6 @@ def write(store: SqliteStore, number: int) -> None:
     """Write a record in the place of the stored one."""
     (found,) = store.read([f"{number}"])
     assert store.write([RecordUpdate(f"{number}", bytes(6000), found and found.revision)]) == [Written()]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for the thread."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def sessions_without_log(store: SqliteStore, folder: Path) -> int:

@@ -7,28 +7,20 @@ import os
 import signal
 import sqlite3
 import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 import pytest
+from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.sqlite_file import store_error, store_file
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
 from .sqlite_stores import LIMITS, read, store_in, write, writer
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait for an action of another process."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def files(directory: Path) -> dict[str, str]:
