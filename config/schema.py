@@ -5,16 +5,16 @@ file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
-from ..bucketing.shapes import Axis, Bucket, BucketGrid, DType, TensorSpec
-from ..sessions.settings import normalize_field_name
+from ..bucketing.shapes import Bucket, BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
 from .compiler import PartitionerBlock, compiler_option_errors
+from .contradictions import contradictions
 from .diagnostics import Location
 from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice
 from .fields import (
@@ -34,15 +34,14 @@ from .fields import (
     ValueRange,
 )
 from .frontend import Frontend
-from .lengths_argument import Lengths, LengthsArgument
+from .lengths_argument import Lengths
 from .limits import LimitsConfig
-from .mask import Mask, MaskConfig
+from .mask import Mask
 from .streaming import StreamingConfig
-from .strict import Strict, as_mapping, format_value, tuple_from_list
+from .strict import Strict, as_mapping, format_value
 
 BLOCK = "neuron_lstm"
 
-_AXES: tuple[str, ...] = get_args(Axis)
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -233,13 +232,8 @@ class NeuronLstmBlock(Strict):
         """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming
         excludes.
         """
-        yield from _not_of_streams(given)
         yield from compiler_option_errors(given)
-        inputs = as_mapping(given.get("inputs"))
-        yield from _names_taken_twice(given, inputs)
-        shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
-        if shapes and all(map(_is_shape, shapes.values())):
-            yield from _axes_and_buckets(given, shapes)
+        yield from contradictions(given)
 
     @property
     def engine(self) -> str:
@@ -338,92 +332,3 @@ class ServingConfig(NeuronLstmBlock):
         if isinstance(written, AutoLengths):
             return written.lengths_by_timesteps(self.histogram, truncate=self._truncates)
         return written or (1,)
-
-
-def _is_shape(value: Any) -> bool:
-    return bool(value) and isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
-
-
-def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    if given.get("streaming") is None:
-        return
-    if isinstance(buckets := given.get("buckets"), Mapping | Buckets) and as_mapping(buckets).get("kernel") is not None:
-        yield (
-            ("buckets", "kernel"),
-            "expected none: it chooses by the length of the whole sequence, which is not known in a session",
-        )
-    if given.get("overflow") == "truncate":
-        yield (
-            ("overflow",),
-            "expected reject: timesteps cut from a request would be missing in the middle of the session's sequence",
-        )
-    if as_mapping(given["streaming"]).get("store") == "client" and given.get("codec") is not None:
-        yield (
-            ("streaming", "store"),
-            "expected disk or redis: the response body, which would hold the session token, has the codec's own format",
-        )
-    outputs = tuple_from_list(given.get("outputs"))
-    names = [*as_mapping(given.get("inputs")), *(outputs if isinstance(outputs, tuple) else ())]
-    tensors = {normalize_field_name(name): name for name in names if isinstance(name, str)}
-    for key, name in as_mapping(as_mapping(given["streaming"]).get("fields")).items():
-        if isinstance(name, str) and normalize_field_name(name) in tensors:
-            own = tensors[normalize_field_name(name)]
-            yield ("streaming", "fields", key), f"expected a name of its own, got that of the input or output {own}"
-
-
-def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    lengths = _names_of_lengths(given)
-    for name in lengths:
-        if name in inputs:
-            yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {name}"
-    mask = _name_of_mask(given)
-    if isinstance(mask, str) and (mask in inputs or mask in lengths):
-        yield ("mask",), f"expected an argument of forward() of its own, got {mask}, which is named above"
-    arguments = [str(name).split(".")[0] for name in (*lengths, mask, *inputs)]
-    for name in as_mapping(as_mapping(given.get("model")).get("forward")):
-        if name in arguments:
-            message = "expected a constant argument, but inputs, lengths or mask give it per request"
-            yield ("model", "forward", name), message
-
-
-def _names_of_lengths(given: Mapping[str, Any]) -> tuple[str, ...]:
-    lengths = given.get("lengths")
-    if isinstance(lengths, LengthsArgument):
-        return lengths.names
-    names = as_mapping(lengths).get("names", lengths)
-    return tuple(name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str))
-
-
-def _name_of_mask(given: Mapping[str, Any]) -> Any:
-    mask = given.get("mask")
-    return mask.name if isinstance(mask, MaskConfig) else as_mapping(mask).get("name", mask)
-
-
-def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    with_batch = [name for name, shape in shapes.items() if "batch" in shape]
-    if with_batch and len(with_batch) < len(shapes):
-        odd = next(name for name in shapes if name not in with_batch)
-        yield ("inputs", odd, "shape"), f"expected batch here as in {with_batch[0]}: all inputs have it, or none"
-    unbatched = as_mapping(given.get("model")).get("batched") is False
-    for name, shape in shapes.items() if unbatched else ():
-        if shape[0] != "batch":
-            yield ("inputs", name, "shape"), "expected batch in front of what forward() takes: model.batched is false"
-    has_time = any("time" in shape for shape in shapes.values())
-    if given.get("lengths") is not None and not has_time:
-        yield ("lengths",), "expected no lengths: no input has a time dimension"
-    if given.get("mask") is not None and not (has_time and with_batch):
-        yield ("mask",), "expected no mask: no input has a batch and a time dimension"
-    if isinstance(given.get("buckets"), Mapping | Buckets):
-        buckets = as_mapping(given["buckets"])
-        yield from _bucket_for_axis(buckets, "batch", "batch", needed=bool(with_batch))
-        yield from _bucket_for_axis(buckets, "length", "time", needed=has_time)
-
-
-def _bucket_for_axis(
-    buckets: Mapping[str, Any], key: str, axis: str, *, needed: bool
-) -> Iterator[tuple[Location, str]]:
-    present = buckets.get(key) is not None
-    if needed and not present:
-        yield ("buckets", key), f"is missing: an input has a {axis} dimension, so its sizes must be given, ascending"
-    if present and not needed:
-        yield ("buckets", key), f"expected none: no input has a {axis} dimension"

@@ -1,11 +1,10 @@
-"""The comparison of two commits: statistics, pairs, the code that runs, the report of a slower commit."""
+"""The comparison of two commits: pairs, the code that runs, the report of a slower commit."""
 
 from __future__ import annotations
 
 import json
 import random
 import subprocess
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,6 @@ from benchmarks.compare import race as race_module
 from benchmarks.compare.__main__ import main
 from benchmarks.compare.archive import refuse_other_code, share_costs
 from benchmarks.compare.figures import FIGURES, Compared, missed
-from benchmarks.compare.interval import (
-    CONFIDENCE,
-    Interval,
-    TooFewValues,
-    coverage,
-    fewest,
-    median_interval,
-    ratios,
-    verdict,
-)
 from benchmarks.compare.process import Child, ChildFailed, environment
 from benchmarks.compare.race import best_of, check, orders
 from benchmarks.compare.report import print_run, remarks, to_json
@@ -34,7 +23,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 ROOT = Path(__file__).parents[2]
-VALUES = st.lists(st.floats(0.1, 10), min_size=6, max_size=40)
 HOT = [figure.name for figure in FIGURES if figure.kind == "hot_path"]
 SCRIPT = """\
 import torchserve_neuron_lstm
@@ -103,76 +91,11 @@ def compared(head: float, floor_of: str = "ids_json", share: float = 1.0) -> Com
     return Compared(figure, {"base": [1.0] * 20, "head": [head] * 20}, share)
 
 
-@given(VALUES)
-def test_an_interval_lies_around_the_median_and_reaches_its_confidence(values: list[float]) -> None:
-    """Its ends are two of the values."""
-    found = median_interval(values)
-
-    assert found.low <= found.median <= found.high
-    assert {found.low, found.high} <= set(values)
-    assert found.coverage >= CONFIDENCE
-
-
-@given(VALUES, st.randoms(use_true_random=False))
-def test_an_interval_depends_on_the_values_alone(values: list[float], source: random.Random) -> None:
-    """The order of values does not matter; the interval scales and mirrors with the values."""
-    found = median_interval(values)
-
-    assert median_interval(source.sample(values, len(values))) == found
-    doubled = median_interval([2 * value for value in values])
-    assert (doubled.low, doubled.median, doubled.high) == (2 * found.low, 2 * found.median, 2 * found.high)
-    turned = median_interval([-value for value in values])
-    assert (turned.low, turned.median, turned.high) == (-found.high, -found.median, -found.low)
-
-
-@given(VALUES)
-def test_one_wild_pair_moves_an_interval_no_further_than_to_its_neighbours(values: list[float]) -> None:
-    """From 9 values on, the smallest and the largest value are not ends of the interval."""
-    wild = [*values, *values, 1e9]
-    assert median_interval(wild).high < 1e9
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-def test_coverage_counts_the_ways_to_fall_around_the_median(count: int) -> None:
-    """All patterns are counted: each value is above or below the true median with equal probability."""
-    for rank in range(1, count // 2 + 1):
-        held = [rank <= sum(below) <= count - rank for below in product([False, True], repeat=count)]
-        assert coverage(count, rank) == pytest.approx(sum(held) / len(held))
-
-
-def test_the_interval_of_twenty_pairs_is_between_the_sixth_and_the_fifteenth() -> None:
-    """The documentation says the same; one rank further in would be below 95 %."""
-    found = median_interval([float(value) for value in range(1, 21)])
-
-    assert (found.low, found.median, found.high) == (6, 10.5, 15)
-    assert found.coverage >= 0.95 > coverage(20, 7)
-
-
-def test_too_few_pairs_have_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    """Five pairs cannot reach 95 %, and the program refuses to measure them."""
-    assert fewest() == 6
-    with pytest.raises(TooFewValues, match="at least 6"):
-        median_interval([1.0] * 5)
+def test_too_few_pairs_are_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The program refuses a number of pairs that gives no interval."""
     with pytest.raises(SystemExit):
         main(["HEAD", "--pairs", "5"])
     assert "6 are the fewest" in capsys.readouterr().err
-
-
-def test_ratios_are_taken_pair_by_pair() -> None:
-    """A slowdown of a whole pair is in both figures; a pair without its second value is refused."""
-    assert ratios([1.0, 10.0], [2.0, 20.0]) == (2.0, 2.0)
-    with pytest.raises(ValueError, match="zip"):
-        ratios([1.0], [])
-
-
-@given(st.lists(st.floats(0.5, 2), min_size=3, max_size=3).map(sorted), st.floats(0.5, 2))
-def test_the_median_decides_and_the_interval_says_how_surely(ends: list[float], floor: float) -> None:
-    """An interval on one side of the floor is certain; an interval across it is not."""
-    low, middle, high = ends
-    told = verdict(Interval(middle, low, high, 0.95), floor)
-
-    assert told.startswith("slower") == (middle > floor)
-    assert told.endswith("not certain") == (low <= floor < high)
 
 
 @given(st.integers(0, 60), st.randoms(use_true_random=False))

@@ -88,16 +88,16 @@ CARRIED: dict[str, list[Value]] = {
 """Models in chunks of time: name, layout and initial value of each carried value."""
 
 WHOLE = {
-    "Tagger": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
+    "Tagger": ("the recurrence is bidirectional (at typical_models.py:", "self.lstm(packed)"),
     "MedianOverTime": ("padding would reach an output, so only whole sequences are run", ""),
-    "GruWithState": ("the recurrence is bidirectional (at model_cases.py:", "self.gru("),
-    "LstmWithState": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm("),
-    "AttentionPooling": ("the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
-    "VanillaRnn": ("the recurrence is bidirectional (at model_cases.py:", "self.rnn("),
-    "SelfAttention": ("aten.matmul mixes timesteps (at model_cases.py:", "y @ y.transpose"),
+    "GruWithState": ("the recurrence is bidirectional (at typical_models.py:", "self.gru("),
+    "LstmWithState": ("the recurrence is bidirectional (at typical_models.py:", "self.lstm("),
+    "AttentionPooling": ("the recurrence is bidirectional (at typical_models.py:", "self.lstm(packed)"),
+    "VanillaRnn": ("the recurrence is bidirectional (at typical_models.py:", "self.rnn("),
+    "SelfAttention": ("aten.matmul mixes timesteps (at typical_models.py:", "y @ y.transpose"),
     "NoBatch": ("input x has no batch dimension", ""),
     "NoTime": ("no input has a time dimension", ""),
-    "FirstStep": ("aten.select needs timesteps of more than one chunk (at causal_models.py:", "# the first"),
+    "FirstStep": ("aten.select needs timesteps of more than one chunk (at noncausal_models.py:", "# the first"),
     "PositionsEmbedded": ("aten.embedding counts timesteps from the beginning or the end (at", "# embedded"),
     "PositionsSliced": ("aten.slice counts timesteps from the beginning (at", "# sliced"),
     "FirstHundred": ("aten.lt counts timesteps from the beginning or the end (at", "# early"),

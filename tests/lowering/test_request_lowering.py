@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from ragged import alone, assert_answers_alone, padded, part_of, ragged
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.served_method import serve_method
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-FEATURES = 5
+from .request_models import FEATURES, WITH_LENGTHS, WITHOUT_LENGTHS, Model, scaled_by_the_batch, subsampled
+
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
 
@@ -27,213 +27,6 @@ def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
         f"neuron_lstm:\n  inputs: {{x: {{dtype: float32, shape: {shape}}}}}\n"
         f"{'  lengths: lengths' if lengths else ''}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
     )
-
-
-class Model(nn.Module):
-    """A function of x[B, T, 5], and of lengths where it takes them, with layers that models often have."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-        self.gru = nn.GRU(FEATURES, 6, batch_first=True, bidirectional=True)
-        self.lstm = nn.LSTM(FEATURES, 6, batch_first=True)
-        self.steps = nn.GRU(FEATURES, 6)
-        self.halved = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
-        self.image = nn.Conv2d(1, 3, 3, padding=1)
-        self.up = nn.ConvTranspose1d(FEATURES, FEATURES, 2, stride=2)
-        self.statistics = nn.BatchNorm1d(FEATURES)
-        self.group = nn.GroupNorm(1, FEATURES)
-        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
-        self.score = nn.Linear(12, 1)
-        self.step = nn.LSTMCell(6, 6)
-        self.doubled = nn.Conv1d(FEATURES, 2 * FEATURES, 1)
-        self.slopes = nn.PReLU(FEATURES)
-        self.pair = nn.Bilinear(FEATURES, FEATURES, 4)
-        nn.init.normal_(self.slopes.weight)
-        self.out = nn.Linear(6, 3)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Any:
-        """Apply the function."""
-        return self.function(self, x) if lengths is None else self.function(self, x, lengths)
-
-
-def subsampled(m: Model, x: Tensor) -> Any:
-    """A convolution with a stride, then a recurrence over the shorter sequence."""
-    frames = torch.relu(m.statistics(m.halved(x.transpose(1, 2)))).transpose(1, 2)
-    y, h = m.gru(frames)
-    return y, h, y.mean(1)
-
-
-def sound_events(m: Model, x: Tensor) -> Any:
-    """A convolution over time and features, pooled over features, then a recurrence."""
-    maps = nn.functional.max_pool2d(torch.relu(m.image(x.unsqueeze(1))), (1, 5))
-    return maps.squeeze(3).transpose(1, 2)
-
-
-def attention_pooling(m: Model, x: Tensor) -> Any:
-    """Scores over all timesteps, without any mask."""
-    y, _ = m.gru(x)
-    return (torch.softmax(m.score(y), dim=1) * y).sum(1)
-
-
-def self_attention(m: Model, x: Tensor) -> Any:
-    """Attention of every timestep to every timestep."""
-    y, _ = m.lstm(x)
-    return m.attention(y, y, y)
-
-
-def normalized(m: Model, x: Tensor) -> Any:
-    """Statistics of the request itself, of each channel and of all."""
-    return m.group(x.transpose(1, 2)), (x - x.mean((1, 2), keepdim=True)) / (x.std((1, 2), keepdim=True) + 1)
-
-
-def language_model(m: Model, x: Tensor) -> Any:
-    """Time-major, decoded as a flat matrix."""
-    y, h = m.steps(x.transpose(0, 1))
-    return m.out(y.view(y.size(0) * y.size(1), y.size(2))), h
-
-
-def scaled_by_the_batch(m: Model, x: Tensor) -> Any:
-    """A default that is a mean over the whole batch."""
-    return x / (1 + x.abs().mean())
-
-
-def counted(m: Model, x: Tensor) -> Any:
-    """`len()` and `int()` of what varies."""
-    return m.lstm(x)[0].sum(1) / int(x.shape[1]), x.reshape(len(x), -1).sum(1, keepdim=True)
-
-
-def reversed_twice(m: Model, x: Tensor) -> Any:
-    """A second direction by hand."""
-    backward, _ = m.lstm(x.flip(1))
-    return backward.flip(1), backward[:, x.size(1) - 1], x[:, 1:] - x[:, :-1]
-
-
-def upsampled(m: Model, x: Tensor) -> Any:
-    """Twice as many timesteps, and every second one."""
-    return m.up(x.transpose(1, 2)), x.repeat_interleave(2, 1), x[:, ::2], torch.cat([x, x.flip(1)], 1)
-
-
-def averaged(m: Model, x: Tensor) -> Any:
-    """Means over windows: with the padding, of the real timesteps, and with a shorter last window."""
-    channels = x.transpose(1, 2)
-    return (
-        nn.functional.avg_pool1d(channels, 3, 1, 1),
-        nn.functional.avg_pool1d(channels, 3, 1, 1, count_include_pad=False),
-        nn.functional.avg_pool1d(channels, 2, 2, ceil_mode=True),
-    )
-
-
-def pooled_to_one(m: Model, x: Tensor) -> Any:
-    """The mean of all timesteps, by a layer that pools images."""
-    return nn.functional.adaptive_avg_pool1d(m.lstm(x)[0].transpose(1, 2), 1)
-
-
-def projected_on_a_vector(m: Model, x: Tensor) -> Any:
-    """The last state as a vector times every timestep, from the left and from the right."""
-    y, (h, _) = m.lstm(x)
-    vector = h[0, 0]  # as code for one request is written
-    return torch.matmul(vector, y.transpose(1, 2)), torch.matmul(y, vector)
-
-
-def interpolated(m: Model, x: Tensor) -> Any:
-    """Timesteps between two others; behind the last one it is repeated."""
-    doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
-    return doubled.transpose(1, 2).flip(1)
-
-
-def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask from lengths that are divided as tensors, after a convolution with a stride."""
-    frames = m.halved(x.transpose(1, 2)).transpose(1, 2)
-    steps = (lengths - 1) // 2 + 1
-    mask = torch.arange(frames.size(1)).unsqueeze(0) < steps.unsqueeze(1)
-    return (frames * mask.unsqueeze(2)).sum(1) / steps.unsqueeze(1)
-
-
-def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask that a loop over the lengths fills."""
-    mask = torch.zeros(x.size(0), max(lengths))
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-    return m.lstm(x)[0] * mask.unsqueeze(-1)
-
-
-def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Sorting and packing by numpy, unsorting afterwards."""
-    order = np.argsort(-lengths.cpu().numpy())
-    packed = pack_padded_sequence(
-        x[torch.from_numpy(order)], torch.from_numpy(lengths.numpy()[order]), batch_first=True
-    )
-    y, _ = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
-    return y.index_select(0, torch.from_numpy(np.argsort(order))).max(1)[0]
-
-
-def packed_data(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A layer on the data of a PackedSequence, and the lengths as an answer."""
-    packed = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))[0]
-    packed = PackedSequence(m.out(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    return pad_packed_sequence(packed, batch_first=True)
-
-
-def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mean over the share of the timesteps that is real."""
-    share = lengths.float() / x.size(1)
-    if lengths.min() > 0:
-        return m.lstm(x)[0].sum(1) / (share * x.size(1)).unsqueeze(1)
-    return x
-
-
-def packed_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A list of sequences without padding, packed and padded again."""
-    rows = [row[:size] for row, size in zip(x, lengths.tolist(), strict=True)]
-    y, _ = pad_packed_sequence(m.lstm(pack_sequence(rows, enforce_sorted=False))[0], batch_first=True)
-    return y + pad_sequence([torch.ones(size, 1) for size in lengths.tolist()], batch_first=True)
-
-
-def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Steps of a cell after the sequence, each with attention over its timesteps."""
-    packed = pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False)
-    y, (h, c) = m.lstm(packed)
-    y, _ = pad_packed_sequence(y, batch_first=True)
-    positions = torch.arange(y.size(1)).type_as(lengths)
-    state, outputs = (h[0], c[0]), []
-    for _ in range(3):
-        scores = torch.bmm(y, state[0].unsqueeze(2)).squeeze(2)
-        weights = torch.softmax(scores.masked_fill(positions >= lengths.unsqueeze(1), float("-inf")), 1)
-        context = torch.bmm(weights.unsqueeze(1), y).squeeze(1)
-        state = m.step(torch.max(context, torch.tanh(context) * 0.5), state)
-        outputs.append(m.out(state[0]))
-    return torch.stack(outputs, 1), state[1]
-
-
-def gated(m: Model, x: Tensor) -> Any:
-    """Gates, slopes of channels, a bilinear layer and a causal attention over fewer frames."""
-    frames = m.slopes(torch.nn.functional.glu(m.doubled(m.halved(x.transpose(1, 2))), 1)).transpose(1, 2)
-    y = m.pair(frames, torch.tanh(frames))
-    similar = torch.cosine_similarity(y, y.mean(1, keepdim=True), dim=-1)
-    return y, torch.tril(y @ y.transpose(1, 2)), similar
-
-
-WITHOUT_LENGTHS = (
-    gated,
-    subsampled,
-    sound_events,
-    attention_pooling,
-    self_attention,
-    normalized,
-    language_model,
-    counted,
-    reversed_twice,
-    upsampled,
-    averaged,
-    pooled_to_one,
-    projected_on_a_vector,
-    interpolated,
-)
-WITH_LENGTHS = (
-    *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
-    *(packed_rows, decoded),
-)
 
 
 @pytest.mark.parametrize("function", [*WITHOUT_LENGTHS, *WITH_LENGTHS], ids=lambda f: f.__name__)

@@ -102,8 +102,8 @@ def test_a_score_picked_at_each_step_streams() -> None:
 @pytest.mark.parametrize(
     ("name", "blamed", "line"),
     [
-        ("Tagger", "the recurrence is bidirectional (at model_cases.py:", "self.lstm(packed)"),
-        ("SelfAttention", "aten.matmul mixes timesteps (at model_cases.py:", "y @ y.transpose"),
+        ("Tagger", "the recurrence is bidirectional (at typical_models.py:", "self.lstm(packed)"),
+        ("SelfAttention", "aten.matmul mixes timesteps (at typical_models.py:", "y @ y.transpose"),
         ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
         ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
         ("FirstHundred", "aten.lt counts timesteps", "# early"),

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import CASES, Case, FinalStateOnly, NoTime, PackedSorted
+from model_cases import CASES, Case
 from ragged import padded, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
+from typical_models import FinalStateOnly, NoTime, PackedSorted
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering.export import bind_arguments
