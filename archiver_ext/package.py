@@ -42,7 +42,7 @@ from .evaluation.partitioning import cpu_operators_in
 from .evaluation.reference import make_reference
 from .evaluation.selection import CandidateResult, RejectedEngine, candidate_engines, select_fastest
 from .evaluation.trials import Trials
-from .evaluation.verify import VerificationCase, draw_cases
+from .evaluation.verification_cases import VerificationCase, draw_cases
 from .progress import show_progress
 from .user_model import build_model, importable, load_state_dict
 

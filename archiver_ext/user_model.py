@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..backends.weights import WeightsError
+from ..backends.weights_error import WeightsError
 from ..config.schema import ModelArguments
 from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from .aliasing import copy_if_aliased, storage_ptrs
 from .signature import Signature
-from .weights import copy_if_aliased, storage_ptrs
 
 
 def _do_nothing() -> None:

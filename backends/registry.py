@@ -61,8 +61,11 @@ class EngineSpec:
     """
 
 
+MODULE_PROGRAM_FILES = ("aliasing.py", "module_program.py")
+"""Files below this folder that run a module as a loaded program."""
+
 PROGRAM_FILES = (
-    *("masked.py", "module_program.py"),
+    *("masked.py", *MODULE_PROGRAM_FILES),
     *(f"program_source/{name}.py" for name in ("__init__", "control_flow", "read")),
 )
 """Files below this folder that load programs from their source."""
@@ -85,7 +88,7 @@ _CUDA_FILES = (
 _ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
 
 _NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
-_NEURON_SHARED = ("module_program.py", "recurrent_calls.py", "simulation.py")
+_NEURON_SHARED = (*MODULE_PROGRAM_FILES, "recurrent_calls.py", "simulation.py")
 _NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), *_NEURON_SHARED)
 
 ENGINES: Mapping[str, EngineSpec] = {
@@ -100,7 +103,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", "module_program.py", "recurrent_operators.py"),
+        files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", *MODULE_PROGRAM_FILES, "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "serve_int8": 1, "trace": 0},
         toolchain=(),

@@ -23,9 +23,11 @@ BASE = (
     "backends/interface.py",
     "backends/program_files.py",
     "backends/registry.py",
+    "backends/safetensors_file.py",
     "backends/signature.py",
     "backends/versions.py",
     "backends/weights.py",
+    "backends/weights_error.py",
     "backends/partitioning/__init__.py",
     "backends/partitioning/partitioned_program.py",
 )

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.aliasing import copy_if_aliased, storage_ptrs
 from ..backends.interface import LoadedProgram, LoadError
 from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
 from ..backends.torch_files import torch_file
-from ..backends.weights import WeightsError, copy_if_aliased, read_weights, storage_ptrs
+from ..backends.weights import read_weights
+from ..backends.weights_error import WeightsError
 from . import description as descriptions
 from .bucket_kernel import FactoryFunction, restore_function, select_bucket
 from .description import TempDirectory, TraceDescription, TracedProgram

@@ -20,7 +20,7 @@ from ...handlers.runtime.doubtful_costs import doubts_of
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
 from ...handlers.runtime.measurement import Call
 from ..errors import PackagingError
-from ..evaluation.verify import draw_inputs
+from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
 from .matrix_product import gemm, gemm_gflops
 from .timing import TimingConfig, time_undisturbed

@@ -106,7 +106,7 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
     Raises:
         PackagingError: one is missing, or the weights are those of another model.
     """
-    from ...backends.weights import WeightsError
+    from ...backends.weights_error import WeightsError
     from ..options import nested
     from ..user_model import construct, load_state_dict
     from .infer_arguments import infer_arguments, required_arguments

@@ -69,7 +69,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
         LoadError: this host cannot run the archive.
     """
-    from ...backends.weights import WeightsError
+    from ...backends.weights_error import WeightsError
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files, write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
@@ -178,7 +178,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
     from ..evaluation.value_ranges import with_value_ranges
-    from ..evaluation.verify import draw_cases
+    from ..evaluation.verification_cases import draw_cases
     from ..progress import show_progress
     from ..user_model import importable, load_model
 

@@ -26,7 +26,13 @@ from .calibrate import Costs, MeasuredCosts, measure_costs
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
 from .selection import Candidate, CandidateResult
 from .value_ranges import with_value_ranges
-from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
+from .verification_cases import VerificationCase
+from .verify import (
+    VerificationResult,
+    merge_worst,
+    verify_bucket,
+    verify_planned,
+)
 from .verify_streaming import verify_streaming
 
 _UNESTIMATED_US = 1.0

@@ -25,7 +25,7 @@ from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
 from .omitted_engine import OmittedEngine, out_of_time, too_slow
 from .selection import Candidate, CandidateResult, RejectedEngine, check_max_length, fallback_engines, is_quick
-from .verify import VerificationCase
+from .verification_cases import VerificationCase
 
 
 @dataclass(frozen=True)

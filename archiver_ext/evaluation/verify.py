@@ -10,58 +10,24 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, Protocol
 
 import torch
 
-from ...bucketing.execute import Pad
-from ...bucketing.padding import torch_dtype
 from ...bucketing.plan import Plan, single_bucket_plan
-from ...bucketing.planner import ExecutionMode
-from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...bucketing.shapes import Bucket, TensorSpec
 from ...handlers.runtime.loader import ServedModel
-from ...lowering.differential import random_tensor
-from ..errors import PackagingError
-from ..progress import ProgressCallback
-from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
-
-_LARGE = 1e4
-_UNKNOWN_VOCABULARY = 8
-"""Vocabulary size that is assumed for an input without one."""
-_MAX_CHUNKS = 3
-"""Chunks of one sequence: the second one receives a carry and hands on another."""
+from .difference import difference
+from .verification_cases import (
+    CaseBatch,
+    ProgramInfo,
+    VerificationCase,
+    cases_for_bucket,
+    compose_batches,
+    fill_kind,
+    poisoned_padding,
+)
 
 _PLANNED_BATCHES = 6
-_ROUNDING = (1e-5, 1e-4)
-_REPEATED = 3
-"""Requests that eager mode answers twice, to find state that it keeps."""
-
-PaddingFill = Literal["pad_value", "large", "random"]
-
-
-class ProgramInfo(Protocol):
-    """Facts of the programs, as in the `LoweredModel` that is packaged or the `Manifest` of an archive."""
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Layouts in one request."""
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Layouts in the outputs of one request."""
-
-    @property
-    def padding(self) -> Literal["masked", "exact_lengths"]:
-        """`masked` if requests may be padded to a bucket."""
-
-    @property
-    def shortest(self) -> int:
-        """Fewest timesteps of a request."""
-
-    @property
-    def kind(self) -> ExecutionMode:
-        """`sequence` for whole sequences, `chunk` for chunks of time."""
 
 
 @dataclass(frozen=True)
@@ -80,160 +46,6 @@ class VerificationResult:
     def passed(self) -> bool:
         """Whether the variant may be served."""
         return self.worst_ratio <= 1
-
-
-@dataclass(frozen=True)
-class VerificationCase:
-    """A request and its reference outputs."""
-
-    request: ReferenceRequest
-    expected: ReferenceOutputs
-
-
-@dataclass(frozen=True)
-class CaseBatch:
-    """Requests of one call, possibly fewer than its bucket's rows, and the fill of all other elements."""
-
-    cases: tuple[VerificationCase, ...]
-    padding: PaddingFill
-
-
-def draw_cases(
-    program: ProgramInfo,
-    grid: BucketGrid,
-    reference: Reference,
-    report: ProgressCallback,
-    seed: int = 0,
-    longest: int = 1,
-) -> tuple[VerificationCase, ...]:
-    """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
-
-    Raises:
-        PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
-    """
-    rng = torch.Generator().manual_seed(seed)
-    lengths = lengths_to_try(grid.lengths, program.shortest, padded=program.padding == "masked", seed=seed)
-    lengths += [longest] * (longest > grid.lengths[-1])
-    cases: list[VerificationCase] = []
-    for count, length in enumerate(lengths, 1):
-        request = ReferenceRequest(length, draw_inputs(program.inputs, length, rng))
-        cases.append(VerificationCase(request, reference(request)))
-        report(count, len(lengths), f"{length} timesteps")
-    _require_finite_output(cases)
-    _require_repeatable(cases[:_REPEATED], reference)
-    return tuple(cases)
-
-
-def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) -> tuple[torch.Tensor, ...]:
-    """Draw the inputs of one request of this length."""
-    return tuple(_draw(spec, spec.item_sizes(length), rng) for spec in specs)
-
-
-def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
-    tensors = [tensor for case in cases for tensor in case.expected]
-    if not any(bool(torch.isfinite(tensor).any()) for tensor in tensors):
-        raise PackagingError(
-            "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
-            "Check the weights in --serialized-file"
-        )
-
-
-def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:
-    """Refuse a model whose output follows from earlier calls: every request is one of its own."""
-    for case in cases:
-        again = reference(case.request)
-        if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):
-            raise PackagingError(
-                f"the model returns different outputs when it is called again with the same request "
-                f"({case.request.length} timesteps): it keeps state between calls, as in `self.hidden = ...` in "
-                "forward(), or draws random numbers. Compute the initial state in forward(), or take it as an input"
-            )
-
-
-def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool, seed: int = 0) -> list[int]:
-    """List lengths of requests: at, beside and between the bucket lengths, or exactly these.
-
-    None is below `shortest`.
-
-    >>> lengths_to_try((2, 4), padded=False)
-    [2, 2, 4, 4]
-    >>> sorted(set(lengths_to_try((2, 4), padded=True)))
-    [1, 2, 3, 4]
-    """
-    if not padded:
-        return [length for length in lengths for _ in range(2)]
-    rng = random.Random(seed)  # noqa: S311 - not a secret
-    chosen = [shortest]
-    for below, longest in pairwise((shortest - 1, *(length for length in lengths if length >= shortest))):
-        chosen += [below + 1, longest, max(shortest, longest - 1), *(rng.randint(below + 1, longest) for _ in range(3))]
-    return chosen
-
-
-def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
-    """Select the cases that a bucket can run.
-
-    These are all that fit it, or only its own length where padding is not allowed. A bucket of chunks also runs cases
-    that need several of them.
-    """
-    if program.padding == "exact_lengths":
-        return [case for case in cases if case.request.length == bucket.length]
-    longest = bucket.length * (1 if program.kind == "sequence" else _MAX_CHUNKS)
-    return [case for case in cases if case.request.length <= longest]
-
-
-def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
-    """Compose batches for one bucket of requests that fit it, always with the longest and the shortest.
-
-    One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has
-    dummy rows.
-    """
-    rng = random.Random(f"{seed} {bucket}")  # noqa: S311 - not a secret
-    full_length = [case for case in fitting if case.request.length == bucket.length]
-    *_, longest = sorted(fitting, key=lambda case: case.request.length)  # longer than the bucket, if it runs chunks
-    shortest = min(fitting, key=lambda case: case.request.length)
-    if bucket.batch == 1:
-        chosen = [longest, full_length[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
-        return tuple(CaseBatch((case,), _fill_kind(index)) for index, case in enumerate(chosen))
-    full = CaseBatch(tuple(rng.choices(full_length, k=bucket.batch)), "pad_value")
-    ragged = [_shuffled([longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
-    partial = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
-    batches = (CaseBatch(tuple(rows), _fill_kind(index)) for index, rows in enumerate(ragged))
-    return (full, *batches, CaseBatch(tuple(partial), "random"))
-
-
-def _shuffled(rows: list[VerificationCase], rng: random.Random) -> list[VerificationCase]:
-    return rng.sample(rows, len(rows))
-
-
-def _fill_kind(index: int) -> PaddingFill:
-    kinds: tuple[PaddingFill, ...] = ("random", "large", "pad_value")
-    return kinds[index % len(kinds)]
-
-
-def poisoned_padding(padding: PaddingFill, rng: torch.Generator) -> Pad:
-    """Make a `padding.pad` with other values in dummy rows and after the end of each request."""
-
-    def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-        padded = _fill(spec, spec.sizes(*bucket), padding, rng)
-        for row, item in enumerate(items):
-            times = [dim for dim, size in enumerate(spec.item_shape) if size == "time"]
-            select_row(padded, spec, item.shape[times[0]] if times else 1, row).copy_(item)
-        return padded
-
-    return pad
-
-
-def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: torch.Generator) -> torch.Tensor:
-    dtype = torch_dtype(spec)
-    if padding == "pad_value" or not dtype.is_floating_point:  # serving writes nothing else for integers
-        return torch.full(sizes, spec.pad_value).to(dtype)
-    if padding == "large" and (spec.time_dim is not None or spec.value_range is None):
-        return torch.full(sizes, _LARGE).to(dtype)
-    return _draw(spec, sizes, rng)
-
-
-def _draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
-    return random_tensor(spec, sizes, rng, unknown_ids=_UNKNOWN_VOCABULARY)
 
 
 def verify_bucket(
@@ -271,7 +83,7 @@ def verify_planned(
     bucket = Bucket(rows, longest)
     worst = VerificationResult(bucket, 0.0, 0.0, "")
     for index in range(_PLANNED_BATCHES):
-        batch = CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), _fill_kind(index))
+        batch = CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
         plan = model.plan([case.request.length for case in batch.cases])
         for result in _run_batch(model, plan, batch, bucket, program.outputs, tolerance, rng):
             worst = merge_worst(worst, result)
@@ -301,25 +113,3 @@ def _run_batch(
             error, ratio = difference(ours, expected, tolerance)
             where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
             yield VerificationResult(bucket, error, ratio, where)
-
-
-def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:
-    """Compute the largest |ours - eager| and its largest ratio to the tolerance.
-
-    Equal elements, NaN and infinite ones included, have no difference; it is infinite where only one is finite.
-
-    >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), (0.1, 0.0))
-    (0.5, 5.0)
-    >>> difference(torch.tensor([float("-inf")]), torch.tensor([float("-inf")]), (0.0, 0.0))
-    (0.0, 0.0)
-    """
-    if ours.shape != eager.shape:
-        return float("inf"), float("inf")
-    if eager.numel() == 0:
-        return 0.0, 0.0
-    a, b = ours.double(), eager.double()
-    same = (a == b) | (a.isnan() & b.isnan())
-    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
-    allowed = tolerance[0] + tolerance[1] * b.abs()
-    ratio = torch.where(same, 0.0, torch.where(error.isinf(), error, error / allowed))
-    return float(error.max()), float(ratio.max())

@@ -14,7 +14,9 @@ import torch
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
 from ...handlers.runtime.loader import ServedModel
-from .verify import ProgramInfo, VerificationCase, VerificationResult, difference, merge_worst
+from .difference import difference
+from .verification_cases import ProgramInfo, VerificationCase
+from .verify import VerificationResult, merge_worst
 
 _BATCHES = 4
 _MAX_ROWS = 8

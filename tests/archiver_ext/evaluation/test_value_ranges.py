@@ -14,7 +14,8 @@ from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import ToleranceExceeded
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import make_reference
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult, draw_cases, poisoned_padding
+from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases, poisoned_padding
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.json_codec import from_json, to_json

@@ -14,18 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.difference import difference
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
+from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import (
     PaddingFill,
     VerificationCase,
-    VerificationResult,
     cases_for_bucket,
     compose_batches,
-    difference,
     draw_cases,
     lengths_to_try,
-    merge_worst,
     poisoned_padding,
+)
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
+    VerificationResult,
+    merge_worst,
     verify_bucket,
     verify_planned,
 )

@@ -11,7 +11,8 @@ import torch
 from streaming_archive import streaming_manifest
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationCase, VerificationResult
+from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import VerificationCase
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify_streaming import verify_streaming
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad

@@ -1,0 +1,92 @@
+"""Reader of .safetensors files, which maps the tensors and trusts nothing in the file's table."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .weights_error import WeightsError
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_LARGEST_HEADER_BYTES = 100_000_000
+
+
+def read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
+    """Map the tensors of the file `mapped`, a copy of `path` or that file itself.
+
+    Raises:
+        WeightsError: the file is damaged.
+    """
+    with mapped.open("rb") as file:
+        if mapped.stat().st_size < 8:
+            raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")
+        # A private mapping: pages are shared with every other process until somebody writes, and nobody does.
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        header, start = _header(data)
+        _check_layout(header, len(data) - start)
+        return {name: _tensor(data, start, entry) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{path.name} is damaged, or no safetensors file: {error}") from error
+
+
+def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
+    """The table of tensors, and the offset of their data."""
+    size = int.from_bytes(data[:8], "little")
+    if size > min(len(data) - 8, _LARGEST_HEADER_BYTES):
+        raise ValueError(f"its header claims {size} bytes")
+    header = json.loads(data[8 : 8 + size].decode("utf-8"))
+    header.pop("__metadata__", None)
+    return header, 8 + size
+
+
+def _check_layout(header: dict[str, dict[str, Any]], total: int) -> None:
+    """Check that tensors follow one another and fill the file: no overlap, no gap, nothing beyond the end."""
+    position = 0
+    for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+        begin, end = entry["data_offsets"]
+        if begin != position or end - begin != _bytes(name, entry):
+            raise ValueError(f"{name!r} ({entry['dtype']} {entry['shape']}) cannot be at bytes {begin} to {end}")
+        position = end
+    if position != total:
+        raise ValueError(f"its tensors take {position} bytes, but {total} follow the header")
+
+
+def _bytes(name: str, entry: dict[str, Any]) -> int:
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"{name!r} has dtype {entry['dtype']}, known are {', '.join(_DTYPES)}")
+    if not all(type(size) is int and size >= 0 for size in entry["shape"]):
+        raise ValueError(f"{name!r} has shape {entry['shape']}")
+    numbers: int = math.prod(entry["shape"])
+    return numbers * _width(_DTYPES[entry["dtype"]])
+
+
+def _width(dtype: torch.dtype) -> int:
+    """Bytes of an element; dtypes of an old torch have no itemsize."""
+    return torch.empty(0, dtype=dtype).element_size()
+
+
+def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
+    dtype, (begin, end) = _DTYPES[entry["dtype"]], entry["data_offsets"]
+    if begin == end:
+        return torch.empty(entry["shape"], dtype=dtype)
+    raw = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=start + begin)
+    if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines need aligned elements
+        raw = raw.clone()
+    return raw.view(dtype).view(entry["shape"])
