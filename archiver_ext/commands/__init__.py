@@ -66,6 +66,18 @@ def add_archive_output(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", type=Path, help="the file or folder to write (default: replace the archive)")
 
 
+def check_output(output: Path, given: Path, what: str, option: str = "-o") -> None:
+    """Refuse an output that would replace another file of the command, under whatever name.
+
+    Raises:
+        ArchiveError: both are the same file; `what` says which.
+    """
+    from ...inference.errors import ArchiveError
+
+    if output.exists() and given.exists() and output.samefile(given):
+        raise ArchiveError(f"{output} is {what}: give another file with {option}")
+
+
 def tell_unsigned(archive: Path) -> None:
     """Say on standard error that an archive had a signature, and has none now."""
     sys.stderr.write(f"{archive} is no longer signed, because its files changed: sign it again (neuron-lstm sign)\n")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
+from . import check_output
 
 if TYPE_CHECKING:
     from torch import nn
@@ -78,6 +79,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _init(options: argparse.Namespace) -> None:
+    from ..output_file import write_output
     from ..user_model import importable, load_class
 
     notes: list[str] = []
@@ -86,6 +88,8 @@ def _init(options: argparse.Namespace) -> None:
     for file in filter(None, (options.model_file, options.serialized_file)):
         if not file.is_file():
             raise PackagingError(f"there is no file {file}")
+        if options.output is not None:
+            check_output(options.output, file, "a file of the model")
     with importable(options.model_file.resolve().parent):
         model_class = load_class(options.model_file.resolve(), options.class_name, notes.append)
         args = _arguments(model_class, dict(options.args), options.serialized_file)
@@ -96,7 +100,7 @@ def _init(options: argparse.Namespace) -> None:
     if options.output is None:
         sys.stdout.write(text)
     else:
-        options.output.write_text(text, encoding="utf-8")
+        write_output(options.output, text.encode())
         sys.stderr.write(f"wrote {options.output}; check it with `neuron-lstm verify-config {options.output}`\n")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ...inference.errors import ArchiveError
-from . import add_archive, positive
+from . import add_archive, check_output, positive
 
 if TYPE_CHECKING:
     from ...inference.open_archive import OpenArchive
@@ -47,8 +46,8 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from ...inference.open_archive import open_archive
 
-    if options.output.exists() and options.output.samefile(options.archive):
-        raise ArchiveError(f"{options.output} is the archive: give another file for the answers")
+    check_output(options.output, options.archive, "the archive")
+    check_output(options.output, options.requests, "the file of requests")
     with open_archive(options.archive, options.threads) as model, ExitStack() as files:
         requests = files.enter_context(_opened(options.requests))
         answers = files.enter_context(_written(options.output))
@@ -86,12 +85,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; one that exists is replaced at the end, in one step.
-
-    A link stays, and a device is written to directly.
-    """
-    from ...inference.private_directory import private_directory
-    from ..archive.replace import replace_atomically
+    """Open a file to write, as `open_output` does, or standard output."""
+    from ..output_file import open_output
 
     if path == _STANDARD:
         if sys.stdout is None:
@@ -102,20 +97,9 @@ def _written(path: Path) -> Iterator[BinaryIO]:
         except BrokenPipeError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
             raise ArchiveError("the reader of standard output ended before all lines were answered") from error
-    elif path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-    elif not path.parent.is_dir():
-        raise ArchiveError(f"there is no folder {path.parent}")
     else:
-        destination = path.resolve()
-        with private_directory(destination.parent) as beside:
-            written = beside / destination.name
-            with written.open("wb") as file:
-                yield file
-            if destination.exists():
-                shutil.copymode(destination, written)
-            replace_atomically(written, destination)
+        with open_output(path) as file:
+            yield file
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, show, tell_unsigned
+from . import add_archive, add_archive_output, check_output, show, tell_unsigned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +41,8 @@ def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     output = options.output or options.archive
+    if options.output is not None:
+        check_output(output, options.weights, "the file of weights")
     replaced = replace_weights(options.archive, options.weights, output, Console(stderr=True))
     if replaced.unsigned:
         tell_unsigned(output)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PackagingError
-from . import add_archive, add_archive_output
+from . import add_archive, add_archive_output, check_output
 
 
 def add_to(commands: Any) -> None:
@@ -29,6 +29,8 @@ def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     output = options.output or options.archive
+    if options.output is not None:
+        check_output(output, options.key, "the private key")
     sign(options.archive, options.key, output)
     Console().print(f"{output} is signed", markup=False, highlight=False, soft_wrap=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import positive, print_json
+from . import check_output, positive, print_json
 
 if TYPE_CHECKING:
     from .tuning.proposal import Proposal
@@ -96,12 +96,23 @@ def _check_options(options: argparse.Namespace) -> None:
             raise PackagingError("-o needs --config: the file whose lengths it changes")
         if options.output.exists() and not (options.force or options.output.resolve() == options.config.resolve()):
             raise PackagingError(f"{options.output} exists; give --force to overwrite it")
+    for name, written in (("--save-lengths", options.save_lengths), ("--picture", options.picture)):
+        for what, given in _read_files(options):
+            if written is not None:
+                check_output(written, given, what, name)
     if options.objective == "cost" and options.archive is None:
         raise PackagingError("--objective cost needs --archive: it has the measured costs")
     if options.picture is not None and options.picture.suffix == ".png":
         from .tuning.png import require_matplotlib
 
         require_matplotlib()
+
+
+def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """The files that the command reads, with what they are."""
+    yield from (("a file of lengths that is read", Path(file)) for file in options.lengths if file != _STDIN)
+    named = ("the configuration", options.config), ("the archive", options.archive)
+    yield from ((what, file) for what, file in named if file is not None)
 
 
 def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
@@ -165,12 +176,14 @@ def _changed_text(config: Path, proposal: Proposal) -> str:
 
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
+    from ..output_file import write_output
+
     if changed is not None:
-        options.output.write_bytes(changed.encode())
+        write_output(options.output, changed.encode())
         yield f"wrote {options.output}"
     if options.save_lengths is not None:
         lines = "".join(f"{length}:{number}\n" for length, number in sorted(proposal.histogram.items()))
-        options.save_lengths.write_text(f"# timesteps:sequences\n{lines}", encoding="utf-8")
+        write_output(options.save_lengths, f"# timesteps:sequences\n{lines}".encode())
         yield f"wrote {options.save_lengths}"
     if options.picture is not None:
         _draw(proposal, target, _subject(options), options.picture)
@@ -190,6 +203,7 @@ def _draw(proposal: Proposal, target: Target, subject: str, file: Path) -> None:
 
         write_png(make_chart(proposal), file)
     else:
+        from ..output_file import write_output
         from .tuning.page import html_page
 
-        file.write_text(html_page(proposal, target, subject), encoding="utf-8")
+        write_output(file, html_page(proposal, target, subject).encode())

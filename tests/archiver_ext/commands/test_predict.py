@@ -190,6 +190,16 @@ def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: p
     assert file.read_bytes() == before
 
 
+def test_the_requests_are_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not under another name either."""
+    requests = write(tmp_path / "requests.jsonl", [[1]])
+    (tmp_path / "link.jsonl").symlink_to(requests)
+
+    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "link.jsonl")]) == 1
+    assert "is the file of requests: give another file with -o" in capsys.readouterr().err
+    assert requests.read_text("utf-8") == "[1]\n"
+
+
 def test_a_line_cannot_ask_for_bytes(archive: Path, tmp_path: Path) -> None:
     """Its answer is a line of JSON."""
     entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [5, 17]}

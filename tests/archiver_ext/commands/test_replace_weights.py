@@ -349,6 +349,16 @@ def test_a_refusal_is_one_message_and_writes_nothing(
     assert (old.read_bytes(), project.listing()) == (before, listing)
 
 
+def test_the_new_weights_are_not_replaced_by_an_archive(project: Project, replace_weights: Replace) -> None:
+    """A slip of the command line costs no training."""
+    weights = project.folder / "weights.pt"
+    before = weights.read_bytes()
+    code, _, error = replace_weights("tiny.mar", "weights.pt", "-o", "weights.pt")
+
+    assert (code, "weights.pt is the file of weights: give another file with -o" in error) == (1, True)
+    assert weights.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [("inlines", "inlines compiles the weights into its programs"), ("stubborn", "stubborn differs from the model")],

@@ -102,6 +102,16 @@ def test_a_signed_archive_passes_in_every_form(made: Path, verify: Callable[...,
     assert (code, "is not signed" in err) == (1, True)
 
 
+def test_a_key_is_not_replaced_by_an_archive(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that is lost cannot be made again."""
+    key = Path(shutil.copy(made / "own.pem", tmp_path))
+    before = key.read_bytes()
+
+    assert main(["sign", str(made / "tiny.mar"), "--key", str(key), "-o", str(key)]) == 1
+    assert f"{key} is the private key: give another file with -o" in capsys.readouterr().err
+    assert key.read_bytes() == before
+
+
 def test_one_bad_archive_of_several_is_told_and_gives_exit_code_1(made: Path, verify: Callable[..., Said]) -> None:
     """The others are verified."""
     code, out, err = verify(made / "tiny.mar", made / "signed-tiny.mar", made / "missing.mar")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -360,3 +361,16 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: list[str])
 
     assert ended.value.code == 2
     assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--save-lengths", "--picture"])
+@pytest.mark.parametrize("read", ["lengths.html", "model-config.html"])
+def test_a_file_that_is_read_is_not_overwritten(capsys: Capture, folder: Path, option: str, read: str) -> None:
+    """A log may be the only record of the traffic."""
+    shutil.copy(folder / "lengths.txt", folder / "lengths.html")
+    shutil.copy(folder / "model-config.yaml", folder / "model-config.html")
+    before = (folder / read).read_bytes()
+
+    told = failure(capsys, "lengths.html", "--config", "model-config.html", option, read)
+    assert f"give another file with {option}" in told
+    assert (folder / read).read_bytes() == before
