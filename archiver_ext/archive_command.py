@@ -5,7 +5,9 @@ Exit codes: 0 done; 1 refused or failed, with one message on standard error; 128
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -47,13 +49,17 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
 
     `stopped` is what to add where a signal ends it.
     """
+    _escape_unknown_characters()
     try:
         with raise_on_termination():
             run()
+            _flush_output()
     except KeyboardInterrupt:
         return _stopped(signal.SIGINT, stopped)
     except Terminated as end:
         return _stopped(end.signal, stopped)
+    except SystemExit as end:
+        return _ended(end)
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
         return _failed(error)
     return 0
@@ -64,8 +70,46 @@ def _stopped(by: signal.Signals, addition: str) -> int:
     return 128 + by
 
 
+def _escape_unknown_characters() -> None:
+    """Write what standard output's encoding lacks as an escape: a path in other bytes, a table's ellipsis."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _flush_output() -> None:
+    """Write what is buffered while an error still has a message.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _ended(end: SystemExit) -> int:
+    """Report code that called sys.exit(): that of a model, or rich's, whose reader ended."""
+    if isinstance(end.__context__, BrokenPipeError):
+        return _failed(end.__context__)
+    sys.stderr.write(
+        f"error: Python was ended by sys.exit (code {end.code}) in code of the model or its files: remove the call\n"
+    )
+    return _FAILED
+
+
+def _discard_unwritable_output() -> None:
+    """Discard what standard output still holds, if it cannot be written: Python would fail again when it ends."""
+    try:
+        _flush_output()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _failed(error: Exception) -> int:
     if isinstance(error, OSError):
+        _discard_unwritable_output()
+    if isinstance(error, BrokenPipeError):
+        sys.stderr.write("error: the reader of standard output ended before everything was written\n")
+    elif isinstance(error, OSError):
         sys.stderr.write(f"error: {describe_file_error(error)}\n")
     elif isinstance(error, MemoryError):
         sys.stderr.write(f"error: {str(error) or 'out of memory'}\n")

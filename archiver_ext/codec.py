@@ -21,7 +21,7 @@ def check_codec(codec: str | None, directory: Path) -> None:
     file = extra_file("codec", codec, directory)
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PackagingError(
             f"neuron_lstm.codec: {file.name} cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -80,6 +80,11 @@ def _import(model_file: Path) -> ModuleType:
     sys.modules.setdefault(module.__name__, module)
     try:
         spec.loader.exec_module(module)
+    except SystemExit as end:  # a script that runs to its end, or reads a command line
+        raise PackagingError(
+            f"{model_file.name} ends Python while it is imported (sys.exit, code {end.code}): put what only a script "
+            f"does under `if __name__ == '__main__':`"
+        ) from end
     except Exception as error:
         raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{import_advice(error)}") from error
     return module
@@ -125,7 +130,7 @@ def construct(
     try:
         model = model_class(**given)
         model.eval()  # returns None where the user's own train() returns nothing
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
         raise PackagingError(f"{called} fails: {_reason(error)}") from error
     serve_method(model, method or "forward", batched=batched)

@@ -30,7 +30,7 @@ def describe_file_error(error: OSError, written: Path | None = None) -> str:
     # The system names no file where reading or writing fails.
     file = error.filename2 or error.filename
     if file is None and written is None:
-        file = f"a given file, or a temporary one in {tempfile.gettempdir()} (TMPDIR)"
+        file = f"a given file, standard output, or a temporary one in {tempfile.gettempdir()} (TMPDIR)"
     parts = [f"{written} cannot be written"] * (written is not None) + [str(file)] * (file is not None)
     return ": ".join([*parts, describe_cause(error)])
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -54,7 +55,7 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
     with working_directory(directory):
         try:
             codec = import_reference(reference, directory)()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RuntimeError(f"codec {reference}: {type(error).__name__}: {error}") from error
     for method in ("decode", "encode"):
         if not callable(getattr(codec, method, None)):
@@ -88,10 +89,8 @@ class CustomFormat:
             RequestError: 400 with the user's message, or inputs that the model does not accept.
         """
         assert isinstance(value, Body)
-        try:
+        with _errors_of_user():
             decoded = self.user.decode(_as_bytes(value), value.content_type)
-        except ValueError as error:
-            raise invalid(str(error)[:_MAX_MESSAGE]) from error
         manifest = self.context.manifest
         if isinstance(decoded, Mapping):
             return InferenceRequest((read_sequence(decoded, manifest),), self)
@@ -125,16 +124,30 @@ class CustomFormat:
             (dict(zip(output_names, own)), dict(zip(input_names, sequence.tensors)))
             for sequence, own in zip(request.sequences, outputs)
         ]
-        try:
+        with _errors_of_user():
             return [self.user.encode(*pair) for pair in pairs]
-        except ValueError as error:
-            raise invalid(str(error)[:_MAX_MESSAGE]) from error
 
     def _content_type(self) -> str:
         given = getattr(self.user, "content_type", None)
         if isinstance(given, str) and _CONTENT_TYPE.fullmatch(given):
             return given
         raise internal("the model's codec returned bytes, but its content_type is no content type like 'text/plain'")
+
+
+@contextmanager
+def _errors_of_user() -> Iterator[None]:
+    """Convert the errors that the user's code raises.
+
+    Raises:
+        RequestError: 400 with the message of a ValueError.
+        RuntimeError: the code called sys.exit(), which would end the worker and lose the requests of others.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise invalid(str(error)[:_MAX_MESSAGE]) from error
+    except SystemExit as end:
+        raise RuntimeError("the codec called sys.exit(): it must raise an error instead") from end
 
 
 class CustomListFormat(CustomFormat):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,46 @@ def test_a_file_that_is_no_archive_is_refused(capsys: Capture, tmp_path: Path) -
     assert "model.py is not an archive" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1
     assert "there is no archive" in capsys.readouterr().err
+
+
+def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
+    """The exit code of a command whose standard output is a descriptor, and what it wrote."""
+    command = [sys.executable, "-m", cli.__name__, *arguments]
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, env=variables, check=False)
+    return done.returncode, done.stdout or b"", done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
+def test_a_reader_that_ends_early_is_named_in_one_line(arguments: tuple[str, ...]) -> None:
+    """A long output and a short one, which Python still holds when the command is done."""
+    reader, output = os.pipe()
+    os.close(reader)
+    code, _, error = run_into(output, *arguments)
+    os.close(output)
+
+    assert (code, error) == (1, b"error: the reader of standard output ended before everything was written\n")
+
+
+@pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
+def test_a_full_disk_below_standard_output_is_one_line(arguments: tuple[str, ...]) -> None:
+    """The exit code is 1, and not that of Python when it ends."""
+    with Path("/dev/full").open("wb") as full:
+        code, _, error = run_into(full.fileno(), *arguments)
+
+    assert code == 1
+    assert b"standard output" in error
+    assert b"no space left on device" in error
+    assert error.count(b"\n") == 1
+
+
+def test_what_an_encoding_lacks_is_escaped(capsys: Capture, project: Project) -> None:
+    """A table is cut with an ellipsis, and a path may have any bytes."""
+    assert cli.main(["archive", *project.flags(), "--export-path", "."]) == 0
+    capsys.readouterr()
+    name = os.fsdecode(b"\xfc.mar")
+    (project.folder / "tiny.mar").rename(project.folder / name)
+    code, told, error = run_into(subprocess.PIPE, "inspect", name, COLUMNS="40", PYTHONIOENCODING="ascii")
+
+    assert (code, error) == (0, b"")
+    assert b"\\u2026" in told

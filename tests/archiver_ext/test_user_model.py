@@ -276,3 +276,19 @@ def test_the_part_of_a_checkpoint_that_was_read_is_told(tmp_path: Path) -> None:
 
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
     assert told == ["checkpoint.pt['state_dict'] holds the weights; the prefix 'module.' of their names was left out"]
+
+
+def test_a_script_that_ends_python_is_refused(tmp_path: Path) -> None:
+    """Otherwise packaging would end without an archive, without a message, and as if it had succeeded."""
+    script = write(tmp_path, f"{ONE}\nimport sys\nsys.exit(0)\n")
+    told = refusal(tmp_path, script, saved(tmp_path), size=3)
+
+    assert "the_model.py ends Python while it is imported (sys.exit, code 0)" in told
+    assert "if __name__ == '__main__':" in told
+
+
+def test_a_constructor_that_ends_python_is_refused(tmp_path: Path) -> None:
+    """The call is named."""
+    text = ONE.replace("super().__init__()", "raise SystemExit(0)")
+
+    assert "One(size=3) fails: SystemExit: 0" in refusal(tmp_path, write(tmp_path, text), saved(tmp_path), size=3)

@@ -102,6 +102,21 @@ def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCapt
     assert "KeyError" in caplog.text
 
 
+@pytest.mark.parametrize("method", ["decode", "encode"])
+def test_a_codec_that_ends_python_ends_no_worker(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A request beside it in the batch is answered."""
+
+    def leave_at_one(value: Any, other: Any) -> Any:
+        if 1 in (value if method == "decode" else other["ids"].tolist()):
+            raise SystemExit
+        return ids(value, other) if method == "decode" else "left"
+
+    codec = Custom(leave_at_one, lambda *_: "left") if method == "decode" else Custom(ids, leave_at_one)
+
+    assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
+    assert "the codec called sys.exit()" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
@@ -110,13 +125,14 @@ def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCapt
         ("json:JSONDecoder", "another module of this name is already imported"),
         ("lame_codec:Lame", "has no method 'encode'"),
         ("lame_codec:Failing", "ZeroDivisionError"),
+        ("lame_codec:Leaving", "SystemExit"),
     ],
 )
 def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, folder: Path) -> None:
     """The load raises a RuntimeError with the cause."""
     (folder / "lame_codec.py").write_text(
         "class Lame:\n    def decode(self, body, kind): pass\nclass Failing:\n    x = property()\n"
-        "    def __init__(self): 1 / 0\n"
+        "    def __init__(self): 1 / 0\nclass Leaving:\n    def __init__(self): raise SystemExit\n"
     )
     with pytest.raises(RuntimeError) as refused:
         load_user_codec(reference, folder)
