@@ -27,7 +27,7 @@ _LOG_FOLDER = "LOG_LOCATION"
 _ADDRESSES = ("inference_address", "management_address", "metrics_address")
 _GRPC = ("grpc_inference", "grpc_management")
 _LAST_PORT = 65_535
-_ADDRESS = re.compile(r"https?://(?P<host>[^/:]+):(?P<port>[0-9]+)")
+_ADDRESS = re.compile(r"https?://(?P<host>[^/:\s]+):(?P<port>[0-9]+)")
 """An address that TorchServe accepts: it has no form for one of IPv6."""
 _LONGEST_PATH = 70
 """Characters of a folder's path: that of a socket in it has at most 107."""
@@ -104,9 +104,10 @@ def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, w
     settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
     found = properties(settings, folder / _METRICS.name)
     _listened(found)
+    text = properties_text(found)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(_METRICS, folder)
-    (folder / "config.properties").write_text(properties_text(found), encoding="ascii")
+    (folder / "config.properties").write_text(text, encoding="ascii")
     (folder / "log4j2.xml").write_text(log_configuration(with_file=with_log_file), encoding="utf-8")
     return found
 
@@ -149,7 +150,7 @@ def _host_and_port(name: str, address: str) -> tuple[str, int]:
     found = _ADDRESS.fullmatch(address)
     if found is None:
         raise ArchiveError(
-            f"{name}: expected http://HOST:PORT, got {address}; TorchServe accepts a host name or an IPv4 address"
+            f"{name}: expected http://HOST:PORT, got {address!r}; TorchServe accepts a host name or an IPv4 address"
         )
     return found["host"], _port(name, found["port"])
 

@@ -98,8 +98,25 @@ def properties_text(found: Mapping[str, str]) -> str:
     >>> print(properties_text({"allowed_urls": r"https://a\.b/.*", "metrics_config": "/é"}), end="")
     allowed_urls=https://a\\.b/.*
     metrics_config=/\u00e9
+
+    Raises:
+        ArchiveError: TorchServe cannot read a value.
     """
-    return "".join(f"{name}={value if name in OF_LAUNCHER else _escaped(value)}\n" for name, value in found.items())
+    return "".join(f"{name}={_written(name, value)}\n" for name, value in found.items())
+
+
+def _written(name: str, value: str) -> str:
+    if name in OF_LAUNCHER:
+        if not value.isascii():
+            raise ArchiveError(f"{name}: TorchServe reads ASCII alone, got {value!a}")
+        return value
+    try:
+        return _escaped(value)
+    except UnicodeEncodeError as error:  # a path of other bytes, or one that LC_ALL=C does not decode
+        raise ArchiveError(
+            f"{name}: TorchServe cannot read {value!a}, which is not text in the locale's encoding: choose "
+            f"another path, or set LC_ALL to a UTF-8 locale"
+        ) from error
 
 
 def _escaped(value: str) -> str:

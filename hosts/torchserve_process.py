@@ -28,8 +28,23 @@ _LAST_LINES_SECONDS = 2.0
 _FAILURES = ("Failed to load model", "Backend worker process died", "Backend worker error")
 """Lines of a model that cannot be served: TorchServe would try again for minutes."""
 _REASON = re.compile(r"Failed to load model (?P<model>\S+), exception (?P<reason>.*)")
-_START = "import sys, tempfile; tempfile.tempdir = sys.argv.pop(1); from ts.model_server import start; start()"
-"""Start of TorchServe with its file of the process id in a folder of its own; workers keep TMPDIR."""
+_START = """
+import os, signal, sys, tempfile, threading
+
+def end_with_input():
+    os.read(0, 1)
+    os.killpg(0, signal.SIGTERM)
+
+threading.Thread(target=end_with_input, daemon=True).start()
+tempfile.tempdir = sys.argv.pop(1)
+from ts.model_server import start
+start()
+"""
+"""Start of TorchServe with its file of the process id in a folder of its own; workers keep TMPDIR.
+
+Its standard input ends when this process does, even if that was killed. Then TorchServe ends too: it would keep its
+ports, without anybody who knows of it.
+"""
 _CONFIG_VARIABLE = "TS_CONFIG_FILE"
 """A variable by which TorchServe would read another config.properties than ours."""
 
@@ -132,7 +147,7 @@ def running(
         [sys.executable, "-c", _START, str(home), *words],
         cwd=home,
         env={**inherited, **environment, "TEMP": str(home)},
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

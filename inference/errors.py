@@ -7,5 +7,9 @@ class ArchiveError(Exception):
     """An archive that cannot be made, read or opened."""
 
 
+class NamelessArchiveError(ArchiveError):
+    """An archive that does not say what its model is called."""
+
+
 HOST_ERRORS = (RuntimeError, OSError, MemoryError)
 """Errors of loading an archive on a host that cannot run it. A MemoryError may have no message."""

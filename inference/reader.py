@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
 from ..handlers.neuron_lstm import LIST
-from .errors import ArchiveError
+from .errors import ArchiveError, NamelessArchiveError
 from .private_directory import private_directory
 
 DAMAGE = (
@@ -84,16 +84,15 @@ class ArchiveReader:
         """Read the archive's model name, under which TorchServe serves it unless it is given another.
 
         Raises:
-            ArchiveError: the archive does not say it.
+            NamelessArchiveError: the archive does not say it.
+            ArchiveError: it cannot be read.
         """
         try:
             name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
         except (ValueError, RecursionError) as error:
-            raise ArchiveError(
-                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name"
-            ) from error
+            raise NamelessArchiveError(f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error})") from error
         except (KeyError, TypeError, FileNotFoundError) as error:
-            raise ArchiveError(f"{self.path} does not say what its model is called: give --name") from error
+            raise NamelessArchiveError(f"{self.path} does not say what its model is called") from error
         return str(name)
 
     def model_version(self) -> str:

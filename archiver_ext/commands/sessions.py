@@ -52,6 +52,15 @@ def _sessions(options: argparse.Namespace) -> None:
         sys.stdout.write(f"{summarize(found)}\n")
 
 
+def _own_name(reader: ArchiveReader) -> str:
+    from ...inference.errors import NamelessArchiveError
+
+    try:
+        return reader.model_name()
+    except NamelessArchiveError as error:
+        raise PackagingError(f"{error}; give --name") from error
+
+
 def count_sessions(archive: Path, name: str | None, environment: Mapping[str, str]) -> OpenSessions:
     """Count the sessions in the store of `archive`, served as `name`; None: under the archive's own name.
 
@@ -67,7 +76,7 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
 
     reader = ArchiveReader(archive)
     settings = _settings(reader)
-    model = reader.model_name() if name is None else name
+    model = _own_name(reader) if name is None else name
     try:
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):

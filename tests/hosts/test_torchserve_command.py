@@ -72,7 +72,10 @@ def test_archives_of_two_folders_need_one_store(
     [
         (["--set", "job_queue=7"], "--set: TorchServe has no setting job_queue"),
         (["--set", "load_models=all"], "--set load_models: it follows from the archives"),
-        (["--host", "::1"], "inference_address: expected http://HOST:PORT, got http://::1:8080"),
+        (["--host", "::1"], "inference_address: expected http://HOST:PORT, got 'http://::1:8080'"),
+        (["--set", "vmargs=-Dname=\u00e9"], r"vmargs: TorchServe reads ASCII alone, got '-Dname=\xe9'"),
+        (["--set", "metrics_config=/\udcff"], r"metrics_config: TorchServe cannot read '/\udcff', which is not text"),
+        (["--host", "a b\nc=d"], r"got 'http://a b\nc=d:8080'"),
         (["--set", "metrics_address=unix:/tmp/x"], "metrics_address: expected http://HOST:PORT"),
         (["--set", "management_address=https://127.0.0.1:1"], "--set management_address: expected http://HOST:PORT"),
         (["--set", "grpc_inference_port=70000"], "grpc_inference_port: expected a port up to 65535, got 70000"),
@@ -107,6 +110,22 @@ def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: pytest.
 
     assert "there is no archive" in refused(capsys, tmp_path / "none.mar")
     assert "is damaged" in refused(capsys, tmp_path / "damaged.mar")
+
+
+def test_a_folder_of_another_kind_is_refused_as_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command has no option for a name that is missing."""
+    assert "was not packaged with --handler neuron_lstm" in refused(capsys, tmp_path)
+
+
+def test_an_archive_without_a_name_is_refused(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The remedy is one that the command line has."""
+    nameless = Path(shutil.copytree(archive, tmp_path / "copy"))
+    (nameless / "MAR-INF" / "MANIFEST.json").write_text("{}")
+    line = refused(capsys, nameless)
+
+    assert "does not say what its model is called: package the model again, with --model-name" in line
 
 
 def test_a_name_that_torchserve_cannot_have_is_refused(
