@@ -62,7 +62,9 @@ def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Deci
     """
     if request.start and request.step:
         return Reject(
-            "StepGap", f"a session starts at step 0, and this request is for step {request.step}: leave `start` out"
+            "StepGap",
+            f"a session starts at step 0, and this request, which starts one, is for step {request.step}: send the id "
+            f"of its session, without `start`",
         )
     if session is None:
         return StartSession() if request.start else _session_unknown()

@@ -138,8 +138,10 @@ def _header(text: str) -> _Header:
         fields = None
     if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
         raise malformed(".npy: the header is not a dictionary of descr, fortran_order and shape")
+    if type(fields["fortran_order"]) is not bool:
+        raise malformed(".npy: fortran_order is not True or False")
     dtype, big_endian = _dtype(fields["descr"])
-    return _Header(dtype, big_endian, fields["fortran_order"] is True, _shape(fields["shape"]))
+    return _Header(dtype, big_endian, fields["fortran_order"], _shape(fields["shape"]))
 
 
 def _dtype(description: object) -> tuple[torch.dtype, bool]:

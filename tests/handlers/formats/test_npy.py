@@ -89,6 +89,7 @@ def header(text: str, version: bytes = b"\x01\x00") -> bytes:
         (header("__import__('os').getcwd()"), "not a dictionary"),
         (header("(" * 3000), "not a dictionary"),
         (header("{'descr': '<f4', 'fortran_order': False}"), "not a dictionary"),
+        (header("{'descr': '<f4', 'fortran_order': 1, 'shape': (1,)}"), "fortran_order is not True or False"),
         (header("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}"), "'|O' are not accepted"),
         (header("{'descr': '<c8', 'fortran_order': False, 'shape': (1,)}"), "'<c8' are not accepted"),
         (header("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}"), "a list are not accepted"),
