@@ -78,7 +78,7 @@ def read_lengths(path: Path) -> dict[int, int]:
         reason = error.strerror if isinstance(error, OSError) else None
         raise LengthsError(f"cannot be read: {reason or error}") from error
     if not regular:
-        raise LengthsError("cannot be read: it is no regular file")
+        raise LengthsError("cannot be read: it is not a regular file")
     if size > _LARGEST_FILE:
         raise LengthsError(f"expected at most {_LARGEST_FILE >> 20} MiB, got {size >> 20}: give a sample")
     return parse_lengths(data).histogram()

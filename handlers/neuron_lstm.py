@@ -136,7 +136,7 @@ def parse_list(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
         or len(dict(pairs)) != len(lines)
         or not {_ENTRY_FILE, _MODULES} <= dict(pairs).keys()
     ):
-        raise RuntimeError(f"{LIST} is no list of the files of an archive of this version")
+        raise RuntimeError(f"{LIST} is not a list of files of this version's format")
     return dict(pairs), signed, signature
 
 
@@ -220,7 +220,7 @@ def _read(folder: str, name: str) -> tuple[str, bytes]:
         # A pipe must not block, and a link must not lead out of the folder.
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                refuse([f"{name} is no regular file"])
+                refuse([f"{name} is not a regular file"])
             while block := file.read(1 << 20):
                 digest.update(block)
                 kept += [block] if name.endswith((".py", LIST)) else []

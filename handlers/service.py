@@ -139,7 +139,7 @@ class Service:
             RequestError: why the request is refused.
         """
         if request.is_explain_request:
-            raise RequestError("ExplanationsNotSupported", "a compiled model gives no explanations")
+            raise RequestError("ExplanationsNotSupported", "a compiled model does not support explanations")
         session_service = self._session_service
         decoded: AcceptedRequest
         if session_service is None:

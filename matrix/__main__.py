@@ -135,10 +135,10 @@ _HEAD = """# Releases of Python and torch that were run
 
 A packaging environment runs the core of the tests, and packages every test model for `native`,
 `onnxruntime` and `eager`. A host has TorchServe 0.12 without this package. It serves these archives through the loader
-of TorchServe, and every answer is compared with eager mode: within 1e-5 + 1e-5 x |eager|. Refused are models with an
-operator that the ONNX exporter does not have.
+of TorchServe, and every answer is compared with eager mode: within 1e-5 + 1e-5 x |eager|. A model with an
+operator that the ONNX exporter does not have is refused.
 
-| corner | ran | result | |
+| environment | ran | result | |
 |---|---|---|---|"""
 
 

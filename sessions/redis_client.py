@@ -80,7 +80,7 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
     elif isinstance(error, exceptions.TimeoutError):
         found = StoreUnavailableError(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
     elif "cluster support disabled" in str(error):
-        found = StoreUnavailableError(f"{what}; it is no node of a cluster: leave out cluster: true")
+        found = StoreUnavailableError(f"{what}; it is not a node of a cluster: leave out cluster: true")
     elif not settings.cluster and (type(error).__name__ == "MovedError" or str(error).startswith("MOVED ")):
         found = StoreUnavailableError(f"{what}; it is a node of a cluster: set cluster: true")
     found.__cause__ = error

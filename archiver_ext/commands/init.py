@@ -48,7 +48,12 @@ _LONGEST_NOTE = 200  # characters
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser("init", help="write a commented model-config.yaml to start from, for a model")
+    command = commands.add_parser(
+        "init",
+        help="write a commented model-config.yaml to start from, for a model",
+        description="Write a commented model-config.yaml to start from. Inputs, sizes and constant arguments are "
+        "inferred from trial calls of the model and from the shapes of its weights. Check them before packaging.",
+    )
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument(
         "--args", nargs="+", default=[], type=_assignment, metavar="NAME=VALUE", help="arguments of the class"
@@ -56,9 +61,9 @@ def add_to(commands: Any) -> None:
     command.add_argument("--class", dest="class_name", metavar="NAME", help="the class, if the file has several")
     command.add_argument("--method", metavar="NAME", help="the method to serve instead of forward()")
     command.add_argument(
-        "--serialized-file", type=Path, help="the weights: sizes that the class is made with are found from theirs"
+        "--serialized-file", type=Path, help="the weights; their shapes determine the sizes that the constructor needs"
     )
-    command.add_argument("-o", "--output", type=Path, help="where to write it (default: standard output)")
+    command.add_argument("-o", "--output", type=Path, help="the file to write (default: standard output)")
     command.add_argument("-f", "--force", action="store_true", help="overwrite the output")
     command.set_defaults(run=_init)
 

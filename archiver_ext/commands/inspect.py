@@ -29,12 +29,16 @@ _SEGMENTS = "segments.json"
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser("inspect", help="show the contents of an archive")
+    command = commands.add_parser(
+        "inspect",
+        help="show the contents of an archive",
+        description="Show an archive's inputs, outputs, programs and measured costs, and the hosts that it runs on.",
+    )
     add_archive(command)
     command.add_argument(
         "--json",
         action="store_true",
-        help="print the manifest unchanged; step_times are added with sessions, and on_cpu with operators on the CPU",
+        help="print the manifest, with step_times if there are sessions and on_cpu if operators run on the CPU",
     )
     command.set_defaults(run=_inspect)
 
@@ -74,7 +78,7 @@ def _on_cpu(name: str, content: bytes, reader: ArchiveReader) -> list[str]:
         segments = json.loads(content)["segments"]
         return [operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"]]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArchiveError(f"{reader.path} is damaged: {name} is no list of segments ({error})") from error
+        raise ArchiveError(f"{reader.path} is damaged: {name} is not a list of segments ({error})") from error
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,11 @@ from . import print_json
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser("schema", help="print the JSON Schema of model-config.yaml, for editors")
+    command = commands.add_parser(
+        "schema",
+        help="print the JSON Schema of model-config.yaml, for editors",
+        description="Print the JSON Schema of model-config.yaml, for editors.",
+    )
     command.set_defaults(run=_schema)
 
 

@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
         "--port",
         type=port,
         default=8080,
-        help="inference port; management, metrics and gRPC have the next (%(default)s)",
+        help="inference port; management, metrics and gRPC use the next four (%(default)s)",
     )
     command.add_argument("--disable-token-auth", action="store_true", help="accept requests without a token")
     command.add_argument(

@@ -10,7 +10,7 @@ from ...bucketing.shapes import Bucket
 
 @dataclass(frozen=True)
 class OmittedEngine:
-    """An engine that was left out, because it could not win or time was up."""
+    """An engine that was left out, because it cannot be the fastest, or because time ran out."""
 
     backend: str
     reason: str
@@ -35,10 +35,10 @@ def out_of_time(backend: str, seconds: float | None) -> OmittedEngine:
 def too_slow(
     backend: str, measured: Mapping[Bucket, float], expected_ms: float, fastest: str, fastest_ms: float, buckets: int
 ) -> OmittedEngine:
-    """Describe an engine that could not win, by what was measured in a few of so many buckets."""
+    """Describe an engine that cannot be the fastest, by measurements in a few of its buckets."""
     calls = ", ".join(f"{bucket.batch} x {bucket.length} in {ms:.2f} ms" for bucket, ms in measured.items())
     reason = (
-        f"it could not win: {expected_ms:.2f} ms or more for one batch of each size, where {fastest} takes "
+        f"it cannot be the fastest: {expected_ms:.2f} ms or more for one batch of each size, and {fastest} takes "
         f"{fastest_ms:.2f} ms. It was compiled for {len(measured)} of {buckets} buckets: {calls}. To compile it for "
         f"all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
@@ -48,7 +48,8 @@ def too_slow(
 def lost_before(backend: str, expected_ms: float, fastest: str, fastest_ms: float) -> OmittedEngine:
     """Describe an engine that clearly lost a comparison by an earlier packaging of the same programs."""
     reason = (
-        f"it lost when the same programs were packaged before: {expected_ms:.2f} ms for one batch of each size, where "
-        f"{fastest} took {fastest_ms:.2f} ms. To try it again, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
+        f"it was slower when the same programs were packaged before: {expected_ms:.2f} ms for one batch of each size, "
+        f"and {fastest} took {fastest_ms:.2f} ms. "
+        f"To try it again, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
     return OmittedEngine(backend, reason, {}, expected_ms, fastest, fastest_ms)

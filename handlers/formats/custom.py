@@ -131,7 +131,7 @@ class CustomFormat:
         given = getattr(self.user, "content_type", None)
         if isinstance(given, str) and _CONTENT_TYPE.fullmatch(given):
             return given
-        raise internal("the model's codec returned bytes, but its content_type is no content type like 'text/plain'")
+        raise internal("the model's codec returned bytes, but its content_type is not a content type like 'text/plain'")
 
 
 @contextmanager

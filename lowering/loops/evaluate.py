@@ -196,7 +196,7 @@ class Evaluation:
                 return [self._all_members(item, unit) for item in operand.items]
             case Counting():
                 at = source_suffix(node_line(unit.node))
-                raise UnknownLoop(f"a loop computes with the number of the timestep{at}")
+                raise UnknownLoop(f"a loop computes with the index of the timestep{at}")
         return self._single(operand)
 
     def _recurrence(self, units: Mapping[int, Unit]) -> None:
@@ -251,7 +251,7 @@ class Evaluation:
             raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{self._at(index)}")
         count = _longest([one.count for one in units.values() if one.count is not None])
         if count is None:
-            raise UnknownLoop(f"the calls of a recurrence differ in number{self._at(index)}")
+            raise UnknownLoop(f"the operators of a recurrence have different numbers of calls{self._at(index)}")
         steps = Steps({i: replace(one, count=count) for i, one in units.items()}, self._all_members)
         seen = {i: self._number(one.count) for i, one in units.items() if one.count and self._readers(i, set(units))}
         values, final = steps.run(self._single, self._number(count), seen)

@@ -120,7 +120,7 @@ def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
         raise NotALoop
     if irregular:
         first = irregular[0]
-        raise UnknownLoop(f"the number of calls of {first.target} is not that of the timesteps{_at(first)}")
+        raise UnknownLoop(f"the number of calls of {first.target} does not follow from the timesteps{_at(first)}")
     return found
 
 
@@ -169,7 +169,7 @@ class _Writer:
     def _family(self, nodes: Sequence[Node]) -> Unit:
         first = nodes[0]
         if len({len(node.args) for node in nodes}) > 1 or len({tuple(node.kwargs) for node in nodes}) > 1:
-            raise UnknownLoop(f"{first.target} has other arguments at some timesteps{_at(first)}")
+            raise UnknownLoop(f"{first.target} has different arguments at some timesteps{_at(first)}")
         args = tuple(self._pattern([node.args[i] for node in nodes], first) for i in range(len(first.args)))
         kwargs = {name: self._pattern([node.kwargs[name] for node in nodes], first) for name in first.kwargs}
         return Unit(first.target, args, kwargs, Count(len(nodes)), first)
@@ -252,7 +252,8 @@ def _split(nodes: Sequence[Node], calls: int, *, blocked: bool) -> list[list[Nod
     if blocked:
         length, left = divmod(len(nodes), calls)
         if left:
-            raise UnknownLoop(f"the number of calls of {nodes[0].target} is not that of the timesteps{_at(nodes[0])}")
+            first = nodes[0]
+            raise UnknownLoop(f"the number of calls of {first.target} does not follow from the timesteps{_at(first)}")
         return [list(nodes[start : start + length]) for start in range(0, len(nodes), length)]
     return [list(nodes[start::calls]) for start in range(calls)]
 

@@ -110,7 +110,7 @@ def slice_scatter(batch: Batch, call: Call) -> Results:
     if source.sizes[dim] == 0:
         return value
     if call["step"] not in (None, 1):
-        raise NoRule("a write at every so many timesteps")
+        raise NoRule("a write to timesteps with a step other than 1")
     first = _plain_number(call["start"] or 0)
     if first is None:
         raise NoRule("a write that begins at a position computed from the timesteps")

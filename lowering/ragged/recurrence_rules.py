@@ -18,7 +18,7 @@ def recurrence(batch: Batch, call: Call) -> Results:
     The request's own call has lengths only of sequences within its timesteps: alone, all of those are real.
 
     Raises:
-        NoRule: the lengths are computed from data, or there is a recurrence for each timestep.
+        NoRule: the lengths are computed from data, or a recurrence over all timesteps runs for each timestep.
     """
     x = call.value("x")
     items, steps = x.sizes[0], x.sizes[1]
@@ -28,7 +28,7 @@ def recurrence(batch: Batch, call: Call) -> Results:
             raise NoRule("lengths that are computed from data")
         lengths = batch.own(steps)
         if is_ragged(items):
-            raise NoRule("a recurrence over timesteps for each timestep")
+            raise NoRule("a recurrence over all timesteps that runs for each timestep")
         if items != 1:
             lengths = lengths.repeat_interleave(int(items))
     elif call["lengths"] is not None:

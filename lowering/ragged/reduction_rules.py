@@ -151,12 +151,12 @@ def layer_norm(batch: Batch, call: Call) -> Results:
     """Normalise the last dimensions, which are not ragged.
 
     Raises:
-        NoRule: the weights are as many as the timesteps.
+        NoRule: the number of weights is that of the timesteps.
     """
     first = next(iter(call.arguments))
     value = call.value(first)
     if any(is_ragged(size) for size in value.sizes[value.rank - len(call["normalized_shape"]) :]):
-        raise NoRule("a normalisation whose weights are as many as the timesteps")
+        raise NoRule("a normalisation whose number of weights is that of the timesteps")
     return Value(call.run(**{first: value.tensor}), value.sizes, value.shared)
 
 

@@ -60,7 +60,7 @@ def average_pool(spatial: int) -> Rule:
         if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
             return _pool(batch, call, spatial, 0)
         if counts_padding:
-            raise NoRule("a mean over windows that counts the part of the padding that a last window reaches")
+            raise NoRule("a mean over windows whose last window counts padding")
         return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
 
     return rule
@@ -131,14 +131,14 @@ def upsample(batch: Batch, call: Call) -> Results:
     """Repeat each element: a constant number of times.
 
     Raises:
-        NoRule: the frame rate changes by no whole factor.
+        NoRule: the frame rate changes by a factor that is not a whole number.
     """
     value = call.value()
     tensor = batch.rows_of(value)
     for dim in range(2, value.rank):
         factor = call.sizes[0][dim] / value.sizes[dim]
         if not factor.is_Integer:
-            raise NoRule("a change of the frame rate by no whole factor")
+            raise NoRule("a change of the frame rate by a factor that is not a whole number")
         if factor != 1:
             tensor = tensor.repeat_interleave(int(factor), dim + 1)
     return Value(tensor.squeeze(0) if value.shared else tensor, call.sizes[0], value.shared)

@@ -136,7 +136,7 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
         ("{auto: 8, histogram: [3]}", ".histogram: expected text, got a list"),
         ("{auto: 8, histogram: ''}", ".histogram: "),
         ("{auto: 8, histogram: none.txt}", ".histogram: none.txt: cannot be read: No such file or directory"),
-        ("{auto: 8, histogram: .}", ".histogram: .: cannot be read: it is no regular file"),
+        ("{auto: 8, histogram: .}", ".histogram: .: cannot be read: it is not a regular file"),
         (
             "{auto: 8, histogram: lengths.txt, longest: 2}",
             ".longest: expected 3 or more, the shortest in the histogram",

@@ -293,7 +293,7 @@ def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
     ("function", "reason"),
     [
         (every_second_timestep, "a loop does not read every timestep .at test_loops.py"),
-        (number_of_the_timestep, "a loop computes with the number of the timestep .at test_loops.py"),
+        (number_of_the_timestep, "a loop computes with the index of the timestep .at test_loops.py"),
         (buffer_from_its_end, "a buffer is not written timestep by timestep .at test_loops.py"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -162,7 +162,7 @@ def test_the_setting_must_fit_the_servers(
     """The message says what to change."""
     with (
         running(RedisServer(PROGRAMS[program], tmp_path)) as single,
-        pytest.raises(StoreUnavailableError, match="it is no node of a cluster: leave out cluster: true"),
+        pytest.raises(StoreUnavailableError, match="it is not a node of a cluster: leave out cluster: true"),
     ):
         store_on(single.url).read(["a"])
     without = next(server for server in cluster.primaries if server is not cluster.owner(hash_slot("tagger")))

@@ -148,7 +148,7 @@ def test_a_damaged_list_of_segments_is_named(content: str, tmp_path: Path, capsy
     assert cli.main(["inspect", str(archive)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: ")
-    assert f"is damaged: {damaged.relative_to(archive)} is no list of segments" in told
+    assert f"is damaged: {damaged.relative_to(archive)} is not a list of segments" in told
 
 
 def test_a_manifest_of_another_format_is_printed_for_machines(

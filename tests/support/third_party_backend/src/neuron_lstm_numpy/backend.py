@@ -30,7 +30,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from .operators import OPERATORS
 
 _CHECKS = "aten._assert_tensor_metadata.default"
-"""Left out: the signature says the same and is checked at each call."""
+"""Operator that is left out: `Signature.check_inputs` makes its checks at each call."""
 
 
 class NumpyEngine:
@@ -43,22 +43,22 @@ class NumpyEngine:
     options: tuple[CompilerOption, ...] = ("compiler_args",)
 
     def unavailable(self) -> str | None:
-        """Nothing to look for: numpy is installed with this distribution."""
+        """Return None: numpy is installed with this distribution."""
         return None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """This distribution too: an archive does not carry it."""
+        """List torch and this distribution, which an archive does not contain."""
         return (
             Requirement("torch", "torch", torch.__version__.partition("+")[0]),
             Requirement("neuron-lstm-numpy", "neuron_lstm_numpy", version("neuron-lstm-numpy")),
         )
 
     def host(self) -> Mapping[str, str]:
-        """Programs are text, but whoever made them looked at this machine's answers."""
+        """Return this machine's byte order, which `load` compares with that of its host."""
         return {"byteorder": sys.byteorder}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return the reason why numpy cannot take this call, or None."""
+        """Return the reason why numpy does not support this call, or None."""
         name = _name(node)
         if name not in OPERATORS and name != _CHECKS:
             return f"numpy has no {name}"
@@ -73,49 +73,50 @@ class NumpyEngine:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the calls. `compiler_args: --double` has them computed in float64."""
+        """Write the calls as JSON. With `compiler_args: --double`, `load` computes them in float64."""
         if unknown := set(settings.args) - {"--double"}:
-            raise CompileError(f"numpy knows the argument --double alone, not {', '.join(sorted(unknown))}")
+            raise CompileError(f"numpy supports only the argument --double, not {', '.join(sorted(unknown))}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its internals
             plain = program.run_decompositions({})
         nodes = [node for node in plain.graph.nodes if node.op == "call_function"]
         if refused := [reason for node in nodes if (reason := self.refusal(node)) is not None]:
             raise CompileError("; ".join(dict.fromkeys(refused)))
-        kept, answers = plain.graph_signature, plain.graph.output_node().args[0]
+        names, outputs = plain.graph_signature, plain.graph.output_node().args[0]
         written = {
             "double": "--double" in settings.args,
             "weights": {
-                **kept.inputs_to_parameters,
-                **kept.inputs_to_buffers,
-                **kept.inputs_to_lifted_tensor_constants,
+                **names.inputs_to_parameters,
+                **names.inputs_to_buffers,
+                **names.inputs_to_lifted_tensor_constants,
             },
-            "calls": [_written(node) for node in nodes if _name(node) != _CHECKS],
-            "outputs": [_reference(node) for node in answers],
-            "dtypes": [dtype_name(node.meta["val"]) for node in answers],
+            "calls": [_call(node) for node in nodes if _name(node) != _CHECKS],
+            "outputs": [_reference(node) for node in outputs],
+            "dtypes": [dtype_name(node.meta["val"]) for node in outputs],
         }
         (directory / "program.json").write_text(json.dumps(written))
         write_signature(signature_of(program, bucket), directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Read the calls, over the memory of the weights."""
+        """Return a function that runs the calls; it shares the memory of the weights."""
         if host.get("byteorder", sys.byteorder) != sys.byteorder:
-            raise LoadError(f"packaged where numbers are {host['byteorder']}-endian: package the model again, here")
+            raise LoadError(f"packaged on a {host['byteorder']}-endian machine: package the model again on this one")
         signature = read_signature(directory)
         program = json.loads((directory / "program.json").read_text())
-        real = signature.pick_weights(weights)
-        wide = np.float64 if program["double"] else None
-        values = {node: _in(wide, real[name].detach().numpy()) for node, name in program["weights"].items()}
+        tensors = signature.pick_weights(weights)
+        precision = np.float64 if program["double"] else None
+        weight_names = program["weights"].items()
+        constants = {node: _cast(tensors[name].detach().numpy(), precision) for node, name in weight_names}
 
         def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
             signature.check_inputs(inputs)
-            known = dict(values)
+            values = dict(constants)
             for name, tensor in zip(signature.inputs, inputs, strict=True):
-                known[name] = _in(wide, tensor.detach().numpy())
+                values[name] = _cast(tensor.detach().numpy(), precision)
             for call in program["calls"]:
-                known[call["name"]] = OPERATORS[call["operator"]](*_meant(call["args"], known), **call["options"])
-            answers = zip(_meant(program["outputs"], known), program["dtypes"], strict=True)
-            return [torch.from_numpy(np.array(answer, dtype, order="C")) for answer, dtype in answers]
+                values[call["name"]] = OPERATORS[call["operator"]](*_resolve(call["args"], values), **call["options"])
+            outputs = zip(_resolve(program["outputs"], values), program["dtypes"], strict=True)
+            return [torch.from_numpy(np.array(output, dtype, order="C")) for output, dtype in outputs]
 
         return run
 
@@ -129,12 +130,12 @@ def _width(state: Any) -> int:
     return int(state.meta["val"].shape[2])
 
 
-def _in(dtype: type[np.floating[Any]] | None, value: Any) -> Any:
-    """In this precision, where it is a floating-point number and one is asked for."""
+def _cast(value: Any, dtype: type[np.floating[Any]] | None) -> Any:
+    """Convert floating-point values to `dtype`, if one is given."""
     return value if dtype is None or value.dtype.kind != "f" else value.astype(dtype)
 
 
-def _written(node: torch.fx.Node) -> dict[str, Any]:
+def _call(node: torch.fx.Node) -> dict[str, Any]:
     return {
         "name": node.name,
         "operator": _name(node),
@@ -144,16 +145,16 @@ def _written(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _reference(arg: Any) -> Any:
-    """An argument as JSON has it: another call's answer by its name, a dtype by its own."""
+    """Convert an argument to JSON: the result of another call, and a dtype, by their names."""
     if isinstance(arg, torch.fx.Node):
-        return {"answer": arg.name}
+        return {"result": arg.name}
     if isinstance(arg, torch.dtype):
         return str(arg).removeprefix("torch.")
     return [_reference(one) for one in arg] if isinstance(arg, (list, tuple)) else arg
 
 
-def _meant(written: Any, known: Mapping[str, Any]) -> Any:
-    """The way back."""
-    if isinstance(written, list):
-        return [_meant(one, known) for one in written]
-    return known[written["answer"]] if isinstance(written, dict) else written
+def _resolve(arg: Any, values: Mapping[str, Any]) -> Any:
+    """Convert JSON to an argument, with the results of calls in `values`: the inverse of `_reference`."""
+    if isinstance(arg, list):
+        return [_resolve(one, values) for one in arg]
+    return values[arg["result"]] if isinstance(arg, dict) else arg

@@ -1,4 +1,4 @@
-"""The operators that this engine has, by the names that an exported program calls them."""
+"""Operators of this engine, by their names in an exported program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = Any
 
 
 def sigmoid(x: Array) -> Array:
-    """As torch.sigmoid, by tanh, which does not overflow."""
+    """Compute torch.sigmoid by tanh, which does not overflow."""
     return (np.tanh(x / 2) + 1) / 2
 
 
@@ -27,20 +27,23 @@ def lstm(
     bidirectional: bool,
     need_cell: bool,
 ) -> tuple[Array, Array, Array]:
-    """The abstract operator: x[B, T, F] to y[B, T, D*H], h_n and c_n[L*D, B, H], rows frozen at their end."""
+    """Compute the abstract operator: x[B, T, F] -> y[B, T, D*H], h_n[L*D, B, H], c_n[L*D, B, H].
+
+    The states are those at each row's own end.
+    """
     directions = 2 if bidirectional else 1
     each = len(weights) // (layers * directions)
     real = np.arange(x.shape[1]) < (np.full(len(x), x.shape[1]) if lengths is None else lengths)[:, None]
     ends: list[tuple[Array, Array]] = []
     for _ in range(layers):
-        answers = []
+        outputs = []
         for direction in range(directions):
             row = len(ends)
             own = weights[row * each : (row + 1) * each]
             y, end = _direction(x, real, (h_0[row], c_0[row]), own, back=direction == 1)
-            answers.append(y)
+            outputs.append(y)
             ends.append(end)
-        x = np.concatenate(answers, 2)
+        x = np.concatenate(outputs, 2)
     h_n, c_n = (np.stack(states) for states in zip(*ends, strict=True))
     return x, h_n, c_n if need_cell else np.zeros_like(c_n)
 
@@ -48,22 +51,22 @@ def lstm(
 def _direction(
     x: Array, real: Array, states: tuple[Array, Array], weights: Sequence[Array], back: bool
 ) -> tuple[Array, tuple[Array, Array]]:
-    """One layer in one direction. Backwards, a row begins where it first is real: at its own last step."""
+    """Compute one layer in one direction; backwards, each row starts at its own last timestep."""
     w_ih, w_hh, *biases = weights
     h, c = states
     given = x @ w_ih.T + sum(biases)
     y = np.zeros((*x.shape[:2], h.shape[1]), x.dtype)
     for step in reversed(range(x.shape[1])) if back else range(x.shape[1]):
         i, f, g, o = np.split(given[:, step] + h @ w_hh.T, 4, axis=1)
-        goes_on = real[:, step, None]
-        c = np.where(goes_on, sigmoid(f) * c + sigmoid(i) * np.tanh(g), c)
-        h = np.where(goes_on, sigmoid(o) * np.tanh(c), h)
-        y[:, step] = np.where(goes_on, h, 0)
+        active = real[:, step, None]
+        c = np.where(active, sigmoid(f) * c + sigmoid(i) * np.tanh(g), c)
+        h = np.where(active, sigmoid(o) * np.tanh(c), h)
+        y[:, step] = np.where(active, h, 0)
     return y, (h, c)
 
 
 def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
-    """x[..., F] -> [..., G]."""
+    """Compute a linear layer: x[..., F] -> [..., G]."""
     return x @ weight.T + (0 if bias is None else bias)
 
 
