@@ -22,7 +22,7 @@ are None, it is the cheapest sequence of chunks, of as many timesteps as the ind
 
 
 class StateTable(NamedTuple):
-    """All states of one batch, by number. A number below 0 is a single row with so many timesteps left.
+    """All states of one batch, by number. The number -n is a single row with n timesteps left.
 
     The key of `rows` rows from row `first` on, active at time `start`, is (start * base + first) * base + rows, where
     base is more than the rows of the batch. A state depends only on states with larger keys.

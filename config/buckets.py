@@ -17,7 +17,7 @@ _MAX_CHOSEN = 256
 
 
 class AutoLengths(Strict):
-    """Lengths that are chosen automatically: the best for a histogram, or without one in even proportion."""
+    """Lengths that are chosen automatically: the best for a histogram, else geometric ones."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["histogram"]}, {"required": ["longest"]}]})
 
@@ -34,7 +34,7 @@ class AutoLengths(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Yield the lack of both a histogram and a longest length."""
+        """Yield an error if both the histogram and the longest length are missing."""
         misspelt = given.keys() - cls.model_fields.keys()
         if "auto" in given and given.get("histogram") is None and given.get("longest") is None and not misspelt:
             yield (), "expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither"
@@ -58,7 +58,7 @@ class AutoLengths(Strict):
         return optimal_lengths(self._served(observed, truncate=truncate), self.auto, cost_of_length)
 
     def lengths_by_timesteps(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
-        """Choose the lengths with the fewest timesteps to compute; without a histogram, in even proportion."""
+        """Choose the lengths with the fewest timesteps to compute; geometric ones without a histogram."""
         if observed is not None:
             return _fewest_timesteps(tuple(self._served(observed, truncate=truncate).items()), self.auto)
         assert self.longest is not None

@@ -22,7 +22,7 @@ from .fields import EngineName
 from .strict import Strict, format_value, tuple_from_list
 
 AUTO = "auto"
-"""The name of no engine: the fastest one that is verified."""
+"""The name that stands for the fastest verified engine."""
 
 _TIME = r"[0-9]{1,9}(s|min)"
 
@@ -93,7 +93,7 @@ Engine = Annotated[EngineName | EngineChoice, WrapValidator(_name_or_options)]
 
 
 def chosen_engine(backend: object) -> object:
-    """Return the name of the engine that is asked for, of a value that need not be valid.
+    """Return the engine's name in a value of `backend:`, which may be invalid.
 
     >>> chosen_engine("native"), chosen_engine({"auto": {"time": "60s"}})
     ('native', 'auto')

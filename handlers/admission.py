@@ -71,7 +71,7 @@ class Admission:
             raise refusal
 
     def _wanted(self, request: InferenceRequest) -> Sequence[tuple[int, bool]]:
-        """The outputs in the response, and whether as bytes; none where it has the likeliest classes."""
+        """The outputs in the response, and whether as bytes; none if it has the likeliest classes instead."""
         if request.outputs is not None:
             return request.outputs
         sends_outputs = request.npy or request.format.sends_outputs
@@ -101,7 +101,7 @@ class Admission:
         return min(self.manifest.limits.timeout_ms or self.response_timeout_ms, self.response_timeout_ms)
 
     def have_time(self, requests: Sequence[InferenceRequest], elapsed_ms: float) -> bool:
-        """Whether requests without a deadline of their own are answered in time, by a bound of their work."""
+        """Whether requests without their own deadline are answered in time, by an upper bound of their work."""
         lengths = [one.length for request in requests for one in request.sequences]
         return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
 
@@ -115,7 +115,7 @@ class Admission:
         return Turn(remaining, [one.length for one in request.sequences])
 
     def late(self, turns: Sequence[Turn]) -> set[int]:
-        """Return the places of the requests that would be answered after their deadline."""
+        """Return the indices of the requests that would be answered after their deadline."""
         nearest = min((turn.remaining_ms for turn in turns), default=0.0)
         sequences, timesteps = sum(len(turn.lengths) for turn in turns), sum(sum(turn.lengths) for turn in turns)
         if self.estimate.at_most(sequences, timesteps) <= nearest:

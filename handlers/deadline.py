@@ -1,4 +1,4 @@
-"""Deadlines of requests: what a client asks for, and whose turn would come too late.
+"""Deadlines of requests: what clients ask for, and which requests would miss theirs.
 
 A deadline is an absolute time in a header, or a time to live from the arrival at the worker on. Hosts tell no
 arrival time, so the wait in their queue counts only for an absolute one.
@@ -64,7 +64,7 @@ def names_deadline(headers: Iterable[str]) -> bool:
 
 
 def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
-    """Return the requests of a batch that would be answered after their deadline, by their places.
+    """Return the indices of the requests of a batch that would be answered after their deadline.
 
     A batch is answered as a whole, so each request waits for the work of all. Those with the nearest deadlines are
     left out until the rest is in time: nothing is computed for a response that comes too late.

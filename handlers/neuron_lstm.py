@@ -44,7 +44,7 @@ class NeuronLstm:
     def __init__(self) -> None:
         """Check the archive.
 
-        Not in `initialize`, which TorchServe does not miss: a name changed by one byte would skip the check.
+        Not in `initialize`: if its name were changed by one byte, TorchServe would load the model without it.
 
         Raises:
             RuntimeError: it is not as it was packaged or signed; the message names the files. Or Python is too old.
@@ -188,7 +188,7 @@ def check_signature(signed: bytes, signature: bytes | None, trusted_keys: str) -
 
 
 def _walk(folder: str) -> Iterator[str]:
-    """Yield the relative path of all that is no folder itself, without the bytecode of this file."""
+    """Yield the relative path of everything except folders and the bytecode of this file."""
     pending = [""]
     while pending:
         parent = pending.pop()

@@ -41,11 +41,11 @@ def open_service(host: Host) -> Service:
 
 
 def _collect_seldom() -> None:
-    """Let the collections of garbage be few, and leave out what is loaded.
+    """Make garbage collections rare, and exclude the loaded objects from them.
 
-    They would look at the 300,000 loaded objects for 0.1 s, and at every session that is kept in memory.
+    A collection would visit the 300,000 loaded objects, which takes 0.1 s, and every session in memory.
     """
-    gc.unfreeze()  # an archive that was loaded before may be garbage by now
+    gc.unfreeze()  # an archive that was loaded before may be garbage
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)

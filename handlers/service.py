@@ -45,11 +45,11 @@ DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 
 
 def _discard(metrics: BatchMetrics) -> None:
-    """Report to nobody."""
+    """Discard the metrics."""
 
 
 def _wake_nothing() -> None:
-    """Wake no threads."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Service:
         accepted: Sequence[AcceptedRequest | RequestError],
         elapsed_ms: float,
     ) -> bool:
-        """Whether no request names a deadline, and all have time enough: so it is with most batches."""
+        """Whether no request names a deadline and all have enough time, as in most batches."""
         asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]
         names = set().union(*[request.headers for request in requests])  # few, the same in most requests
         if names_deadline(names) or any(one.timeout_ms is not None for one in asked):

@@ -44,7 +44,7 @@ def reject_padding_sensitive_outputs(
     layouts = _layouts(exported, axes)
 
     def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
-        """Run at the nearest sizes that the program allows: `x[:, :-1]` excludes some."""
+        """Run at the nearest sizes that the program allows, because code such as `x[:, :-1]` excludes some."""
         rows = [rows[index % len(rows)] for index in range(_allowed(exported, axes, "batch", len(rows)))]
         tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed, scale)
         try:

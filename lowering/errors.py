@@ -31,7 +31,7 @@ class LoweringError(Exception):
 
 
 class InputsDoNotFit(LoweringError):
-    """Inputs as declared that no way of tracing could fit to the model: no other one is tried."""
+    """Declared inputs that do not fit the model in any way of tracing, so that no other way is tried."""
 
 
 class DecisiveRefusal(LoweringError):
@@ -43,7 +43,7 @@ class UnknownLoop(DecisiveRefusal):
 
 
 class UnfitBuckets(DecisiveRefusal):
-    """Buckets in which the program is not known to hold; the message has those that are possible."""
+    """Buckets in which the program is not known to be correct; the message has the possible ones."""
 
 
 def is_user_file(filename: str) -> bool:

@@ -43,7 +43,7 @@ def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
 
 
 def _excluded_lengths(conditions: ShapeConditions, config: ServingConfig, shortest: int) -> list[int]:
-    """Return the numbers of timesteps for which the exporter does not vouch, for some number of rows."""
+    """Return the numbers of timesteps that the exporter's conditions exclude, for some number of rows."""
     batches = served_batches(config)
     lengths = range(shortest, config.longest + 1)
     return [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]

@@ -14,7 +14,7 @@ from torch.fx.proxy import TracerBase
 
 @contextlib.contextmanager
 def lines_of_all_functions() -> Iterator[None]:
-    """Keep the lines of every function below a `forward()` meanwhile, such as a method that it calls."""
+    """In this context, keep the lines of every function that `forward()` calls, such as other methods."""
     original = getattr(TracerBase, "_filter_traceback_frames", None)
     if original is None:  # an older torch keeps them
         yield

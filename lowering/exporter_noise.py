@@ -1,4 +1,4 @@
-"""Silence around an export: torch's exporter prints its graph before it fails."""
+"""Suppression of the exporter's output: torch's exporter prints its graph before it fails."""
 
 from __future__ import annotations
 

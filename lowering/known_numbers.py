@@ -20,7 +20,7 @@ _KNOWN = "_neuron_lstm_known"
 
 
 def with_known_values(tensor: torch.Tensor, values: Any) -> torch.Tensor:
-    """Note the numbers of a tensor on it, and return it."""
+    """Attach the known numbers to a tensor, and return it."""
     setattr(tensor, _KNOWN, np.array(values, dtype=object))
     return tensor
 

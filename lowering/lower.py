@@ -182,7 +182,7 @@ def _any_shape(traced: ModelExport) -> bool:
 
 
 def _holds_everywhere(traced: ModelExport, inputs: tuple[TensorSpec, ...], config: ServingConfig) -> bool:
-    """Whether the exporter vouches for all batches and lengths that are served."""
+    """Whether the exporter's conditions hold for all batches and lengths that are served."""
     conditions = ShapeConditions(traced.exported, batch_sizes_of(inputs))
     lengths = range(traced.shortest, config.longest + 1)
     return all(conditions.holds(batch, time) for batch in served_batches(config) for time in lengths)

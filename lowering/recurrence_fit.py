@@ -62,7 +62,7 @@ def check_axes(cell: str, *, swapped: bool) -> None:
 
 @contextmanager
 def checked_packed_features(model: torch.nn.Module) -> Iterator[None]:
-    """Compare the features of packed data with an LSTM's `input_size` in calls meanwhile.
+    """In this context, compare the features of packed data with an LSTM's `input_size` at each call.
 
     Raises:
         InputsDoNotFit: (when called) they differ.

@@ -30,7 +30,7 @@ def lower_request(
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Export the model through the trace of one request; the program, the inputs and the outputs.
 
-    Loops over timesteps are followed where the trace fails for their sake.
+    Loops over timesteps are recognised if the trace fails because of them.
 
     Raises:
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
@@ -93,7 +93,7 @@ def _require_batch(inputs: Sequence[TensorSpec]) -> None:
 
 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
-    """Refuse buckets in which the exporter does not vouch for the program.
+    """Refuse buckets that the exporter's conditions exclude.
 
     Raises:
         UnfitBuckets: names the buckets, and the lengths that are possible.

@@ -93,7 +93,7 @@ class SingleRequestMode(TorchFunctionMode):
 
 
 def _changed(tensor: Any, result: Any, values: Any) -> Any:
-    """Note the numbers of a tensor that a call has changed in place, or forget them; the result of the call."""
+    """Record the numbers of a tensor that a call has changed in place, or forget them; return the result."""
     for changed in (tensor, result):
         if isinstance(changed, torch.Tensor):
             array = None if values is None else in_dtype(np.asarray(values, dtype=object), changed.dtype)
@@ -114,7 +114,7 @@ _CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached}
 
 
 def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
-    """Note on results that all of their elements are equal; the numbers of those with one element are known."""
+    """Record results whose elements are all equal; the number of a result with one element is known."""
     if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
         return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
     value = uniform_after(name, args, kwargs)

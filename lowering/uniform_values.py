@@ -48,7 +48,7 @@ _ASSIGNMENTS = {f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "i
 
 
 def with_uniform_value(tensor: torch.Tensor, value: Any) -> torch.Tensor:
-    """Note on a tensor that all of its elements are `value`, and return it."""
+    """Record on a tensor that all of its elements are `value`, and return it."""
     setattr(tensor, _UNIFORM, value)
     return tensor
 

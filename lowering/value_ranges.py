@@ -42,7 +42,7 @@ class ValueRange:
 def with_range(
     tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
-    """Note on a tensor that its elements are within bounds, if there are any, and return it."""
+    """Record on a tensor that its elements are within bounds, if there are any, and return it."""
     if bounds is not None:
         setattr(tensor, _RANGE, ValueRange(bounds, use))
     return tensor
@@ -54,7 +54,7 @@ def value_range(tensor: object) -> ValueRange | None:
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
-    """Note the bounds of a call's result, if they are known."""
+    """Record the bounds of a call's result, if they are known."""
     known = _range_after(name, args, kwargs)
     if isinstance(result, tuple) and result:
         result = result[0]  # sorted values, before the order of them

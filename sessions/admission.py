@@ -36,7 +36,7 @@ class StoreUsage(NamedTuple):
 
 
 class OtherSessions(NamedTuple):
-    """Open sessions beside one that starts. Expired ones count until they are removed."""
+    """Other open sessions when one starts. Expired ones count until they are removed."""
 
     unconfirmed: int = 0
     of_client: int = 0
@@ -65,7 +65,7 @@ def admit(
     """Decide whether `change` replaces `current`, and return the outcome and the usage of the store
     after it.
 
-    The `retry_after` of a `LimitExceeded` is 0: it is for the store to find. `others` is needed where a session starts
+    The `retry_after` of a `LimitExceeded` is 0: the store sets it. `others` is needed where a session starts
     that is unconfirmed or has a client.
     """
     expired = current is not None and is_expired(current, limits, now)
@@ -83,9 +83,9 @@ def admit(
 def admit_all(
     changes: Sequence[RecordUpdate], current: Sequence[RecordInfo | None], usage: StoreUsage, limits: Limits, now: float
 ) -> StoreUsage | None:
-    """Return the usage after all changes, if each continues an open session and no limit is near.
+    """Return the usage after all changes if each continues an open session and no limit is near.
 
-    It is what `admit` returns for one after the other. None: they must be decided so.
+    It equals the result of `admit` for one change after the other. None: the changes must be decided in that way.
     """
     infos = [info for info in current if info is not None]
     if not infos or len(infos) < len(changes):
@@ -116,7 +116,7 @@ def _beyond_sessions(change: RecordUpdate, after: StoreUsage, limits: Limits, ot
 def _beyond_bytes(
     change: RecordUpdate, is_new: bool, usage: StoreUsage, after: StoreUsage, limits: Limits
 ) -> str | None:
-    # A record that shrinks is always taken, also where the limit was lowered below what is stored.
+    # A record that shrinks is always accepted, even if the limit was lowered below the stored size.
     if not is_new and after.bytes <= usage.bytes:
         return None
     most = limits.unconfirmed_bytes if change.unconfirmed else limits.common_bytes

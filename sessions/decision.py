@@ -88,7 +88,7 @@ def _with_record(request: ChunkRequest, session: Session, model: bytes) -> Decis
 
 
 def _was_applied(request: ChunkRequest, session: Session) -> bool:
-    """Whether it is the session's last request once more.
+    """Whether the request repeats the session's last one.
 
     Without a step number two requests of the same content cannot be distinguished, except for the first of a session.
     """

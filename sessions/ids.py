@@ -44,7 +44,7 @@ def make_id() -> str:
 
 
 def client_key(client: str, namespace: str) -> bytes:
-    """Return the key of a client: 16 bytes, different in every namespace, and none of a session."""
+    """Return the key of a client: 16 bytes, different in every namespace and from every session's key."""
     return blake2b(client.encode(), digest_size=KEY_BYTES, key=_name_key(namespace), person=_CLIENT_PERSON).digest()
 
 

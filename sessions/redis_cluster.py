@@ -17,11 +17,11 @@ from .store import StoreUnavailableError
 
 _log = logging.getLogger(__name__)
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05)
-"""Seconds before each round; the last one stays."""
+"""Seconds before each round; the last value is used for all further rounds."""
 
 
 class _Outage(NamedTuple):
-    """A partition that did not answer, and the time until which nobody asks it again."""
+    """A partition that did not answer, and the time until which it is not asked again."""
 
     until: float
     error: StoreUnavailableError
@@ -30,10 +30,10 @@ class _Outage(NamedTuple):
 class ClusterConnections:
     """Connections to all shards of a cluster; implements `Connections`.
 
-    A call takes one round trip: all commands are sent to all shards before any reply is read. What a server does not
-    do, because slots move, a replica takes over or a connection was closed, is asked again within the time limit of the
-    settings. A partition without an answer by then fails alone. It is not asked for as long again, and then not waited
-    for until it has answered, since the sessions of others share its batches.
+    A call takes one round trip: all commands are sent to all shards before any reply is read. Commands that fail
+    because slots move, a replica takes over or a connection was closed are sent again within the time limit of the
+    settings. Only the partitions without an answer by then fail. They are not asked again for the same time. After
+    that, calls do not wait for them until they have answered, because a batch also has sessions of other partitions.
     """
 
     def __init__(self, settings: RedisSettings, slots: Sequence[int]) -> None:
@@ -79,7 +79,7 @@ class ClusterConnections:
         return {partition: outage.error for partition, outage in outages if outage is not None and now < outage.until}
 
     def _settled(self, results: Mapping[int, Result]) -> dict[int, Answer]:
-        """Return the answers that stay; their partitions are no longer out."""
+        """Return the final answers; their partitions count as available again."""
         settled: dict[int, Answer] = {
             partition: result
             for partition, result in results.items()
@@ -91,7 +91,7 @@ class ClusterConnections:
         return settled
 
     def _given_up(self, results: Mapping[int, Result], partitions: Collection[int]) -> dict[int, Answer]:
-        """Return the errors of those of `partitions` that have no answer, and do not ask them for a while."""
+        """Return the errors of those `partitions` that have no answer; they are not asked for a while."""
         message = f"the session store {self._settings.server} cannot be used: a slot moves from server to server"
         given_up: dict[int, Answer] = {}
         for partition, result in results.items():
@@ -104,9 +104,9 @@ class ClusterConnections:
 
 
 def _with_reasons(results: Mapping[int, Result], reasons: dict[int, Later]) -> dict[int, Result]:
-    """Give silent results the last reason that a server gave, and keep the new reasons.
+    """Replace missing replies by the last reason that a server gave, and store new reasons.
 
-    The last round may begin with less time than a reply takes: a missing reply then means nothing.
+    The last round may have less time than a reply takes, so a missing reply in it says nothing about the server.
     """
     said = {partition: one for partition, one in results.items() if isinstance(one, Later) and not one.is_silence}
     reasons.update(said)

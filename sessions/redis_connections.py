@@ -23,8 +23,8 @@ class Connections(Protocol):
     ) -> dict[int, Answer]:
         """Send the commands of each partition, and return its answer.
 
-        `replicas` of each server must have the changes before its answer counts. A partition that is `hurried` is not
-        waited for while its server cannot be reached.
+        `replicas` of each server must have the changes before its answer counts. The call does not wait for a `hurried`
+        partition while its server cannot be reached.
 
         Raises:
             StoreUnavailableError: the password or the package `redis` is missing.

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 _TIME = ("TIME",)
-"""The command that has the same reply for all partitions of a server: it is sent once."""
+"""Command with the same reply for all partitions of a server, so that it is sent once."""
 
 
 class Replies(NamedTuple):
@@ -24,7 +24,7 @@ class Replies(NamedTuple):
 
     values: list[Any]
     replicas: Optional[int]
-    """Replicas that have the changes; None where nobody waits for them."""
+    """Replicas that have the changes; None if the caller does not wait for them."""
 
 
 class RedisNode:

@@ -30,7 +30,7 @@ from .store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTot
 from .store_time import Reading, SeenTime, StoredTime, current_time, estimate
 
 _SWEPT_ROWS = 200
-"""Records removed at a time; other clients wait meanwhile."""
+"""Records removed in one call, during which other clients wait."""
 _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records."""
 
@@ -43,7 +43,7 @@ class Command(NamedTuple):
 
 
 class PartitionWrite(NamedTuple):
-    """The command of a write, and what its reply is read with."""
+    """The command of a write, and the data to read its reply with."""
 
     command: Command
     own: float
@@ -64,9 +64,9 @@ def _digest(script: str) -> str:
 class RedisPartition:
     """One partition of the sessions of `model`, with keys that begin with `prefix`.
 
-    It remembers the store's time when it last looked, and when it last removed expired records. The clock that all
-    hosts share is the server's; a `clock` can replace it and the steady clock of this host. `extent` is added to the
-    name of a limit that is reached.
+    It remembers the store's time at its last call, and the time of its last removal of expired records. The clock that
+    all hosts share is the server's; a `clock` can replace it and the steady clock of this host. `extent` is added to
+    the name of a limit that is reached.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RedisPartition:
         """Return the records from the replies to `read`, in order; None where there is none."""
         values, kept, (seconds, microseconds) = replies
         shared = float(int(seconds) * 1000 + int(microseconds) // 1000) if self._clock is None else self._shared()
-        now = self._look(kept, shared)
+        now = self._read_time(kept, shared)
         return [None if value is None else self._found(value, now) for value in values]
 
     @property
@@ -126,7 +126,7 @@ class RedisPartition:
         ]
 
     def put_off_sweep(self, written: PartitionWrite) -> None:
-        """Remove expired records one interval later: the server did not answer."""
+        """Postpone the removal of expired records by one interval: the server did not answer."""
         self._swept = written.own if written.sweeps else self._swept
 
     def count(self) -> Command:
@@ -174,7 +174,7 @@ class RedisPartition:
         sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
         return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
 
-    def _look(self, kept: bytes | None, shared: float) -> float:
+    def _read_time(self, kept: bytes | None, shared: float) -> float:
         time, then_shared = (shared, shared) if kept is None else map(float, kept.split())
         reading = Reading(shared, self._own())
         now = current_time(StoredTime(time, then_shared), self._seen, reading)

@@ -18,7 +18,7 @@ WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BY
 KEPT_BY_SERVER = 3
 """Lifetimes after which the server removes a record by itself, by its own clock.
 
-The sweeps of the store remove it after one: the server removes what is left where nobody writes.
+The store removes expired records after one lifetime. The server removes the rest if no client writes.
 """
 
 _NOW = """

@@ -14,7 +14,7 @@ from .settings import RedisSettings
 from .store import StoreUnavailableError
 
 Result = Union["list[Any]", StoreUnavailableError, Redirection, Later]
-"""Replies to the commands of one partition, an error that stays, or why they must be sent again."""
+"""Replies to the commands of one partition, a final error, or the reason to send them again."""
 
 
 class Shards:
@@ -75,7 +75,7 @@ class Shards:
         return self._owners
 
     def move(self, partition: int, address: Address) -> None:
-        """Take it that a server has a partition."""
+        """Assume that a server has a partition."""
         self._owners[partition] = address
 
     def close(self) -> None:

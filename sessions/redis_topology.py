@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, Union
 from .redis_client import Address
 
 _LATER = ("ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY")
-"""Errors that are over when a move of a slot, a failover or a start is."""
+"""Errors that end with the move of a slot, a failover or the start of a server."""
 _IN_A_SCRIPT = "non local key in a cluster node"
 """Part of the error of a script that needs a key which is moving to another server."""
 _CODES = {
@@ -50,11 +50,11 @@ class Redirection(NamedTuple):
 
 
 class Later(NamedTuple):
-    """The commands can be repeated: none of them was refused for what it is."""
+    """The commands can be repeated: the cause of the error is not in the commands."""
 
     error: Exception
     is_silence: bool = False
-    """Whether no server gave the reason: none replied in time."""
+    """Whether no server replied in time, so that none gave the reason."""
 
 
 def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
@@ -75,10 +75,10 @@ def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
 
 
 def read_answer(replies: Sequence[Any], asked: Address) -> Union[list[Any], Redirection, Later, Exception]:
-    """Return the replies to the commands of one partition, or what the first error among them asks for.
+    """Return the replies to the commands of one partition, or the action that their first error requires.
 
     While a slot moves, each of its keys is on one of two servers. A server that is asked for what it no longer has, or
-    never had, answers ASK: the other one may have it, or may lack other keys of the partition, without telling so. So
+    never had, answers ASK: the other one may have it, or may lack other keys of the partition, without saying so. So
     the partition waits until all keys are on one server.
 
     >>> from redis.exceptions import ResponseError

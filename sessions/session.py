@@ -47,7 +47,7 @@ _HEAD_BYTES = 1 + _CHECKSUM_BYTES + _FIELDS.size
 
 
 class CorruptRecordError(Exception):
-    """Bytes that `encode_session` did not make, or not all of them."""
+    """Bytes that are not a complete record of `encode_session`."""
 
 
 def encode_session(session: Session) -> bytes:

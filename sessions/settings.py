@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Optional
 from .redis_url import RedisUrl, read_redis_url
 
 _NEWER: Mapping[str, Any] = {"newer": True}
-"""A setting that archives made before it lack; it is not written where it has its default."""
+"""A setting that older archives lack; it is not written if it has its default."""
 
 
 PARTITIONS = 16
@@ -56,7 +56,7 @@ class Limits:
 
     @property
     def own_bytes(self) -> int:
-        """Size of a record with which an open session always continues: its part of a quarter of all."""
+        """Size up to which an open session's record can always be stored: its part of a quarter of `bytes`."""
         return self.bytes // (4 * max(1, self.sessions))
 
     @property

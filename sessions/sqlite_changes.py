@@ -1,4 +1,4 @@
-"""Changes of one transaction of the store on disk: decided in turn, and written together."""
+"""Changes of one transaction of the store on disk: decided one by one, and written together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .sqlite_rows import NewRow, count_others, find_infos, new_revisions, put_cl
 from .store import LimitExceeded, RecordUpdate, WriteOutcome, Written
 
 _info: Callable[[tuple[int, bool, float, int, bool]], RecordInfo] = partial(tuple.__new__, RecordInfo)
-"""Make facts of a row, in half the time that the class takes."""
+"""Make a `RecordInfo` of a row, in half the time that the class takes."""
 
 
 class SqliteChanges:
-    """Changes of one model's sessions; `usage` is that of the store, with the changes that were decided.
+    """Changes of one model's sessions; `usage` is that of the store after the decided changes.
 
-    `written` has what is known of the records that were written, by keys.
+    `written` has the facts about the written records by key.
 
-    Each change is decided by those before it, as if they were in the file. They are written before anything is counted
-    or removed there, and in the end.
+    Each change is decided as if those before it were in the file. Decided changes are written before records are
+    counted or removed there, and at the end.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class SqliteChanges:
     def make(self, changes: Sequence[RecordUpdate], read: Mapping[bytes, RecordInfo]) -> list[WriteOutcome]:
         """Make each change on its own; the ids are different, and `read` is what was read before, by keys.
 
-        Most requests continue the session that was read. So it is tried first whether all do, in one statement.
+        Most requests continue the session that was read. So one statement first tries to write all records on that
+        assumption.
         """
         self._keys = [store_key(change.id, self._model) for change in changes]
         revisions = new_revisions(len(changes))
@@ -71,7 +72,7 @@ class SqliteChanges:
     def _count_replaced(
         self, rows: Sequence[tuple[bytes, RecordUpdate, int]], read: Mapping[bytes, RecordInfo]
     ) -> None:
-        # Another worker was first with the others.
+        # Another worker has replaced the others first.
         grown = sum(len(one.record) - read[key].size for key, one, number in rows if self._is_written(key, number))
         self.usage = self.usage._replace(bytes=self.usage.bytes + grown)
 

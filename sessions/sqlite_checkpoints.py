@@ -1,10 +1,11 @@
 """Checkpoints of a database in write-ahead mode, in a thread beside the transactions.
 
 A checkpoint copies what the log holds to the database file and waits twice for the disk: 10 to 20 ms for 4 MB. SQLite
-does this within a commit, in which a batch of requests waits. Here a second connection does it meanwhile.
+does this within a commit, in which a batch of requests waits. Here a second connection does it while requests are
+served.
 
-A log that writers add to all the time is never copied to its end, from which it could begin again. So where it is long,
-a writer copies the rest between two transactions: a few pages, since the thread has just copied the others.
+SQLite restarts the log only after all of it is copied, which never happens while writers append to it. So if the log is
+long, a writer copies the rest between two transactions: a few pages, because the thread has just copied the others.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _BYTES = 16 * 1024 * 1024
 """Bytes of records after which the log is copied: then most pages of records were written several times, and are copied
 once."""
 _LONG_LOG_PAGES = 4096
-"""Pages from which on the log begins again."""
+"""Pages above which the log is restarted."""
 _REPEATS = 3
-"""Times that a long log is copied again: SQLite waits for the database file only if nobody has written meanwhile."""
+"""Times that a long log is copied again: SQLite waits for the database file only if there were no writes in between."""
 
 
 class BackgroundCheckpoints:
-    """Checkpoints by a thread, which begins with the first one and has a connection of its own.
+    """Checkpoints in a thread with its own connection; the first checkpoint starts the thread.
 
-    `connect` opens the connection, in that thread. An error of a checkpoint loses nothing, and the next one copies what
-    it has left.
+    `connect` opens the connection, in that thread. If a checkpoint fails, nothing is lost: the next one copies the
+    rest.
     """
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -43,9 +44,9 @@ class BackgroundCheckpoints:
         self._last_error = ""
 
     def committed(self, size: int) -> bool:
-        """Count bytes that were committed; enough of them begin a checkpoint, for which nobody waits.
+        """Count committed bytes, and start a checkpoint in the thread if there are enough of them.
 
-        Returns whether the log is long, and was just copied: now it should begin again.
+        Returns whether the log is long and was just copied, so that it should be restarted now.
         """
         with self._changed:
             is_long, self._is_long = self._is_long, False
@@ -53,13 +54,13 @@ class BackgroundCheckpoints:
             if self._bytes >= _BYTES and not self._closed:
                 self._changed.notify_all()
                 if self._thread is None:
-                    # A daemon: the process may end meanwhile, as it may be killed.
+                    # A daemon: the process may end during a checkpoint, as it may be killed.
                     self._thread = Thread(target=self._run, name="session checkpoints", daemon=True)
                     self._thread.start()
             return is_long
 
     def close(self) -> None:
-        """End a checkpoint that runs, and close the connection."""
+        """Interrupt a running checkpoint, and close the connection."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -82,9 +83,9 @@ class BackgroundCheckpoints:
                 self._is_long = copy_log(self._running) > _LONG_LOG_PAGES
             self._last_error = ""
         except (sqlite3.Error, OSError) as error:
-            self._tell(error)
+            self._log_once(error)
 
-    def _tell(self, error: Exception) -> None:
+    def _log_once(self, error: Exception) -> None:
         """Log an error once. Transactions write to the log of the database only, so they may not see the error."""
         is_busy = isinstance(error, sqlite3.Error) and "locked" in str(error)  # others copy the log
         if self._closed or is_busy or str(error) == self._last_error:
@@ -100,7 +101,7 @@ class BackgroundCheckpoints:
                 self._running = connection
 
     def _is_due(self) -> bool:
-        """Wait for a checkpoint; False where there will be none."""
+        """Wait until a checkpoint is due; False if the object was closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._bytes >= _BYTES)
             self._bytes = 0
@@ -108,7 +109,7 @@ class BackgroundCheckpoints:
 
 
 def copy_log(connection: sqlite3.Connection) -> int:
-    """Copy the log to the database file, beside writers; returns its pages, -1 if others copy.
+    """Copy the log to the database file, without stopping writers; returns its pages, -1 if others copy.
 
     Raises:
         sqlite3.Error: the log is not copied, or not all of it.
@@ -122,9 +123,9 @@ def copy_log(connection: sqlite3.Connection) -> int:
 
 
 def begin_log_again(connection: sqlite3.Connection) -> None:
-    """Copy the rest of the log; the next transaction begins it again, unless somebody still reads it.
+    """Copy the rest of the log; the next transaction restarts it, unless a connection still reads it.
 
-    The connection is one that does not wait for others.
+    The connection must not wait for others.
 
     Raises:
         sqlite3.Error: the log is not copied, or not all of it.

@@ -30,11 +30,11 @@ DROP INDEX session_by_last;
 """The table, made of the records of a file that has none."""
 
 _REMOVED = 200
-"""Records removed at a time; other workers wait meanwhile."""
+"""Records removed at a time, while other workers wait."""
 _FIRST = 32
-"""Records looked at for the first one."""
+"""Records read to find the one that expires first."""
 _LOOKS = 10
-"""Times that some records are looked at, for those that have expired; the next call goes on."""
+"""Most reads of some records in the search for expired ones; the next call continues."""
 
 
 class _Row(NamedTuple):

@@ -117,7 +117,7 @@ def open_for_checkpoints(file: Path, identity: FileIdentity, busy_seconds: float
     Raises:
         OSError, sqlite3.Error: it cannot be opened, or is another file by now.
     """
-    # Nobody replaces the file meanwhile: the log of one must not be copied to another.
+    # The file must not be replaced here: the log of one file must not be copied to another.
     with _alone(file.parent, busy_seconds):
         if file_identity(file) != identity:
             raise FileNotFoundError(errno.ENOENT, "the session store was moved or deleted", str(file))
@@ -142,7 +142,7 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
         return StoreFullError(f"{what}; make room on its disk")
     disk_fails = StoreUnavailableError(f"{what}; look for errors of its disk in the system's log")
     must_write = StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
-    if isinstance(error, OSError):  # its text has the path, whose words say nothing
+    if isinstance(error, OSError):  # its text contains the path, so it is not searched for words
         return disk_fails if error.errno == errno.EIO else must_write
     text = str(error)
     if "locked" in text:
@@ -234,7 +234,7 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
     columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tally)")}
     if "time" not in columns:
-        # The wall clock is only where time begins; it passes by `sessions.store_time`.
+        # The wall clock sets the initial time only; `sessions.store_time` says how it passes.
         added = _ADDED.replace(":now", repr(time.time()))
         connection.executescript(f"BEGIN IMMEDIATE; {added} COMMIT;")
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'expiry'").fetchone() is None:
@@ -258,7 +258,7 @@ def _let_shrink(connection: sqlite3.Connection) -> None:
 
 _LEAST_FREE_PAGES = 128
 _RETURNED_PAGES = 1024
-"""Pages given back at a time, 8 MB; other workers wait meanwhile."""
+"""Pages given back at a time, 8 MB, while other workers wait."""
 
 
 def has_much_free(connection: sqlite3.Connection) -> bool:

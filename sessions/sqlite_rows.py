@@ -21,7 +21,7 @@ class NewRow(NamedTuple):
 
     key: bytes
     revision: int
-    """Below 0 for a session that is unconfirmed."""
+    """Negative for an unconfirmed session."""
     change: RecordUpdate
     continues: bool
     """Whether an open session has the key, and stays open."""
@@ -30,9 +30,9 @@ class NewRow(NamedTuple):
 def find_records(
     connection: sqlite3.Connection, known: Mapping[bytes, int | None], infos: Mapping[bytes, RecordInfo]
 ) -> tuple[dict[bytes, RecordInfo], dict[bytes, bytes]]:
-    """Return facts about each record that there is, by its key, and the records not `known`.
+    """Return facts about each existing record by its key, and the records that are not `known`.
 
-    `infos` are those that the file still has: such records are not looked for.
+    `infos` has facts that still hold: these records are not read.
     """
     found = {key: info for key in known if (info := infos.get(key)) is not None and info.revision == known[key]}
     records: dict[bytes, bytes] = {}
@@ -47,7 +47,7 @@ def find_records(
 
 
 def find_infos(connection: sqlite3.Connection, keys: Sequence[bytes]) -> dict[bytes, RecordInfo]:
-    """Return what is known of each record that there is, by its key."""
+    """Return facts about each existing record, by its key."""
     columns = "key, revision, ended, last, size, revision < 0"
     return {row[0]: RecordInfo(*row[1:]) for row in _select(connection, columns, keys)}
 
@@ -74,7 +74,7 @@ def put_records(connection: sqlite3.Connection, changes: Sequence[NewRow], now: 
 def replace_records(
     connection: sqlite3.Connection, changes: Sequence[tuple[bytes, RecordUpdate, int]], now: float
 ) -> bool:
-    """Write the record of each change that names the one that is there; whether all do.
+    """Write the record of each change that names the stored revision; return whether all do.
 
     Each comes with its key and its new revision.
     """

@@ -38,9 +38,9 @@ from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
 
 _BUSY_SECONDS = 5.0
 _CHECKPOINT_BUSY_SECONDS = 0.2
-"""Time after which a checkpoint leaves to the next one what others use."""
+"""Time after which a checkpoint leaves pages that others use to the next one."""
 _MOST_INFOS = 32768
-"""Records about which is remembered what the file says: 10 MB."""
+"""Records whose facts are kept in memory: 10 MB."""
 _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records."""
 
@@ -84,7 +84,7 @@ class SqliteStore:
         """
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction("BEGIN") as connection:
-            now, _ = self._look(*_waited(connection, "SELECT time, shared FROM tally").fetchone())
+            now, _ = self._read_time(*_execute_when_unlocked(connection, "SELECT time, shared FROM tally").fetchone())
             self._forget_changed(connection)
             wanted = dict(zip(keys, map((known or {}).get, ids)))
             infos, records = find_records(connection, wanted, self._infos)
@@ -109,7 +109,7 @@ class SqliteStore:
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
             count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
-            now, reading = self._look(stored, shared)
+            now, reading = self._read_time(stored, shared)
             before = StoreUsage(count, size)
             batch = SqliteChanges(connection, self._model, self._limits, before, now)
             outcomes = batch.make(changes, self._read)
@@ -143,10 +143,11 @@ class SqliteStore:
             StoreUnavailableError: nothing can be read.
         """
         with self._transaction("BEGIN") as connection:
-            tally = _waited(connection, "SELECT open, bytes, time, shared FROM tally")
+            tally = _execute_when_unlocked(connection, "SELECT open, bytes, time, shared FROM tally")
             count, size, stored, shared = tally.fetchone()
-            # A report, on which nothing is removed: its user may have begun just now.
-            now, reading = self._look(stored, shared)
+            # A new user has no earlier reading of its own clock. A report removes nothing, so the shared clock is
+            # enough.
+            now, reading = self._read_time(stored, shared)
             now = max(now, stored + (reading.shared - (reading.shared if shared is None else shared)))
             found = open_sessions(connection, self._limits, now)
         oldest = None if found.oldest is None else max(0.0, now - found.oldest)
@@ -163,7 +164,7 @@ class SqliteStore:
             self._disconnect()
 
     def _after_commit(self, tidy: Callable[[sqlite3.Connection], None]) -> None:
-        # What was written stands, and a later write tries again: a worker that waits may be more urgent.
+        # The transaction is committed, and a later write repeats this: a waiting worker may be more urgent.
         with self._lock:
             if self._opened is not None:
                 with suppress(sqlite3.OperationalError):
@@ -174,7 +175,7 @@ class SqliteStore:
         with self._lock:
             try:
                 connection = self._connection()
-                _waited(connection, begin)
+                _execute_when_unlocked(connection, begin)
                 yield connection
                 connection.execute("COMMIT")
             except (sqlite3.Error, OSError) as error:
@@ -185,12 +186,12 @@ class SqliteStore:
                 raise
 
     def _connection(self) -> sqlite3.Connection:
-        # The file is opened again where another one has replaced it.
+        # The file is opened again if another one has replaced it.
         if self._opened is not None and self._opened.identity != file_identity(self.file):
             self._disconnect()
         if self._opened is None:
             connection, identity = open_database(self.file, _BUSY_SECONDS)
-            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_waited` waits
+            connection.execute("PRAGMA busy_timeout = 0")  # from here on `_execute_when_unlocked` waits
             connect = partial(open_for_checkpoints, self.file, identity, _CHECKPOINT_BUSY_SECONDS)
             self._opened = _Opened(connection, identity, BackgroundCheckpoints(connect))
             self._seen = self._swept = self._version = None  # it may be another file
@@ -206,14 +207,14 @@ class SqliteStore:
     def _forget_changed(self, connection: sqlite3.Connection) -> None:
         """Forget the records if another connection has written since the last read.
 
-        One that is removed by this connection has expired, by what is known of it too.
+        A record that this connection removes has expired by its facts too, so these need not be forgotten.
         """
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self._version:
             self._infos.clear()
             self._version = version
 
-    def _look(self, stored: float, shared: float | None) -> tuple[float, Reading]:
+    def _read_time(self, stored: float, shared: float | None) -> tuple[float, Reading]:
         reading = self._clock()
         written = StoredTime(stored, reading.shared if shared is None else shared)
         now = current_time(written, self._seen, reading)
@@ -221,11 +222,11 @@ class SqliteStore:
         return now, reading
 
 
-def _waited(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
-    """Execute the first statement that needs the file. Waits for others, who take a millisecond.
+def _execute_when_unlocked(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+    """Execute the first statement that needs the file. Waits for other workers, which take a millisecond.
 
-    SQLite's own waiting soon sleeps for 100. Of four workers that wrote 32 records again and again, the slowest waited
-    40 ms, and 330 ms with SQLite's waiting.
+    SQLite's own waiting soon sleeps for 100 ms. Of four workers that wrote 32 records repeatedly, the slowest waited 40
+    ms, and 330 ms with SQLite's waiting.
     """
     deadline = time.monotonic() + _BUSY_SECONDS
     while True:

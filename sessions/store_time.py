@@ -5,9 +5,9 @@ It is kept in the store, and passes as far as two clocks agree that it has passe
 - the shared clock, which all users of the store read: the steady clock of the host for a file, the server's for a
   server. It counts from the last write of any user.
 - the user's own clock, of which only differences between two of its readings count, so that a constant error has no
-  effect: the wall clock for a file, the steady clock of the host for a server. It counts from the user's last look.
+  effect: the wall clock for a file, the steady clock of the host for a server. It counts from the user's last reading.
 
-So one wrong clock, once or for good, ends no session, and a user that begins takes the time as it is kept. While there
+So one wrong clock, once or for good, ends no session, and a new user takes the stored time. While there
 is no user, the time stands still: sessions live longer by that, and never shorter.
 """
 
@@ -32,7 +32,7 @@ class StoredTime(NamedTuple):
 
 
 class SeenTime(NamedTuple):
-    """Time that a user took the store's for when it last looked, and its own clock then, in seconds."""
+    """Time of the store as a user last computed it, and the user's own clock then, in seconds."""
 
     time: float
     own: float
@@ -44,7 +44,7 @@ def host_clocks() -> Reading:
 
 
 def estimate(seen: SeenTime | None, own: float) -> float | None:
-    """Return the time by the user's own clock alone; None where it has not looked before."""
+    """Return the time by the user's own clock alone; None if it has not read the time before."""
     return None if seen is None else seen.time + max(0.0, own - seen.own)
 
 

@@ -87,7 +87,7 @@ def sign_token(session: TokenState, key: bytes) -> str:
 def verify_token(text: str, keys: Sequence[bytes], max_state_bytes: int) -> TokenState:
     """Verify a token that `sign_token` made with one of `keys`, and return the state in it.
 
-    Whether it has expired, and whether it is of the right model, is for the caller to say.
+    The caller checks whether it has expired and whether it is of the right model.
 
     Raises:
         InvalidTokenError: it was made with another key or another version, was changed, or has a larger state.
@@ -131,7 +131,7 @@ def _sign(content: bytes, key: bytes) -> bytes:
 
 
 def _decode(text: str) -> bytes:
-    """The bytes of a text that is written in the one way that `sign_token` writes them."""
+    """Decode a text; only the one spelling that `sign_token` writes is accepted."""
     try:
         written = text.encode("ascii")
         signed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)

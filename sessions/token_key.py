@@ -34,8 +34,8 @@ def signing_keys_from_environment(name: str) -> tuple[bytes, ...]:
 def signing_keys_from_file(file: Path) -> tuple[bytes, ...]:
     """Read the keys from `file`, or make one there, so that all workers of a host have the same.
 
-    The first signs, each verifies. What is checked is what is read: the folder and the file are opened once, and no
-    link is followed.
+    The first signs, each verifies. The file that is checked is the one that is read: folder and file are opened once,
+    and no link is followed.
 
     Raises:
         SigningKeyError: it cannot be read or made, another user can read or replace it, or it is not a key or two.
@@ -120,7 +120,7 @@ def _make(name: str, folder: int) -> None:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         with open(descriptor, "w", encoding="ascii") as opened:  # noqa: PTH123 - a descriptor
-            os.fchmod(descriptor, 0o600)  # whatever the umask has taken away
+            os.fchmod(descriptor, 0o600)  # independent of the umask
             opened.write(f"{secrets.token_hex(KEY_BYTES)}\n")
             opened.flush()
             os.fsync(descriptor)

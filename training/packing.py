@@ -81,7 +81,7 @@ def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
     Batches that torch refuses, or packs as fast, are left to torch.
     """
     if padded.dim() >= 2 and lengths.dim() == 1 and lengths.dtype == torch.int64 and lengths.device.type == "cpu":
-        known = lengths.tolist()  # a number read from a tensor takes longer than a whole list
+        known = lengths.tolist()  # reading one number from a tensor takes longer than converting a whole list
         if _can_be_packed(padded, known, batch_first) and not use_torch_kernel(known[0] == known[-1]):
             batch_sizes = batch_sizes_of(known)
             return _packed(padded, packed_layout(batch_sizes), batch_first), batch_sizes

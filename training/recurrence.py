@@ -227,7 +227,7 @@ def _call(
     """Call the padded layer of torch on x[T, B, F]: y[T*B, H], the states [B, H] after step T."""
     given = [state[None].contiguous() for state in states]
     weights = _in_one_block(weights) if x.is_cuda else weights
-    saves = torch.is_grad_enabled() or not x.is_cuda  # cuDNN needs to know; the fused layer of a CPU has the same speed
+    saves = torch.is_grad_enabled() or not x.is_cuda  # only cuDNN is faster without saving
     with _quiet_about_projections() if _is_projected(states) else contextlib.nullcontext():
         state = given if cell.has_cell_state else given[0]
         y, *after = cell.call(x, state, weights, bias, 1, 0.0, saves, False, False)

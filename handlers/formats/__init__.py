@@ -148,7 +148,8 @@ class Codec:
     def error_keys(self, error: RequestError, refused: object) -> Mapping[str, object]:
         """Return the keys that a format adds.
 
-        A body is not parsed for it: a refusal must cost little. Only the header of binary tensors shows the format.
+        The body is not parsed, because a refusal must cost little. So only the header of binary tensors shows the
+        format.
         """
         if isinstance(refused, InferenceRequest):
             return refused.format.error_keys(error, refused) or {}
@@ -172,7 +173,7 @@ class Codec:
         raise malformed("the body is in none of the formats that are served here")
 
     def check_size(self, request: RawRequest) -> None:
-        """Refuse a body with too many bytes before it is parsed, or what is left of it is looked at.
+        """Refuse a body with too many bytes, before it is parsed.
 
         Raises:
             RequestError: 413.

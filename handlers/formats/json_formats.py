@@ -47,7 +47,7 @@ def parse_json(body: Body) -> object:
 
 
 def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
-    """Parse without collections of garbage meanwhile: they would find none, and take most of the time."""
+    """Parse without garbage collections, which would find nothing and take most of the time."""
     if not gc.isenabled():
         return parse(text)
     gc.disable()

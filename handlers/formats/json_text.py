@@ -144,7 +144,7 @@ def _tensor_text(tensor: torch.Tensor) -> str:
 
 
 def _few_text(tensor: torch.Tensor, digits: int) -> str:
-    """Format all numbers together, and again alone those that Python's repr writes differently."""
+    """Format all numbers together, and then those again that Python's repr writes differently."""
     is_vector = tensor.dim() == 1
     numbers = tensor.tolist() if is_vector else tensor.reshape(-1).tolist()
     joined = f",%.{digits}g" * len(numbers) % tuple(numbers)

@@ -137,7 +137,7 @@ _titled = lru_cache(maxsize=16)(str.title)
 _LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
 
 
-@lru_cache(maxsize=256)  # few clients, each with its own
+@lru_cache(maxsize=256)  # there are few different headers
 def _accepted(accept: str) -> frozenset[str]:
     return frozenset(map(_plain_type, accept.split(",")))
 

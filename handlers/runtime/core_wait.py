@@ -19,7 +19,7 @@ def waited_ms(tasks: Path = _TASKS) -> float:
 
 
 def _run_delay_ns(file: Path) -> int:
-    """Nanoseconds of one thread; 0 if it has ended meanwhile, or the system does not report it."""
+    """Nanoseconds of one thread; 0 if the thread has ended, or the system does not report it."""
     try:
         _, waited, *_ = file.read_text("ascii").split()
         return int(waited)

@@ -41,7 +41,7 @@ class Slice(NamedTuple):
     wall_ms: float
     """All calls together."""
     waited_ms: float
-    """Milliseconds for which threads of the process waited for a core meanwhile, added up."""
+    """Milliseconds for which threads of the process waited for a core during the calls, added up."""
 
     @property
     def waiting(self) -> float:

@@ -94,7 +94,7 @@ def _found(digest: str) -> IO[bytes] | None:
     """A copy that another process of this user has open, after its content was checked."""
     link = f"/memfd:{_name(digest)} (deleted)"
     for descriptor in _open_descriptors():
-        with suppress(OSError, DigestMismatch):  # it was closed, or is of other content
+        with suppress(OSError, DigestMismatch):  # it was closed, or has other content
             if str(descriptor.readlink()) == link:
                 file = descriptor.open("rb")
                 if _is_immutable(file):
@@ -114,7 +114,7 @@ def _is_immutable(file: IO[bytes]) -> bool:
 
 
 def _seals() -> int:
-    """No write, no other size, and no other seals."""
+    """Return the seals that forbid writes, changes of size and further seals."""
     return fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

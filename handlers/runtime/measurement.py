@@ -13,7 +13,7 @@ from .cost_samples import CostKey, Slice, contradicting, cost_ms, is_settled
 
 Call = Callable[[], object]
 Report = Callable[[int, int, str], None]
-"""Function of the calls that have their time, the number of calls, and a description."""
+"""Function of the number of measured calls, the number of calls, and a description."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,15 @@ class Meters(NamedTuple):
 METERS = Meters()
 
 
-def _tell_nobody(done: int, total: int, text: str) -> None:
-    """Report to nobody."""
+def _discard_progress(done: int, total: int, text: str) -> None:
+    """Discard the progress."""
 
 
 def measure(
-    calls: Mapping[CostKey, Call], effort: Effort = Effort(), meters: Meters = METERS, report: Report = _tell_nobody
+    calls: Mapping[CostKey, Call],
+    effort: Effort = Effort(),
+    meters: Meters = METERS,
+    report: Report = _discard_progress,
 ) -> dict[CostKey, list[Slice]]:
     """Time each call in slices that take turns: a slow moment of the machine affects all of them.
 
@@ -104,7 +107,7 @@ def keys_to_repeat(slices: Mapping[CostKey, Sequence[Slice]]) -> list[CostKey]:
 
 
 def time_slice(call: Call, least_ms: float, meters: Meters) -> Slice:
-    """Time calls in a row for at least `least_ms`, and see how long threads waited for cores meanwhile."""
+    """Time calls in a row for at least `least_ms`, and measure how long threads waited for cores."""
     waited = meters.waited_ms()
     shortest, wall = inf, 0.0
     while wall < least_ms:

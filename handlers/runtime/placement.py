@@ -1,9 +1,9 @@
 """`placement: cores`: pins each worker to cores of its own.
 
 A CPU worker is pinned to its share of the host's cores, with as many threads. An engine with cores of its own
-(`CoreAssigning`) is assigned one by environment variables. Workers beyond the shares start again with the first one.
-If the number of workers is not known, a worker takes the engine's core of its own index: two workers cannot both start
-on one.
+(`CoreAssigning`) is assigned one by environment variables. If there are more workers than shares, assignment starts
+again with the first share. If the number of workers is not known, a worker takes the engine's core of its own index:
+two workers cannot both start on one.
 
 A worker's index is the least that no other living worker has. It is a file that the worker's process has locked. The
 system unlocks it when the process ends, however it ends: the worker that replaces it finds the index free.
@@ -106,12 +106,12 @@ def pin_process(cores: Sequence[int]) -> None:
         OSError: the system does not allow it.
     """
     for thread in [int(name) for name in os.listdir(_THREADS)]:  # noqa: PTH208 - names alone
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(thread, cores)
 
 
 def acquire_worker_index(directory: Path) -> int:
-    """Lock the least index that is free in `directory`, from 0 on; it is this process's until that ends.
+    """Lock the least free index in `directory`, from 0 on, until this process ends.
 
     Raises:
         OSError: the files cannot be made or locked.

@@ -45,8 +45,9 @@ def _import(name: str, directory: Path) -> object:
 
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
-    """Make `directory` the working directory meanwhile, and its modules importable for good: code may
-    import late.
+    """Make `directory` the working directory in this context, and its modules importable also after it.
+
+    User code may import modules later.
 
     In a worker the entry file has done the second. Elsewhere the directory goes first on `sys.path`, and no bytecode is
     written into it.

@@ -1,6 +1,6 @@
 """Sessions as a worker last read or wrote them, by their revisions, which a store never gives twice.
 
-The store still says at each request which revision it has. What another worker has written since has another one.
+At each request, the store still says its revision, which differs if another worker has written since.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class KnownSessions:
         self._lock = Lock()
 
     def find(self, ids: Iterable[str]) -> dict[str, KnownSession]:
-        """Return those that are known."""
+        """Return the known sessions among these."""
         with self._lock:
             return {id: found for id in ids if (found := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
 
     def keep(self, sessions: Mapping[str, KnownSession | None]) -> None:
-        """Keep each session in the place of the one with its id; None: nothing is known of it."""
+        """Store each session under its id, in place of an earlier one; None: forget it."""
         with self._lock:
             for id, known in sessions.items():  # noqa: A001 - the standard term
                 before = self._kept.pop(id, None)

@@ -3,8 +3,8 @@
 Each is applied to its session once, in order, and saved before its response is sent.
 
 A batch is processed in rounds, each with at most one request of each session: requests of different sessions run
-together, those of one session one after the other. Requests of one session that came to two workers at once are told
-apart by the store, which accepts one of them: the decision on the other is made again, by the session as it is then.
+together, those of one session one after the other. If two workers get requests of one session at the same time, the
+store accepts one of them. The other worker then decides again, by the session as it is now.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class SessionService:
         except RequestError as error:
             self.codec.add_keys(error, rest)
             raise
-        # Requests that no host names share one limit: a client cannot escape its own by leaving the header out.
+        # Requests without a client's name share one limit, so leaving the header out does not evade the limit of a
+        # client.
         client = None if self.client_header is None else request.header(self.client_header.lower())
         if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)

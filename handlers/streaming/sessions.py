@@ -43,7 +43,7 @@ class SessionUpdate(NamedTuple):
 
 
 class RevisionConflict(NamedTuple):
-    """Another request of the session was applied meanwhile: the decision on this one must be made again."""
+    """Another request of the session was applied first: the decision on this one must be made again."""
 
 
 class Sessions(Protocol):

@@ -78,9 +78,10 @@ class StoreSessions:
         return self.store.expired()
 
     def available(self) -> bool:
-        """Whether the store takes a write, one of no session.
+        """Whether the store accepts a write, tried with one of no session.
 
-        One server of several is enough: the sessions of the others get 503, and a host less would not help them.
+        One server of several is enough. Sessions on the others get 503, and taking this host out of service would not
+        help.
         """
         try:
             self.store.write([])

@@ -61,7 +61,7 @@ class TokenSessions:
         model = self.state_id if found.issued is None else token_model(self.state_id, self.name)
         if found.model != model:
             return RequestError("InvalidToken", "the token is of another model, whose sessions this one cannot resume")
-        # Not before its time either: a clock that was ahead makes no token that lives much longer.
+        # A token from the future is refused too: a clock that was ahead would make tokens that live longer.
         if found.issued is not None and abs(self.clock() - found.issued) > self.seconds:
             return RequestError(
                 "SessionUnknown", "the session token has expired; send `start` to start another session"

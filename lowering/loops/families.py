@@ -18,7 +18,7 @@ _Key = tuple[str, str, str, tuple[str, ...]]
 _Any = TypeVar("_Any")
 _SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
 _SHORTEST_RUN = 3
-"""Members of a family in a list that are taken as all of a loop."""
+"""Members of a family in a list that are assumed to be all of a loop."""
 
 
 def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) -> Recipe:
