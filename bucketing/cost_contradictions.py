@@ -14,7 +14,7 @@ from .shapes import Bucket
 NOISE = 1.25
 """Largest ratio of two measurements of the same cost on a machine without other work."""
 _TIMER_MS = 0.01
-"""Difference of two short calls that says nothing."""
+"""Difference of two short calls that may be noise."""
 
 
 class Contradiction(NamedTuple):

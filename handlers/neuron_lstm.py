@@ -148,9 +148,9 @@ def refuse(complaints: list[str]) -> None:
     """
     if complaints:
         more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""
-        told = ", ".join(text if text.isprintable() else ascii(text) for text in complaints[:_NAMED])
+        what = ", ".join(text if text.isprintable() else ascii(text) for text in complaints[:_NAMED])
         raise RuntimeError(
-            f"the archive is not as it was packaged: {told}{more}. Put the archive's own files back, and keep no other "
+            f"the archive is not as it was packaged: {what}{more}. Put the archive's own files back, and keep no other "
             f"file in its folder; or package the model again"
         )
 

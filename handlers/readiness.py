@@ -1,4 +1,4 @@
-"""Readiness of a model: its engine and its session store, tried when somebody asks."""
+"""Readiness of a model: its engine and its session store, tried on request."""
 
 from __future__ import annotations
 

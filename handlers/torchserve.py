@@ -60,8 +60,8 @@ def load(context: Context) -> Service:
     """Load the service of the archive that a worker has unpacked.
 
     Raises:
-        RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the
-            worker again and again.
+        RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the worker
+        repeatedly.
     """
     try:
         host = host_of(context)

@@ -54,7 +54,7 @@ def read_server_properties(process: Path) -> dict[str, str]:
 def parse_properties(text: str) -> dict[str, str]:
     r"""Return the entries of a Java properties file, which have no escapes here.
 
-    A key ends with the first `=`, `:` or blank. A comment does not go on in the next line.
+    A key ends with the first `=`, `:` or blank. A comment does not continue on the next line.
 
     >>> parse_properties("# C:\\\nmax_response_size = 100\nnumber_of_gpu: 0\njob_queue_size 9\nmodels={\\\n  }\n")
     {'max_response_size': '100', 'number_of_gpu': '0', 'job_queue_size': '9', 'models': '{}'}

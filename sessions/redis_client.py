@@ -66,10 +66,10 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
     """
     from redis import exceptions
 
-    told = str(error)
+    reason = str(error)
     if isinstance(error, exceptions.AskError):
-        told = f"slot {error.slot_id} moves to {error.node_addr[0]}:{error.node_addr[1]}"
-    what = f"the session store {url or settings.server} cannot be used: {told}"
+        reason = f"slot {error.slot_id} moves to {error.node_addr[0]}:{error.node_addr[1]}"
+    what = f"the session store {url or settings.server} cannot be used: {reason}"
     found = StoreUnavailableError(what)
     # Within a script it is an error of the script, which quotes it.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):

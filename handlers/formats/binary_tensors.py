@@ -29,7 +29,7 @@ _READ: Mapping[str, torch.dtype] = {name: getattr(torch, dtype) for dtype, name 
 """The dtype that the bytes are read as: an old torch has no wide unsigned integers."""
 _WIDENED = {"UINT16": (torch.int32, 0xFFFF), "UINT32": (torch.int64, 0xFFFFFFFF)}
 _MOST_ENTRIES = 1 << 16
-"""Entries of a request, before the model's own limit is looked at."""
+"""Most entries of a request; checked before the model's own limit."""
 _SIZE = "binary_data_size"
 
 

@@ -122,10 +122,10 @@ class RawRequest(NamedTuple):
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
     def _json_bytes(self, value: object) -> int | None:
-        told = self.headers.get(JSON_LENGTH_HEADER) or self.headers.get(_LOWER_LENGTH)  # as HTTP/1 and HTTP/2 write it
-        if not told or not isinstance(value, (bytes, bytearray)):
+        given = self.headers.get(JSON_LENGTH_HEADER) or self.headers.get(_LOWER_LENGTH)  # as HTTP/1 and HTTP/2 write it
+        if not given or not isinstance(value, (bytes, bytearray)):
             return None
-        return json_bytes(value, str(told))
+        return json_bytes(value, str(given))
 
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)

@@ -229,8 +229,8 @@ def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, obje
     parts = {name: [part for entry in entries for part in entry.parts] for name, entries in by_name.items()}
     counts = {name: len(own) for name, own in parts.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
-        raise invalid(f"every input is needed once for each sequence, but there are {told}")
+        counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise invalid(f"every input is needed once for each sequence, but there are {counted}")
     return [dict(zip(parts, own)) for own in zip(*parts.values())]
 
 

@@ -90,9 +90,9 @@ def contradicting(costs: Mapping[CostKey, float]) -> list[tuple[CostKey, CostKey
 
 def doubts(slices: Mapping[CostKey, Sequence[Slice]]) -> tuple[str, ...]:
     """Say why the costs that these slices show are unreliable; nothing if they are reliable."""
-    told = (_waiting(slices), _varying(slices))
+    reasons = (_waiting(slices), _varying(slices))
     costs = {key: cost_ms(own) for key, own in slices.items()}
-    return (*(one for one in told if one is not None), *contradiction_doubts(costs))
+    return (*(one for one in reasons if one is not None), *contradiction_doubts(costs))
 
 
 def contradiction_doubts(costs: Mapping[CostKey, float]) -> tuple[str, ...]:
@@ -102,13 +102,13 @@ def contradiction_doubts(costs: Mapping[CostKey, float]) -> tuple[str, ...]:
     ('chunk 1 x 32 took 0.620 ms, more than 8 x 32 with 0.200 ms',)
     """
     found = contradicting(costs)
-    told = tuple(
+    reasons = tuple(
         f"{smaller} took {one.smaller_ms:.3f} ms, more than {one.larger.batch} x {one.larger.length} with "
         f"{one.larger_ms:.3f} ms"
         for smaller, _, one in found[:_SHOWN]
     )
-    left = len(found) - len(told)
-    return (*told, f"{left} more costs contradict others") if left else told
+    left = len(found) - len(reasons)
+    return (*reasons, f"{left} more costs contradict others") if left else reasons
 
 
 def _waiting(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:

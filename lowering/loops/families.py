@@ -248,7 +248,7 @@ class _Writer:
 
 
 def _split(nodes: Sequence[Node], calls: int, *, blocked: bool) -> list[list[Node]]:
-    """Split the calls of one place into its families: those in turn, or one after the other."""
+    """Split the calls of one place into its families, which alternate or (`blocked`) follow each other."""
     if blocked:
         length, left = divmod(len(nodes), calls)
         if left:
