@@ -13,7 +13,7 @@ JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about a minute after the installation"
+	@echo "make demo     train a small LSTM, archive it, serve it, send requests to it: about a minute after the installation"
 	@echo "make demo-ray  a model on two nodes of Ray: a replica is killed, a node removed, no request lost: about 3 minutes"
 	@echo "make test     all tests, also end to end through a real TorchServe: about 25 minutes on two cores"
 	@echo "make test-all the same, and some tests on more engines"

@@ -215,7 +215,9 @@ def microseconds(work: Work, repeats: int) -> float:
 def main() -> None:
     """Print a table for each kind of request and of model."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=40, help="of each figure, of which the best is shown")
+    parser.add_argument(
+        "--repeats", type=int, default=40, help="repetitions of each figure, of which the best is shown"
+    )
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
     print("orjson is " + ("used" if fast_json() else "not installed"))

@@ -111,7 +111,7 @@ def standings(seconds: Mapping[str, tuple[float, ...]], fma_gflops: float) -> li
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.json_to_json", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="of all cases (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of all cases (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of the archive (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()

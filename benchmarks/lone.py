@@ -141,9 +141,9 @@ def _print(seconds: Seconds, found: list[Standing], console: Console) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lone", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60, help="of all pauses (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of all pauses (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of the archive (default: %(default)s)")
-    parser.add_argument("--precision", default="float32", choices=list(TOLERANCES), help="of the archive")
+    parser.add_argument("--precision", default="float32", choices=list(TOLERANCES), help="precision of the archive")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 

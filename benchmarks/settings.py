@@ -134,7 +134,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=8, help="turns of each setting (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=1.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of load in a turn (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine (default: %(default)s)")
     parser.add_argument(
         "--clients",

@@ -70,15 +70,17 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--sessions", type=int, default=200, help="at once (default: %(default)s)")
+    parser.add_argument("--sessions", type=int, default=200, help="sessions at once (default: %(default)s)")
     parser.add_argument("--pieces", type=int, default=100, help="chunks of each session (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=4, help="of all servers together (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="workers of all servers together (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--kill-seconds", type=float, default=2.0, help="between two kills (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=5, help="of workers needed in a trial (default: %(default)s)")
+    parser.add_argument(
+        "--kill-seconds", type=float, default=2.0, help="seconds between two kills (default: %(default)s)"
+    )
+    parser.add_argument("--kills", type=int, default=5, help="killed workers needed in a trial (default: %(default)s)")
     parser.add_argument("--hang-ups", type=float, default=0.02, metavar="SHARE",
                         help="share of chunks whose client hangs up early (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--trial", choices=TRIALS, action="append", help="only this one")
+    parser.add_argument("--trial", choices=TRIALS, action="append", help="only this trial; may be repeated")
     return parser.parse_args()
 
 

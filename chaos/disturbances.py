@@ -111,7 +111,7 @@ class Disturber:
     disturbances: Mapping[str, Disturbance] = field(default_factory=dict)
 
     async def run(self, tally: Tally) -> None:
-        """Make each of them, again and again; the file is truncated once only."""
+        """Make each of them repeatedly; the file is truncated only once."""
         left = dict(self.disturbances)
         while left:
             for name, disturb in list(left.items()):

@@ -48,12 +48,14 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m composer", description=__doc__)
-    parser.add_argument("--seeds", type=_range, default=(0, 2000), metavar="FIRST:END", help="(default: 0:2000)")
+    parser.add_argument(
+        "--seeds", type=_range, default=(0, 2000), metavar="FIRST:END", help="range of seeds (default: 0:2000)"
+    )
     parser.add_argument("--out", type=Path, default=Path("composed.jsonl"), metavar="FILE",
-                        help="of verdicts, continued (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--batches", type=int, default=BATCHES, help="of each model (default: %(default)s)")
+                        help="file of verdicts, continued (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--batches", type=int, default=BATCHES, help="batches of each model (default: %(default)s)")
     parser.add_argument("--floor", type=float, default=0.0, metavar="SHARE",
-                        help="of models to be accepted (default: %(default)s)")  # fmt: skip
+                        help="least share of accepted models (default: %(default)s)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--show", action="store_true", help="print the models only")
     return parser.parse_args()

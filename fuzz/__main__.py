@@ -70,13 +70,17 @@ def _keep(name: str, corpus: Path, smallest: Path) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of all targets together (default: %(default)s)")
-    parser.add_argument("--runs", type=int, help="of each target, at most (default: as many as the time allows)")
-    parser.add_argument("--target", choices=list(SHARES), action="append", help="only this one")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="minutes of all targets together (default: %(default)s)"
+    )
+    parser.add_argument("--runs", type=int, help="most runs of each target (default: as many as the time allows)")
+    parser.add_argument("--target", choices=list(SHARES), action="append", help="only this target; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--corpus", type=Path, metavar="FOLDER", help="of new inputs, continued (default: discarded)")
+    parser.add_argument(
+        "--corpus", type=Path, metavar="FOLDER", help="folder of new inputs, continued (default: discarded)"
+    )
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"), metavar="FOLDER",
-                        help="of inputs that violate a property (default: %(default)s)")  # fmt: skip
+                        help="folder of inputs that violate a property (default: %(default)s)")  # fmt: skip
     parser.add_argument(
         "--keep", action="store_true", help="put new inputs into fuzz/corpus/, without those that add nothing"
     )

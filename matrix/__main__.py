@@ -62,8 +62,8 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help="corners whose name contains this text; the page is not written")
-    parser.add_argument("--jobs", type=int, default=1, help="corners at a time, of some 4 GB each (default: 1)")
+    parser.add_argument("--only", help="only environments whose name contains this text; the page is not written")
+    parser.add_argument("--jobs", type=int, default=1, help="environments at a time, of some 4 GB each (default: 1)")
     return parser.parse_args()
 
 

@@ -60,10 +60,12 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
-    parser.add_argument("--area", action="append", choices=list(AREAS), help="one of them; again for several")
+    parser.add_argument("--area", action="append", choices=list(AREAS), help="only this area; may be repeated")
     parser.add_argument("--sample", type=int, default=60, help="mutants of each area (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="copies (default: one a core)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=len(os.sched_getaffinity(0)), help="copies at once (default: one a core)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 

@@ -77,9 +77,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
-    parser.add_argument("--minutes", type=_minutes, default=30.0, help="of load (default: %(default)s)")
-    parser.add_argument("--clients", type=int, default=32, help="at once (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=1, help="of each model (default: %(default)s)")
+    parser.add_argument("--minutes", type=_minutes, default=30.0, help="minutes of load (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=32, help="clients at once (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="workers of each model (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of both archives (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")

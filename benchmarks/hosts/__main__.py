@@ -107,7 +107,7 @@ def _rounds(
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of load in a turn (default: %(default)s)")
     parser.add_argument(
         "--scaling", action=argparse.BooleanOptionalAction, default=True, help="one and two replicas too (default)"
     )

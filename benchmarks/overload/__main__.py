@@ -86,10 +86,17 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=__doc__)
-    parser.add_argument("--deadline-ms", type=float, default=50.0, help="of each request (default: %(default)s)")
-    parser.add_argument("--times", type=float, default=3.0, help="the rate without overload (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each load (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of both loads (default: %(default)s)")
+    parser.add_argument(
+        "--deadline-ms", type=float, default=50.0, help="deadline of each request (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--times",
+        type=float,
+        default=3.0,
+        help="load, as a multiple of the rate without overload (default: %(default)s)",
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="seconds of each load (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of both loads (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of the archive (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()

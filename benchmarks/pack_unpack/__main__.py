@@ -86,10 +86,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--lengths", type=int, nargs="+", metavar="T", help="these lengths (default: 32 64 128 256)", action="extend"
     )
-    parser.add_argument(
-        "--rounds", type=int, default=Effort.rounds, help="turns of each way at most (default: %(default)s)"
-    )
-    parser.add_argument("--threads", type=int, default=available_cores(), help="of a CPU (default: all cores)")
+    parser.add_argument("--rounds", type=int, default=Effort.rounds, help="rounds at most (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=available_cores(), help="threads of a CPU (default: all cores)")
     parser.add_argument("--batch", type=int, default=BATCH, help="rows of a batch (default: %(default)s)")
     parser.add_argument(
         "--device",

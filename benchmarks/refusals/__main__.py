@@ -76,7 +76,7 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.refusals", description=__doc__)
-    parser.add_argument("--times", type=int, default=5, help="that each request is sent (default: %(default)s)")
+    parser.add_argument("--times", type=int, default=5, help="repetitions of each request (default: %(default)s)")
     parser.add_argument("--backend", default="native", help="the engine of the archive (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()

@@ -67,7 +67,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rest", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each server (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of load in a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="workers of each server (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batchSize of both (default: %(default)s)")

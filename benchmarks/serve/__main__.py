@@ -67,7 +67,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serve", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of load in a turn (default: %(default)s)")
     parser.add_argument("--warm-up", type=float, default=15.0, help="seconds of load before (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batchSize of all (default: %(default)s)")

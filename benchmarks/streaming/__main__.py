@@ -54,12 +54,14 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000, help="open at once (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=1, help=f"of a chunk, up to {PREFIX} (default: %(default)s)")
+    parser.add_argument(
+        "--tokens", type=int, default=1, help=f"tokens of a chunk, up to {PREFIX} (default: %(default)s)"
+    )
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=1, help="of the server (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="workers of the server (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of load in a turn (default: %(default)s)")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="of a computed batch")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds of load in a turn (default: %(default)s)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="rows of a computed batch")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 

@@ -80,10 +80,12 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos.cluster", description=__doc__)
-    parser.add_argument("--sessions", type=int, default=200, help="at once (default: %(default)s)")
+    parser.add_argument("--sessions", type=int, default=200, help="sessions at once (default: %(default)s)")
     parser.add_argument("--pieces", type=int, default=100, help="chunks of each session (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=LEAST[Kind.REPLICA], help="of replicas (default: %(default)s)")
+    parser.add_argument(
+        "--kills", type=int, default=LEAST[Kind.REPLICA], help="replicas to kill (default: %(default)s)"
+    )
     parser.add_argument("--hang-ups", type=float, default=0.02, metavar="SHARE",
                         help="share of chunks whose client hangs up early (default: %(default)s)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")

@@ -64,7 +64,7 @@ async def run_load(
 
 
 async def _go_on(client: Client, trouble: LoadTrouble) -> int:
-    """Send the session again and again until there was enough trouble; returns how often it was begun."""
+    """Send the session repeatedly until there was enough trouble; returns how often it was started."""
     begun = 0
     while not (begun and trouble.enough):
         await replace(client, script=replace(client.script, id=f"{client.script.id}-{begun}")).run()

@@ -35,6 +35,13 @@ PRIVATE_WORDS = (
     "rival",
     "at hand",
     "cannot be believed",
+    "vouch",
+    "vouches",
+    "even proportion",
+    "for their sake",
+    "dealt anew",
+    "to nobody",
+    "again and again",
 )
 """Words without a meaning in the field; docs/glossary.md has a standard term for each."""
 
