@@ -175,9 +175,9 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
     for path, said in (
         (tmp_path / "none", "cannot be read: No such file or directory"),
-        (tmp_path, "no regular file"),
-        (tmp_path / "pipe", "no regular file"),
-        (Path("/dev/zero"), "no regular file"),
+        (tmp_path, "not a regular file"),
+        (tmp_path / "pipe", "not a regular file"),
+        (Path("/dev/zero"), "not a regular file"),
         (Path("a\0b"), "cannot be read"),
         (Path("\ud800"), "cannot be read"),
         (Path("x" * 5000), "cannot be read: File name too long"),
