@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -26,8 +27,8 @@ class Condition:
 
     @property
     def is_inequation(self) -> bool:
-        """Whether two sizes must differ, as when a size must not be 1."""
-        return "!=" in self.text and not self.is_equation
+        """Whether two sizes must differ, as when a size must not be 1, which is also written as 2 or more."""
+        return ("!=" in self.text or self.text.endswith(">= 2")) and not self.is_equation
 
 
 class ShapeConditions:
@@ -43,7 +44,7 @@ class ShapeConditions:
         known = {"batch": batch, "time": time}
         shapes = {name: _Shaped([known.get(str(size), size) for size in own]) for name, own in self._sizes.items()}
         for condition in self._conditions:
-            if not eval(condition.code, {"L": shapes}):  # noqa: S307 - written by torch's exporter
+            if not eval(condition.code, {"L": shapes, "math": math}):  # noqa: S307 - written by torch's exporter
                 yield condition
 
     def holds(self, batch: int, time: int) -> bool:

@@ -108,7 +108,7 @@ class Steps:
         Also the states of the units that are carried, after the last step.
         """
         inputs = self._inputs
-        first = [initial(operand).clone() for operand, _ in inputs.carried]
+        first = [_dense(initial(operand)) for operand, _ in inputs.carried]
         each = inputs.each or [torch.arange(steps)]
         structure: dict[int, pytree.TreeSpec] = {}
 
@@ -119,7 +119,7 @@ class Steps:
                 "shared": tensors[len(first) + len(each) :],
             }
             values = self._step(given)
-            results = [values[unit].clone() for _, unit in inputs.carried]
+            results = [_dense(values[unit]) for _, unit in inputs.carried]
             for unit in seen:
                 leaves, structure[unit] = pytree.tree_flatten(values[unit])
                 results += [leaf.clone() for leaf in leaves]
@@ -157,3 +157,8 @@ class Steps:
             else:
                 values[index] = target(*arguments, **{name: filled(value) for name, value in kwargs.items()})
         return values
+
+
+def _dense(state: torch.Tensor) -> torch.Tensor:
+    """Copy a state: a scan takes states of the same strides from each step to the next."""
+    return state.clone(memory_format=torch.contiguous_format)

@@ -16,6 +16,7 @@ _ANY_LEADING = {_aten.linear.default, _aten.layer_norm.default, _aten.rms_norm.d
 _OVER_ROWS = {
     *(_aten.conv1d.default, _aten.conv2d.default, _aten.batch_norm.default, _aten.group_norm.default),
     *(_aten.instance_norm.default, _aten.max_pool2d.default, _aten.avg_pool1d.default),
+    _aten._native_batch_norm_legit_no_training.default,
 }
 """Operators, in eval mode, over each row of their first argument by itself."""
 _OVER_DIMS = {
@@ -111,11 +112,15 @@ def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
     return {**given, **dims, **every}
 
 
-def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> torch.Tensor:
-    """Call an operator whose rows are those of all members, [count, N, ...]."""
+def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> Any:
+    """Call an operator whose rows are those of all members, [count, N, ...].
+
+    A batch normalisation in eval mode has further results of no elements.
+    """
     first = next(name for name, value in given.items() if isinstance(value, Stacked))
-    result: torch.Tensor = _called(target, {**given, first: members.flatten(0, 1)})
-    return result.reshape(*members.shape[:2], *result.shape[1:])
+    results = _called(target, {**given, first: members.flatten(0, 1)})
+    rows = members.shape[:2]
+    return pytree.tree_map(lambda t: t.reshape(*rows, *t.shape[1:]) if t.dim() > 1 else t, results)
 
 
 def _vmapped(target: Any, given: Mapping[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from .call import Call, Results, shifted
 from .indexing_rules import taken
+from .size_identities import are_equal
 from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, NoRule, Value, normalized, normalized_dims
 
@@ -44,7 +45,7 @@ def _groups(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> list[tuple
 
 
 def _equal(own: Sequence[SizeExpr], new: Sequence[SizeExpr]) -> bool:
-    return _approximate(own) == _approximate(new) and sympy.simplify(sympy.prod(own) - sympy.prod(new)) == 0
+    return _approximate(own) == _approximate(new) and are_equal(sympy.prod(own), sympy.prod(new))
 
 
 def _approximate(sizes: Sequence[SizeExpr]) -> tuple[int, ...]:

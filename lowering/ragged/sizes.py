@@ -11,6 +11,8 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
+from .size_identities import simplified
+
 SizeExpr: TypeAlias = sympy.Expr
 """A size of one request's tensor: an integer, or an expression of the symbol of its timesteps."""
 
@@ -25,7 +27,7 @@ def expression(size: object) -> SizeExpr:
     >>> expression(3)
     3
     """
-    return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.sympify(size)
+    return simplified(size.node.expr) if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.sympify(size)
 
 
 def product(sizes: Sequence[object]) -> SizeExpr:
@@ -72,6 +74,8 @@ def written(size: SizeExpr) -> str:
     '(time - 1)//2 + 1'
     >>> written(2 * T - 1)
     '2*time - 1'
+    >>> written(T + functions.Mod(T, 2))
+    'time + time%2'
 
     Raises:
         UnknownSize: it has a function or a second symbol that has no rule.
@@ -86,6 +90,8 @@ def written(size: SizeExpr) -> str:
         return "*".join(_factor(argument) for argument in size.args)
     if isinstance(size, (functions.FloorDiv, functions.CleanDiv)):
         return "//".join(_factor(argument) for argument in size.args)
+    if isinstance(size, (functions.Mod, functions.PythonMod)):
+        return "%".join(_factor(argument) for argument in size.args)
     if isinstance(size, (functions.Max, functions.Min)):
         return f"{type(size).__name__}({', '.join(map(written, size.args))})"
     if size.is_Integer:
