@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from .indicators import compared, indicator
 from .quotients import NoQuotient, Quotient, least, quotient
 
 _KNOWN = "_neuron_lstm_known"
@@ -82,6 +84,7 @@ def _exact(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Compute with quotients where a number is no integer."""
 
     def exact(a: Any, b: Any) -> Any:
+        a, b = indicator(a), indicator(b)
         fractional = isinstance(a, (float, Quotient)) or isinstance(b, (float, Quotient))
         return function(quotient(a), quotient(b)) if fractional else function(a, b)
 
@@ -97,6 +100,19 @@ def _of_integers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
     return of_integers
 
 
+def _masked_bits(value: Any, mask: Any) -> Any:
+    """Compute `value & mask` for the masks of the lowest bits."""
+    if type(mask) is not int or mask & (mask + 1) or mask < 0 or not isinstance(value, (int, torch.SymInt)):
+        raise NoQuotient
+    return value % (mask + 1)
+
+
+def _truncated_remainder(value: Any, divisor: Any) -> Any:
+    if least(value) < 0 or not isinstance(divisor, int) or divisor <= 0:
+        raise NoQuotient
+    return value % divisor
+
+
 def _divided(a: Any, b: Any) -> Quotient:
     return quotient(a).__truediv__(b)
 
@@ -104,13 +120,19 @@ def _divided(a: Any, b: Any) -> Quotient:
 _EXACT = {name: _exact(getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")} | {"truediv": _divided}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     **_EXACT,
-    **{name: _of_integers(getattr(operator, name)) for name in ("mod", "gt", "ge", "lt", "le", "eq", "ne", "rshift")},
+    **{name: _of_integers(getattr(operator, name)) for name in ("mod", "rshift")},
+    **{name: _of_integers(partial(compared, name)) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
+    "and": _of_integers(_masked_bits),
+    "fmod": _of_integers(_truncated_remainder),
+    "maximum": _of_integers(torch.sym_max),
+    "minimum": _of_integers(torch.sym_min),
 }
-_TORCH_NAMES = {"floor_divide": "floordiv", "remainder": "mod"}
+_TORCH_NAMES = {"floor_divide": "floordiv", "remainder": "mod", "bitwise_and": "and"}
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     **{f"__{name}__": function for name, function in _BINARY.items()},
     **{f"__r{name}__": lambda a, b, own=own: own(b, a) for name, own in (*_EXACT.items(), ("mod", _BINARY["mod"]))},
-    **{name: _BINARY[name] for name in ("add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne")},
+    **{name: _BINARY[name] for name in ("add", "sub", "mul", "gt", "ge", "lt", "le", "eq", "ne", "fmod")},
+    **{name: _BINARY[name] for name in ("maximum", "minimum")},
     **{name: _BINARY[own] for name, own in _TORCH_NAMES.items()},
     **dict.fromkeys(("neg", "__neg__"), operator.neg),
 }
@@ -172,7 +194,7 @@ def in_dtype(values: Any, dtype: torch.dtype) -> Any:
     """Return numbers as a tensor of a dtype has them; None if it rounds them."""
     if dtype in (torch.int64, torch.int32):
         try:
-            return _elementwise(_ROUNDED["trunc"], values, [])
+            return _elementwise(lambda value: _ROUNDED["trunc"](indicator(value)), values, [])
         except NoQuotient:
             return None
     return values if dtype in (torch.float32, torch.float64, torch.bool) else None
@@ -199,16 +221,50 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     return own.reshape(shapes[name]) if name in shapes else None
 
 
-def _at_least(own: Any, others: list[Any], kwargs: Any) -> Any:
-    """Return numbers of at least one bound; sizes of timesteps are 1 or more anyway."""
-    bounds = [*others, *kwargs.values()]
-    if len(bounds) != 1 or not isinstance(bounds[0], int) or set(kwargs) - {"min"}:
+def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:
+    """Return numbers within bounds; sizes of timesteps are 1 or more anyway."""
+    limits = {**dict(zip(("min", "max"), others, strict=False)), **kwargs}
+    bounds = [_one_number(limits.get(name)) for name in ("min", "max")]
+    if len(others) > 2 or limits.keys() - {"min", "max"} or any(isinstance(v, Quotient) for v in own.reshape(-1)):
         return None
-    smallest = bounds[0]
-    if any(isinstance(value, Quotient) for value in own.reshape(-1)):
+    if any(bound is not None and not isinstance(bound, (int, torch.SymInt)) for bound in bounds):
         return None
-    unbound = all(least(v) >= smallest or (smallest <= 1 and _is_size(v)) for v in own.reshape(-1))
-    return own if unbound else _elementwise(torch.sym_max, own, [smallest])
+    raised = own if bounds[0] is None else _elementwise(_at_least, own, [bounds[0]])
+    return raised if bounds[1] is None else _elementwise(torch.sym_min, raised, [bounds[1]])
+
+
+def _one_number(limit: Any) -> Any:
+    """Return a bound that may be a tensor of one number."""
+    return limit.reshape(-1)[0] if isinstance(limit, np.ndarray) and limit.size == 1 else limit
+
+
+def _at_least(value: Any, smallest: Any) -> Any:
+    fits = isinstance(smallest, int) and (least(value) >= smallest or (smallest <= 1 and _is_size(value)))
+    return value if fits else torch.sym_max(value, smallest)
+
+
+def _chosen(own: Any, others: list[Any], kwargs: Any) -> Any:
+    """Return numbers of `torch.where`, also as a method."""
+    if len(others) != 2 or kwargs:
+        return None
+    condition, first, second = (own, *others) if own.size and _is_condition(own) else (others[0], own, others[1])
+    return _elementwise(_choice, np.asarray(condition, dtype=object), [first, second])
+
+
+def _is_condition(values: Any) -> bool:
+    return all(isinstance(value, (bool, torch.SymBool)) for value in values.reshape(-1))
+
+
+def _choice(condition: Any, first: Any, second: Any) -> Any:
+    if isinstance(condition, bool):
+        return first if condition else second
+    if any(not isinstance(value, (int, torch.SymInt)) for value in (first, second)):
+        raise NoQuotient
+    return second + indicator(condition) * (first - second)
+
+
+def _filled(number: int) -> Callable[[Any, list[Any], Any], Any]:
+    return lambda own, others, kwargs: np.full(own.shape, number, dtype=object)
 
 
 def _is_size(value: Any) -> bool:
@@ -252,7 +308,11 @@ def _rule_of_rounding(function: Callable[[Any], Any]) -> Callable[[Any, list[Any
 
 _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
     **dict.fromkeys(_SAME, lambda own, others, kwargs: own),
-    **dict.fromkeys(("clamp", "clip", "clamp_min"), _at_least),
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), _clamped),
+    "clamp_max": lambda own, others, kwargs: _clamped(own, [None, *others], kwargs),
+    "where": _chosen,
+    "ones_like": _filled(1),
+    "zeros_like": _filled(0),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotients),
     **{name: _rule_of_rounding(function) for name, function in _ROUNDED.items()},
     "__getitem__": _element,

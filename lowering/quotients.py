@@ -12,6 +12,7 @@ from torch.utils._sympy.value_ranges import bound_sympy
 
 _GREATEST_DENOMINATOR = 2**16
 """More than any stride; other floats, such as 0.1, are no quotients of small integers."""
+_NOTE = "_neuron_lstm_quotient"
 
 
 class NoQuotient(Exception):
@@ -73,7 +74,14 @@ class Quotient:
 
     def in_python(self) -> Any:
         """Return the number that Python has for it."""
-        return self.numerator / self.denominator
+        return noted_quotient(self.numerator / self.denominator, self)
+
+
+def noted_quotient(number: Any, value: Quotient) -> Any:
+    """Note on a symbolic float which quotient it is, and return it."""
+    if isinstance(number, torch.SymFloat):
+        setattr(number, _NOTE, value)
+    return number
 
 
 def quotient(value: Any) -> Quotient:
@@ -89,6 +97,8 @@ def quotient(value: Any) -> Quotient:
         return value
     if isinstance(value, (int, torch.SymInt)):
         return Quotient(value, 1)
+    if isinstance(value, torch.SymFloat) and (noted := getattr(value, _NOTE, None)) is not None:
+        return noted  # type: ignore[no-any-return]
     if not isinstance(value, float) or not math.isfinite(value):
         raise NoQuotient
     exact = Fraction(value)

@@ -36,6 +36,7 @@ from .packed_sequence import (
     same_size,
     viewed,
 )
+from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
 
@@ -150,7 +151,7 @@ def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     known = known_values(args[0])
-    return NotImplemented if known is None else in_python(known)
+    return NotImplemented if known is None else symbolic_array(in_python(known))
 
 
 def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -158,6 +159,8 @@ def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) ->
     if not args or isinstance(args[0], torch.Tensor):
         return args[0] if args and known_values(args[0]) is not None else NotImplemented
     values = np.asarray(args[0], dtype=object)
+    if type(args[0]) is int:
+        return with_known_values(func(*args, **kwargs), values)
     if not any(isinstance(value, torch.SymInt) for value in values.reshape(-1)):
         if isinstance(args[0], np.ndarray) and args[0].dtype == object:
             return with_known_values(torch.tensor(values.tolist()), values)

@@ -15,6 +15,7 @@ from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
@@ -48,6 +49,7 @@ from .overwritten_buffers import drop_overwritten_buffers
 from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
+from .symbolic_quotients import followed_quotients, symbolic_array
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import with_range
 
@@ -236,6 +238,11 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
                 if name not in vars(module):
                     setattr(module, name, function)
                     stack.callback(delattr, module, name)
+        for name, dtype in (("LongTensor", torch.int64), ("IntTensor", torch.int32)):
+            original_type = getattr(torch, name)
+            stack.callback(setattr, torch, name, original_type)
+            setattr(torch, name, _tensor_type(original_type, dtype))
+        stack.enter_context(followed_quotients())
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -286,10 +293,30 @@ class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
 
 
+def _tensor_type(original: Any, dtype: torch.dtype) -> type:
+    """Return a type such as `torch.LongTensor` that takes symbolic numbers."""
+
+    class Type(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __call__(cls, *arguments: Any) -> Any:
+            numbers = np.asarray(arguments[0], dtype=object) if _is_list(arguments) else np.zeros(0)
+            if any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
+                return torch.tensor(numbers.tolist(), dtype=dtype)
+            return original(*arguments)
+
+    return Type(f"_{original.__name__}", (), {})
+
+
+def _is_list(arguments: Sequence[Any]) -> bool:
+    return len(arguments) == 1 and isinstance(arguments[0], (list, tuple, np.ndarray))
+
+
 def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Return known numbers as an array, as numpy's functions of a tensor ask for them."""
     known = known_values(tensor)
-    return original(tensor, *arguments, **options) if known is None else in_python(known)
+    return original(tensor, *arguments, **options) if known is None else symbolic_array(in_python(known))
 
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,89 @@
+"""Quotients of symbolic sizes in Python, as `math.ceil(length / 2)` and numpy's functions compute them.
+
+A float of torch that is computed from sizes is rounded by functions that have no rule. So it is noted on each such float
+which quotient it is, and rounding it gives an integer expression of sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable, Iterator
+from functools import partialmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from .quotients import NoQuotient, noted_quotient, quotient
+
+_ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "__truediv__": operator.truediv,
+    **{f"__{name}__": getattr(operator, name) for name in ("add", "sub", "mul")},
+    **{f"__r{name}__": lambda a, b, own=getattr(operator, name): own(b, a) for name in ("add", "sub", "mul")},
+}
+_ROUNDINGS: dict[str, Callable[[Any], Any]] = {
+    "__floor__": math.floor,
+    "__ceil__": math.ceil,
+    "__trunc__": math.trunc,
+}
+
+
+@contextlib.contextmanager
+def followed_quotients() -> Iterator[None]:
+    """Note on floats of sizes which quotients they are, and round those exactly."""
+    with contextlib.ExitStack() as stack:
+
+        def replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
+            original = getattr(owner, name)
+            stack.callback(setattr, owner, name, original)
+            setattr(owner, name, partialmethod(ours, original))
+
+        for owner in (torch.SymInt, torch.SymFloat):
+            for name, function in _ARITHMETIC.items():
+                replace(owner, name, _computed(function))
+        for name, rounding in _ROUNDINGS.items():
+            replace(torch.SymFloat, name, _rounded(rounding))
+        yield
+
+
+def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def computed(own: Any, original: Callable[..., Any], other: Any) -> Any:
+        result = original(own, other)
+        if isinstance(result, torch.SymFloat):
+            with contextlib.suppress(NoQuotient):
+                value = function(quotient(own), quotient(other))
+                return noted_quotient(result, value)
+        return result
+
+    return computed
+
+
+def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
+    def rounded(own: Any, original: Callable[..., Any]) -> Any:
+        try:
+            return function(quotient(own))
+        except NoQuotient:
+            return original(own)
+
+    return rounded
+
+
+class SymbolicArray(np.ndarray[Any, Any]):
+    """Array of numbers of which some are symbolic: a cast to integers leaves them so."""
+
+    def astype(self, dtype: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the array as it has this type: sizes are integers, and floats of sizes stay."""
+        kind = np.dtype(dtype).kind
+        if kind not in "iufO":
+            return super().astype(dtype, *arguments, **options)
+        result = self.copy()
+        for place in np.ndindex(self.shape):
+            result[place] = torch.sym_int(self[place]) if kind in "iu" else self[place]
+        return result
+
+
+def symbolic_array(values: Any) -> SymbolicArray:
+    """Return known numbers as an array that numpy's functions take."""
+    return np.asarray(values, dtype=object).view(SymbolicArray)
