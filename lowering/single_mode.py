@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
-from .errors import calling_line
+from .errors import LoweringError, calling_line
 from .inner_sequences import inner_result
 from .known_numbers import (
     forget_values,
@@ -33,6 +33,7 @@ from .packed_sequence import (
     masked_recurrence,
     packed_use_error,
     placeholder_of,
+    reject_packed_outputs,
     same_size,
     viewed,
 )
@@ -238,20 +239,46 @@ def _packed(data: torch.Tensor, producer: str) -> torch.Tensor:
 
 _PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
 """Names of what reads packed data as it is."""
+_REDUCED = "_neuron_lstm_reduced"
 
 
 def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
-    """Mark what is computed from packed data timestep by timestep.
+    """Mark what is computed from packed data timestep by timestep, and what is reduced over all timesteps.
+
+    A reduction is that of the request alone. Returned as it is, it is refused (`reject_packed_results`).
+    """
+    operands = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    packed = next((found for value in operands if (found := placeholder_of(value)) is not None), None)
+    reduced = next((found for value in operands if (found := _reduction_of(value)) is not None), None)
+    for tensor in pytree.tree_leaves(result) if packed or reduced else ():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if packed is not None and tensor.dim() and same_size(tensor.shape[0], packed.padded.shape[0]):
+            setattr(tensor, PACKED_TAG, replace(packed, computed=name not in _PARTS))
+        elif packed is not None:
+            setattr(tensor, _REDUCED, packed_use_error(packed, f"aten::{name.strip('_')}", calling_line()))
+        elif len(operands) == 1:
+            setattr(tensor, _REDUCED, reduced)
+
+
+def _reduction_of(value: object) -> LoweringError | None:
+    return getattr(value, _REDUCED, None)
+
+
+def reject_packed_results(outputs: object) -> None:
+    """Refuse packed data as an output, and what is reduced from it only, which has no batch dimension.
+
+    A layer on packed data gives one request's timesteps, [T, ...].
 
     Raises:
-        LoweringError: the timesteps are not kept, as by a maximum over all of them.
+        LoweringError: in the words of the Neuron compiler.
     """
-    given = [packed for value in pytree.tree_leaves((args, kwargs)) if (packed := placeholder_of(value)) is not None]
-    tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
-    for tensor in tensors if given else []:
-        if not tensor.dim() or not same_size(tensor.shape[0], given[0].padded.shape[0]):
-            raise packed_use_error(given[0], f"aten::{name.strip('_')}", calling_line())
-        setattr(tensor, PACKED_TAG, replace(given[0], computed=name not in _PARTS))
+    for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
+        packed = placeholder_of(leaf)
+        if isinstance(leaf, rnn_utils.PackedSequence) or (packed is not None and not packed.computed):
+            reject_packed_outputs(leaf)
+        if (error := _reduction_of(leaf)) is not None:
+            raise error
 
 
 def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:

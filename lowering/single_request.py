@@ -19,13 +19,12 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from ..backends.exported_program import quiet
 from ..config.mask import MaskConfig
 from ..config.schema import ServingConfig
-from .decomposed import DECOMPOSED
+from .decomposed import decomposed
 from .errors import (
     LoweringError,
     explained_export_errors,
@@ -46,9 +45,8 @@ from .loops.cells import STEPS
 from .mask import in_layout
 from .model_attributes import register_tensors
 from .overwritten_buffers import drop_overwritten_buffers
-from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
-from .single_mode import SingleRequestMode
+from .single_mode import SingleRequestMode, reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import with_range
@@ -99,7 +97,7 @@ def export_request(
     ]
     exported, tree = _trace(model, forward, config, example_timesteps(config), dims, name)
     with quiet():
-        functional = exported.run_decompositions({**STEPS, **DECOMPOSED})
+        functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
@@ -137,7 +135,7 @@ def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set
                 for tensor, spec in zip(inputs, config.input_specs, strict=True)
             ]
             own = own_forward(**bind_arguments(config, ranged, lengths, _mask_alone))
-            _reject_packed(own)
+            reject_packed_results(own)
         return own
 
     return forward
@@ -148,18 +146,6 @@ def _mask_alone(mask: MaskConfig, lengths: torch.Tensor, time: Any) -> torch.Ten
     real = mask.true_for == "timesteps"
     made = in_layout(mask, torch.full((1, time), real))
     return with_uniform_value(made, as_number(real, made.dtype))
-
-
-def _reject_packed(outputs: object) -> None:
-    """Refuse packed data as an output. A layer on it gives one request's timesteps, [T, ...].
-
-    Raises:
-        LoweringError: in the words of the Neuron compiler.
-    """
-    for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, PackedSequence)):
-        packed = placeholder_of(leaf)
-        if isinstance(leaf, PackedSequence) or (packed is not None and not packed.computed):
-            reject_packed_outputs(leaf)
 
 
 def _trace(
