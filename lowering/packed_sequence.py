@@ -117,12 +117,16 @@ def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) ->
     `batch` and `time` are the (symbolic) sizes; `lengths` [B] masks every recurrence over them.
     """
     with contextlib.ExitStack() as stack:
-        # nn.GRU and nn.RNN compare the state with int(batch_sizes[0]), which would fix the batch size of the program.
-        stack.enter_context(_replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args))
+        stack.enter_context(unchecked_packed_states())
         # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, batch)))
         yield stack.enter_context(PackedSequenceMode(batch, time, lengths))
+
+
+def unchecked_packed_states() -> contextlib.AbstractContextManager[None]:
+    """Leave out a check of nn.GRU and nn.RNN: int(batch_sizes[0]) would fix the number of rows of the program."""
+    return _replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args)
 
 
 @contextlib.contextmanager

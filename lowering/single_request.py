@@ -45,6 +45,7 @@ from .loops.cells import STEPS
 from .mask import in_layout
 from .model_attributes import register_tensors
 from .overwritten_buffers import drop_overwritten_buffers
+from .packed_sequence import unchecked_packed_states
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode, reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
@@ -229,6 +230,7 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
             stack.callback(setattr, torch, name, original_type)
             setattr(torch, name, _tensor_type(original_type, dtype))
         stack.enter_context(followed_quotients())
+        stack.enter_context(unchecked_packed_states())
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)

@@ -184,7 +184,9 @@ class Evaluation:
         assert count is not None
         match operand:
             case Member() if operand.step:
-                return Stacked(self._members(operand.unit, operand.first, operand.step, count))
+                missing = self._missing(operand, count)
+                members = self._members(operand.unit, operand.first, operand.step, count.plus(-missing))
+                return Stacked(members if not missing else _lengthened(members, missing))
             case Starting():
                 first = self._single(operand.first)
                 rest = operand.rest
@@ -198,6 +200,15 @@ class Evaluation:
                 at = source_suffix(node_line(unit.node))
                 raise UnknownLoop(f"a loop computes with the index of the timestep{at}")
         return self._single(operand)
+
+    def _missing(self, member: Member, count: Count) -> int:
+        """Return how many of the last members that a loop reads are not in the trace, as nothing reads its results."""
+        own = self._recipe.units[member.unit].count
+        fixed = replace(member.first, base=0) == Count(0)
+        if own is None or member.step != 1 or not fixed or isinstance(self._values[member.unit], LastOnly):
+            return 0
+        alike = (own.slope, own.frame_slope) == (count.slope, count.frame_slope)
+        return max(0, member.first.base + count.base - own.base) if alike else 0
 
     def _recurrence(self, units: Mapping[int, Unit]) -> None:
         """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step."""
@@ -322,6 +333,11 @@ class Evaluation:
 
 
 _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
+
+
+def _lengthened(members: torch.Tensor, missing: int) -> torch.Tensor:
+    """Append members that nothing reads."""
+    return torch.cat([members, members.new_zeros(missing, *members.shape[1:])])
 
 
 def _longest(counts: Sequence[Count]) -> Count | None:
