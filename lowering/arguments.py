@@ -8,6 +8,16 @@ from typing import Any
 from .errors import LoweringError
 
 
+class Fields(dict[str, Any]):
+    """Values by name that are also attributes, as those of a NamedTuple or a batch of torchtext are."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{name}: the configuration names {', '.join(self)} only") from None
+
+
 def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Group values by names: `state.0` is an element of a tuple, `batch.ids` one of a dictionary.
 
@@ -35,7 +45,7 @@ def _value_of(name: str, parts: Mapping[str, Any]) -> Any:
         first, _, rest = position.partition(".")
         groups.setdefault(first, {})[rest] = value
     if not any(place.isdigit() for place in groups):
-        return {key: _value_of(f"{name}.{key}", group) for key, group in groups.items()}
+        return Fields({key: _value_of(f"{name}.{key}", group) for key, group in groups.items()})
     if sorted(groups) != sorted(map(str, range(len(groups)))):
         listed = ", ".join(f"{name}.{position}".rstrip(".") for position in groups)
         raise LoweringError(

@@ -90,6 +90,11 @@ def source_suffix(line: str | None) -> str:
     return f" (at {line})" if line else ""
 
 
+def names_line(error: LoweringError) -> bool:
+    """Whether a message names a line of the user's model."""
+    return " (at " in str(error)
+
+
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
     """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.

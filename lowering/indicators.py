@@ -1,4 +1,4 @@
-"""Conditions on sizes as numbers: 1 where a condition holds, else 0, as an integer expression of sizes.
+"""Conditions on sizes as numbers: 1 where a condition holds, else 0.
 
 `torch.where(n % 2 == 0, n // 2, n // 2 + 1)` and `n // 2 + (n % 2 == 1)` are followed by them.
 """
@@ -18,7 +18,7 @@ _SIDES = "_neuron_lstm_sides"
 
 
 def compared(name: str, a: Any, b: Any) -> Any:
-    """Compare two sizes by the function of this name in `operator`; what was compared is noted on the result."""
+    """Compare two sizes by a function of `operator`, and note on the result what was compared."""
     result = getattr(operator, name)(indicator(a), indicator(b))
     if isinstance(result, torch.SymBool):
         setattr(result, _SIDES, (name, a, b))

@@ -16,7 +16,7 @@ from .carry_analysis import NotChunkable
 from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
-from .errors import DecisiveRefusal, InputsDoNotFit, LoweringError, node_line, source_suffix
+from .errors import DecisiveRefusal, InputsDoNotFit, LoweringError, names_line, node_line, source_suffix
 from .excluded_shapes import served_batches
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
@@ -72,7 +72,9 @@ def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | Lo
 
 
 def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
-    """Lower through the trace of one request; if that fails too, the first refusal stands.
+    """Lower through the trace of one request.
+
+    If that fails too, the first refusal stands, unless only the second one names a line.
 
     Raises:
         LoweringError: neither way works.
@@ -80,7 +82,7 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     try:
         traced, inputs, outputs = lower_request(model, config)
     except LoweringError as error:
-        if isinstance(error, DecisiveRefusal):
+        if isinstance(error, DecisiveRefusal) or (names_line(error) and refusal and not names_line(refusal)):
             raise
         raise (refusal or error) from error
     reject_random_operators(traced.exported)

@@ -125,7 +125,7 @@ def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) ->
 
 
 def unchecked_packed_states() -> contextlib.AbstractContextManager[None]:
-    """Leave out a check of nn.GRU and nn.RNN: int(batch_sizes[0]) would fix the number of rows of the program."""
+    """Leave out a check of nn.GRU and nn.RNN, whose int(batch_sizes[0]) would fix the number of rows."""
     return _replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args)
 
 

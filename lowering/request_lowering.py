@@ -12,7 +12,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .comparison import Comparison
-from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, explained_export_errors
+from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
 from .excluded_shapes import include_excluded_shapes
 from .export import ModelExport, forward_name
 from .loops.rolled import export_rolled
@@ -21,6 +21,7 @@ from .ragged.program import RaggedProgram, export_ragged, has_time
 from .shape_conditions import ShapeConditions, batch_sizes_of
 from .shortest import shortest_length
 from .single_request import SingleExport, example_timesteps, export_single
+from .timestep_branches import BranchOnTimesteps
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 
@@ -46,12 +47,18 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
     refusal: LoweringError
     try:
         return export_single(model, config, shortest)
+    except BranchOnTimesteps as error:
+        refusal = error  # a loop may have a branch on its last timestep
     except DecisiveRefusal:
         raise
     except LoweringError as error:
         refusal = error
     try:
         return export_rolled(model, config, shortest)
+    except UnknownLoop as error:
+        if isinstance(refusal, BranchOnTimesteps) and refusal.on_remainder:
+            raise refusal from error
+        raise
     except DecisiveRefusal:
         raise
     except LoweringError as error:

@@ -26,9 +26,14 @@ class Condition:
         return "==" in self.text
 
     @property
+    def is_least_size(self) -> bool:
+        """Whether a size must be 2 or more, as the exporter may write that it must not be 1."""
+        return self.text.endswith(">= 2")
+
+    @property
     def is_inequation(self) -> bool:
-        """Whether two sizes must differ, as when a size must not be 1, which is also written as 2 or more."""
-        return ("!=" in self.text or self.text.endswith(">= 2")) and not self.is_equation
+        """Whether two sizes must differ, as when a size must not be 1."""
+        return ("!=" in self.text or self.is_least_size) and not self.is_equation
 
 
 class ShapeConditions:

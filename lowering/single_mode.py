@@ -248,8 +248,8 @@ def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
     A reduction is that of the request alone. Returned as it is, it is refused (`reject_packed_results`).
     """
     operands = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-    packed = next((found for value in operands if (found := placeholder_of(value)) is not None), None)
-    reduced = next((found for value in operands if (found := _reduction_of(value)) is not None), None)
+    packed = next((found for found in map(placeholder_of, operands) if found is not None), None)
+    reduced = next((found for found in map(_reduction_of, operands) if found is not None), None)
     for tensor in pytree.tree_leaves(result) if packed or reduced else ():
         if not isinstance(tensor, torch.Tensor):
             continue
@@ -262,7 +262,8 @@ def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
 
 
 def _reduction_of(value: object) -> LoweringError | None:
-    return getattr(value, _REDUCED, None)
+    error: LoweringError | None = getattr(value, _REDUCED, None)
+    return error
 
 
 def reject_packed_results(outputs: object) -> None:

@@ -49,6 +49,7 @@ from .packed_sequence import unchecked_packed_states
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode, reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
+from .timestep_branches import Branch, branch_error, noted_branches
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import with_range
 
@@ -80,15 +81,24 @@ def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int =
         LoweringError: the graph depends on data, or on one number of timesteps.
     """
     decided: set[str] = set()
+    branches: list[Branch] = []
     forward = _request_forward(model, config, decided)
-    single = export_request(model, forward, config, forward_name(model), shortest)
+    with noted_branches(branches):
+        single = export_request(model, forward, config, forward_name(model), shortest, branches)
     return replace(single, decided=frozenset(decided))
 
 
 def export_request(
-    model: torch.nn.Module, forward: RequestForward, config: ServingConfig, name: str, shortest: int
+    model: torch.nn.Module,
+    forward: RequestForward,
+    config: ServingConfig,
+    name: str,
+    shortest: int,
+    branches: Sequence[Branch] = (),
 ) -> SingleExport:
     """Export `forward` for one request of any number of timesteps; its tensors are those of `model`.
+
+    `branches` are those that forward() has taken, once it is traced.
 
     Raises:
         LoweringError: the graph depends on data, or on one number of timesteps.
@@ -102,7 +112,7 @@ def export_request(
     drop_overwritten_buffers(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
-    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1))
+    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches)
     return SingleExport(functional, tree, frozenset(outside))
 
 
@@ -180,7 +190,11 @@ def example_timesteps(config: ServingConfig) -> int:
 
 
 def lengths_outside(
-    exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]], lengths: Sequence[int]
+    exported: torch.export.ExportedProgram,
+    name: str,
+    sizes: Mapping[str, Sequence[int | str]],
+    lengths: Sequence[int],
+    branches: Sequence[Branch] = (),
 ) -> set[int]:
     """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
 
@@ -188,15 +202,17 @@ def lengths_outside(
     model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`.
 
     Raises:
-        LoweringError: the program holds only for some numbers of timesteps, such as odd ones; names the condition.
+        BranchOnTimesteps: the program holds only for some numbers of timesteps, such as odd ones; names the line.
+        LoweringError: the same, where no line is known; names the condition.
     """
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
     conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
     for batch, time in itertools.product(_BATCHES, lengths):
         for condition in conditions.failing(batch, time):
-            if condition.is_equation or (time >= lowest and not condition.is_inequation):
-                raise LoweringError(
+            own = condition.is_least_size and any(branch.differs_at(time) for branch in branches)
+            if own or condition.is_equation or (time >= lowest and not condition.is_inequation):
+                raise branch_error(name, branches, time) or LoweringError(
                     f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}"
                 )
             outside.add(time)

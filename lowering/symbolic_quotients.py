@@ -1,7 +1,7 @@
-"""Quotients of symbolic sizes in Python, as `math.ceil(length / 2)` and numpy's functions compute them.
+"""Quotients of symbolic sizes in Python, as in `math.ceil(length / 2)` and numpy's functions.
 
-A float of torch that is computed from sizes is rounded by functions that have no rule. So it is noted on each such float
-which quotient it is, and rounding it gives an integer expression of sizes.
+A float of torch that is computed from sizes is rounded by functions that have no rule. So it is noted on each such
+float which quotient it is, and rounding it gives an integer expression of sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from .quotients import NoQuotient, noted_quotient, quotient
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "__truediv__": operator.truediv,
     **{f"__{name}__": getattr(operator, name) for name in ("add", "sub", "mul")},
-    **{f"__r{name}__": lambda a, b, own=getattr(operator, name): own(b, a) for name in ("add", "sub", "mul")},
+    "__radd__": lambda a, b: b + a,
+    "__rsub__": lambda a, b: b - a,
+    "__rmul__": lambda a, b: b * a,
 }
 _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "__floor__": math.floor,

@@ -202,7 +202,7 @@ class Evaluation:
         return self._single(operand)
 
     def _missing(self, member: Member, count: Count) -> int:
-        """Return how many of the last members that a loop reads are not in the trace, as nothing reads its results."""
+        """Return how many members that a loop reads are not in the trace, as nothing reads its results."""
         own = self._recipe.units[member.unit].count
         fixed = replace(member.first, base=0) == Count(0)
         if own is None or member.step != 1 or not fixed or isinstance(self._values[member.unit], LastOnly):

@@ -19,6 +19,8 @@ _Any = TypeVar("_Any")
 _SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
 _SHORTEST_RUN = 3
 """Members of a family in a list that are assumed to be all of a loop."""
+_MOST_LOOPS = 6
+"""Numbers of loops at the same lines that are tried."""
 
 
 def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) -> Recipe:
@@ -28,25 +30,25 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
         NotALoop: no operator is called once a timestep.
         UnknownLoop: the loops follow no rule that both show.
     """
-    found = [
-        _attempt(short, long, (timesteps, more_timesteps), frames, blocked=blocked)
-        for frames in (None, *_frames(short, long, (timesteps, more_timesteps)))
-        for blocked in (False, True)  # loops that are nested the other way have all steps of one layer in a row
-    ]
-    recipe = next((result for result in found if isinstance(result, Recipe)), None)
-    if recipe is None:
-        raise next((result for result in found if isinstance(result, UnknownLoop)), NotALoop())
-    return recipe
+    refusals: list[UnknownLoop | NotALoop] = []
+    counts = _numbers_of_loops(short, long, more_timesteps - timesteps)
+    for frames in (None, *_frames(short, long, (timesteps, more_timesteps))):
+        for loops in counts:
+            result = _attempt(short, long, (timesteps, more_timesteps), frames, loops)
+            if isinstance(result, Recipe):
+                return result
+            refusals.append(result)
+    raise next((result for result in refusals if isinstance(result, UnknownLoop)), NotALoop())
 
 
 def _attempt(
-    short: Graph, long: Graph, timesteps: tuple[int, int], frames: _Frames | None, *, blocked: bool
+    short: Graph, long: Graph, timesteps: tuple[int, int], frames: _Frames | None, loops: int | None
 ) -> Recipe | UnknownLoop | NotALoop:
     """Write both traces as units, or return why they do not agree."""
     steps = timesteps if frames is None else frames.sizes
     try:
         per_step = _calls_per_step(short, long, steps[1] - steps[0])
-        few, many = (_Writer(graph, per_step, frames, blocked=blocked).recipe() for graph in (short, long))
+        few, many = (_Writer(graph, per_step, frames, loops).recipe() for graph in (short, long))
         return _agreed(few, many, timesteps, steps)
     except (NotALoop, UnknownLoop) as error:
         return error
@@ -131,13 +133,13 @@ def _at(node: Node) -> str:
 class _Writer:
     """Writes one trace as units."""
 
-    def __init__(self, graph: Graph, per_step: Mapping[_Key, int], frames: _Frames | None, *, blocked: bool) -> None:
+    def __init__(self, graph: Graph, per_step: Mapping[_Key, int], frames: _Frames | None, loops: int | None) -> None:
         self._graph, self._frames = graph, frames
         order = {node: index for index, node in enumerate(graph.nodes)}
         families = [
             family
             for key, nodes in _groups(graph).items()
-            for family in (_split(nodes, per_step[key], blocked=blocked) if key in per_step else ())
+            for family in (_split(nodes, per_step[key], loops) if key in per_step else ())
         ]
         members = {node for family in families for node in family}
         units = [(family, True) for family in families]
@@ -247,15 +249,30 @@ class _Writer:
         return self._operand(values[0]) if constant else None
 
 
-def _split(nodes: Sequence[Node], calls: int, *, blocked: bool) -> list[list[Node]]:
-    """Split the calls of one place into its families, which alternate or (`blocked`) follow each other."""
-    if blocked:
-        length, left = divmod(len(nodes), calls)
-        if left:
-            first = nodes[0]
-            raise UnknownLoop(f"the number of calls of {first.target} does not follow from the timesteps{_at(first)}")
-        return [list(nodes[start : start + length]) for start in range(0, len(nodes), length)]
-    return [list(nodes[start::calls]) for start in range(calls)]
+def _split(nodes: Sequence[Node], calls: int, loops: int | None) -> list[list[Node]]:
+    """Split the calls of one place into families: those of one loop in turn, loop after loop.
+
+    The place has `calls` calls for each timestep; `loops` is None if each of them has a loop of its own.
+    """
+    count = calls if loops is None else loops if calls % loops == 0 else 1
+    length, left = divmod(len(nodes), count)
+    if left and count > 1:
+        raise UnknownLoop(f"the number of calls of {nodes[0].target} does not follow from the timesteps{_at(nodes[0])}")
+    parts = [nodes[start : start + length] for start in range(0, len(nodes), length)] if count > 1 else [nodes]
+    return [list(part[start :: calls // count]) for part in parts for start in range(calls // count)]
+
+
+def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]:
+    """Return how many loops may have run one after the other at the same lines, as for several layers.
+
+    1 is a loop within which all calls alternate.
+    """
+    try:
+        calls = set(_calls_per_step(short, long, steps).values())
+    except (NotALoop, UnknownLoop):
+        calls = set()
+    divisors = {loops for number in calls for loops in range(2, number) if number % loops == 0}
+    return [1, None, *sorted(divisors)[:_MOST_LOOPS]]
 
 
 def _affine(numbers: Sequence[int | None]) -> tuple[int, int] | None:

@@ -28,7 +28,7 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
 
     Raises:
         UnknownLoop: a loop is of another kind; names the line.
-        LoweringError: there is no loop.
+        LoweringError: there is no loop, or the trace with the loops computed at once fails.
     """
     more = min(_MOST_TIMESTEPS, config.longest)
     timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)

@@ -42,9 +42,9 @@ def are_equal(first: sympy.Expr, second: sympy.Expr) -> bool:
     """
     if first == second:
         return True
-    kinds = _kind(first), _kind(second)
+    kinds = [kind for size in (first, second) if (kind := _kind(size)) is not None]
     symbols = first.free_symbols | second.free_symbols
-    if None in kinds or len(symbols) > 1:
+    if len(kinds) < 2 or len(symbols) > 1:
         return bool(sympy.simplify(first - second) == 0)
     period = math.lcm(*(kind.period for kind in kinds))
     degree = max(kind.degree for kind in kinds)

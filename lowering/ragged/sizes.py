@@ -88,10 +88,9 @@ def written(size: SizeExpr) -> str:
         return " + ".join(map(written, sympy.Add.make_args(terms))) + sign
     if size.is_Mul:
         return "*".join(_factor(argument) for argument in size.args)
-    if isinstance(size, (functions.FloorDiv, functions.CleanDiv)):
-        return "//".join(_factor(argument) for argument in size.args)
-    if isinstance(size, (functions.Mod, functions.PythonMod)):
-        return "%".join(_factor(argument) for argument in size.args)
+    if isinstance(size, (functions.FloorDiv, functions.CleanDiv, functions.Mod, functions.PythonMod)):
+        sign = "%" if isinstance(size, (functions.Mod, functions.PythonMod)) else "//"
+        return sign.join(_factor(argument) for argument in size.args)
     if isinstance(size, (functions.Max, functions.Min)):
         return f"{type(size).__name__}({', '.join(map(written, size.args))})"
     if size.is_Integer:

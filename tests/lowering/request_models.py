@@ -198,8 +198,32 @@ def gated(m: Model, x: Tensor) -> Any:
     return y, torch.tril(y @ y.transpose(1, 2)), similar
 
 
+def paired(m: Model, x: Tensor) -> Any:
+    """Pairs of timesteps, after padding to an even number of them."""
+    even = nn.functional.pad(x, (0, 0, 0, x.size(1) % 2))
+    return m.lstm(even.reshape(x.size(0), -1, 2 * FEATURES)[:, :, :FEATURES])[0]
+
+
+def reconstructed(m: Model, x: Tensor) -> Any:
+    """Losses of each timestep, which torch composes of other operators, and of the request."""
+    y = m.lstm(x)[0][:, :, :FEATURES]
+    return nn.functional.l1_loss(y, x, reduction="none").mean(-1), nn.functional.mse_loss(y, x)
+
+
+def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A softmax over packed data, made stable by its maximum, then normalised for each sequence."""
+    packed = m.gru(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
+    scores = m.score(packed.data).squeeze(1)
+    scores = torch.exp(scores - scores.max())
+    packed = PackedSequence(scores, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    weights, _ = pad_packed_sequence(packed, batch_first=True)
+    return weights / weights.sum(1, keepdim=True)
+
+
 WITHOUT_LENGTHS = (
     gated,
+    paired,
+    reconstructed,
     subsampled,
     sound_events,
     attention_pooling,
@@ -216,5 +240,5 @@ WITHOUT_LENGTHS = (
 )
 WITH_LENGTHS = (
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
-    *(packed_rows, decoded),
+    *(packed_rows, decoded, flat_softmax),
 )

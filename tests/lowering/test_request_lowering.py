@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ragged import alone, assert_answers_alone, padded, part_of, ragged
@@ -81,6 +83,11 @@ def changed_in_place(lengths: Tensor) -> Tensor:
         pytest.param(lambda n: torch.stack([(own + 1) >> 1 for own in n]).clamp(min=1), id="stacked"),
         pytest.param(lambda n: [int(own) for own in (n + 1) / 2], id="integers"),
         pytest.param(changed_in_place, id="in place"),
+        pytest.param(lambda n: n // 2 + n % 2, id="remainder"),
+        pytest.param(lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1), id="where"),
+        pytest.param(lambda n: ((n + 1) // 2).clamp(min=1, max=7), id="clamp"),
+        pytest.param(lambda n: torch.from_numpy(np.ceil(n.numpy() / 2).astype(np.int64)), id="numpy"),
+        pytest.param(lambda n: torch.LongTensor([math.ceil(own / 2) for own in n.tolist()]), id="math"),
     ],
 )
 def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:
@@ -114,8 +121,31 @@ def test_a_branch_on_odd_lengths_is_refused() -> None:
     """A graph that holds for even numbers of timesteps only is no program for all."""
     model = Model(lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x)
 
-    with pytest.raises(LoweringError, match="fixes the batch or time dimension"):
+    with pytest.raises(LoweringError, match=r"takes a branch that .*test_request_lowering\.py:\d+"):
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+def test_a_branch_on_odd_timesteps_is_named_with_its_line() -> None:
+    """The message says what to write instead."""
+
+    def paired_by_branch(m: Model, x: Tensor) -> Any:
+        if x.size(1) % 2 == 1:  # odd
+            x = x[:, :-1]
+        return x.reshape(x.size(0), x.size(1) // 2, 2 * FEATURES)
+
+    with pytest.raises(LoweringError, match=r"# odd\).*F\.pad\(x, \(0, 0, 0, T % 2\)\)"):
+        lower(Model(paired_by_branch), parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+def test_a_branch_at_few_frames_is_named_with_its_line() -> None:
+    """The exporter writes it as its own conditions on sizes of 1 or more; it is no such one."""
+
+    def doubled_if_short(m: Model, x: Tensor) -> Any:
+        y = m.lstm(x.flip(1))[0]
+        return 2 * y if x.size(1) // 4 < 2 else y  # short
+
+    with pytest.raises(LoweringError, match=r"# short\)"):
+        lower(Model(doubled_if_short), parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
 def test_bins_over_time_are_served_at_bucket_lengths() -> None:
