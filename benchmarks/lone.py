@@ -22,7 +22,6 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import torch
 from rich.console import Console
 
 from torchserve_neuron_lstm.handlers.formats import make_codec
@@ -69,7 +68,6 @@ def main() -> int:
 
 def _contestants(unpacked: Path, onnx: Path, ids: list[int], tolerance: float) -> dict[str, Callable[[], object]]:
     """The calls, whose answers are equal up to the tolerance."""
-    torch.set_grad_enabled(False)  # as a worker of TorchServe does
     loaded = load_archive(unpacked, None)
     service = make_service(loaded, make_codec(loaded.manifest, ModelIdentity(NAME, "")))
     body = json.dumps(ids).encode()

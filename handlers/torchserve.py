@@ -13,8 +13,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
 from ..bucketing.shapes import BucketGrid
 from .formats.raw_request import RawRequest
 from .formats.request import ModelIdentity
@@ -68,7 +66,6 @@ def load(context: Context) -> Service:
     except Exception as error:
         raise RuntimeError(f"TorchServe's context cannot be read: {type(error).__name__}: {error}") from error
     service = open_service(host)
-    torch.set_grad_enabled(False)  # of this thread, which computes all batches: then none of them switches
     _spare_each_batch()
     return service
 

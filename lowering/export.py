@@ -18,7 +18,7 @@ from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.mask import MaskConfig
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .arguments import nested_arguments
-from .errors import LoweringError, explained_export_errors, reject_non_tensors
+from .errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
 from .exporter_lines import lines_of_all_functions
 from .mask import mask_of_lengths
 from .model_attributes import restored_attributes
@@ -68,7 +68,8 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
     """Refuse a configuration whose names differ from the arguments of the model's forward().
 
     Raises:
-        LoweringError: an argument is unknown or missing, or a tuple lacks elements.
+        InputsDoNotFit: an argument is unknown or missing.
+        LoweringError: a tuple lacks elements.
     """
     signature = inspect.signature(model.forward)
     tensors = [example_tensor(spec, 1, 1) for spec in config.input_specs]
@@ -76,7 +77,7 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
     try:
         signature.bind(**names)
     except TypeError as error:
-        raise LoweringError(
+        raise InputsDoNotFit(
             f"{forward_name(model)}{signature} cannot be called with the arguments the configuration names "
             f"({', '.join(names)}): {error}. List the tensor arguments of forward() under `inputs`, its true lengths "
             "under `lengths`, and constant arguments under `model.forward`."

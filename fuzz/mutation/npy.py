@@ -24,6 +24,8 @@ _TEXTS = (
 )
 _MOST_DATA = 4096
 """Bytes of data that are made for a shape."""
+_ORDERS = (*(False, True) * 8, None)
+"""Values of `fortran_order`; None is refused."""
 
 
 def npy_file(header: str, data: bytes, version: int = 1, header_length: int | None = None) -> bytes:
@@ -42,7 +44,7 @@ def mutate_npy(random: Random) -> bytes:
     kind = random.choice(list(_WIDTHS))
     shape = _shape(random)
     descr = random.choice(_FOREIGN) if random.random() < 0.1 else f"'{random.choice('<<<>|=!')}{kind}'"
-    text = f"{{'descr': {descr}, 'fortran_order': {random.choice((False, False, True, None))}, 'shape': {shape!r}, }}"
+    text = f"{{'descr': {descr}, 'fortran_order': {random.choice(_ORDERS)}, 'shape': {shape!r}, }}"
     length = (
         None if random.random() < 0.9 else random.choice((0, 1, len(text) - 1, len(text) + 1, 4096, 65535, 1 << 31))
     )

@@ -139,17 +139,15 @@ class LoadedArchive:
         With `resumed`, each sequence is the next chunk of a longer one, of a model that runs in chunks: returned
         besides is the carry after it, from which the one after it is resumed. Else the carry is empty.
         """
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                return self.run_plan(plan, sequences, lengths, pad, resumed)
         facts = self.manifest
-        if resumed is not None:
-            return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)
-        if facts.kind == "chunk":
-            signature = self.chunk_signature
-            return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
-        run = partial(self.run, "sequence")
-        return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
+        with torch.no_grad():
+            if resumed is not None:
+                return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)
+            if facts.kind == "chunk":
+                signature = self.chunk_signature
+                return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
+            run = partial(self.run, "sequence")
+            return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
 
 
 def load_archive(
