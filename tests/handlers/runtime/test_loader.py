@@ -106,6 +106,19 @@ def test_plans_are_made_by_what_padding_costs_where_that_is_known(
     assert sorted(row for run in plan.runs for row in run.rows) == [0, 1, 2, 3]
 
 
+def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
+    """It depends on the length alone, and a length that is refused is refused again."""
+    archive = load_archive(pristine, threads=1)
+
+    plans = [archive.plan((length,)) for length in (3, 8, 3)]
+
+    assert plans == [archive.planner.plan((length,)) for length in (3, 8, 3)]
+    assert plans[0] is plans[2]
+    for _ in range(2):
+        with pytest.raises(SequenceTooLong):
+            archive.plan((archive.manifest.longest + 1,))
+
+
 def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
     """The milliseconds of a part are those of full calls, and are reported as such."""
     manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
