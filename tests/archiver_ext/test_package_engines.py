@@ -10,6 +10,7 @@ from pathlib import Path
 import odd_engines
 import pytest
 import torch
+from python_path import python_path
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -29,7 +30,7 @@ def test_an_engine_of_another_distribution_serves_by_name(
     """It is compiled, verified and measured like our own; the archive holds none of our engines."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     project.configure(backend="good")
 
     code, output, error = package("--json")
@@ -52,7 +53,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     """
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     project.configure(backend="simulated")
 
     code, output, error = package("--json")

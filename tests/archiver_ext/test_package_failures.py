@@ -12,6 +12,7 @@ from pathlib import Path
 
 import odd_engines
 import pytest
+from python_path import python_path
 
 from .conftest import BIN, MODEL, Package, Project, save_weights
 
@@ -102,7 +103,7 @@ def test_a_named_engine_that_fails_stops_the_packaging(
     """A third-party engine that fails is named, and no file remains."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     project.configure(backend=engine)
     before = project.listing()
 
@@ -119,7 +120,7 @@ def test_a_wrong_result_is_reported_for_every_bucket(
     """The table of errors names bucket, result, error and output."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     project.configure(backend="wrong")
 
     _, _, error = package()
@@ -193,7 +194,7 @@ def stopped_while_compiling(
     Compilers write their process ids to `pids`.
     """
     command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
-    env = project.environment(PYTHONPATH=odd_engines.install(folder / "site"), SLOW_PIDS=str(pids))
+    env = project.environment(PYTHONPATH=python_path(odd_engines.install(folder / "site")), SLOW_PIDS=str(pids))
     process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 90
     while not (pids.exists() and pids.read_text().endswith("\n")):
@@ -219,7 +220,7 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
     project.configure(backend="crashes")
     before = project.listing()
 
-    done = project.archive(PYTHONPATH=odd_engines.install(tmp_path / "site"))
+    done = project.archive(PYTHONPATH=python_path(odd_engines.install(tmp_path / "site")))
 
     assert done.returncode == 1
     assert "error: the process was ended by SIGSEGV while packaging" in done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 import odd_engines
 import pytest
 import torch
+from python_path import python_path
 
 from torchserve_neuron_lstm.backends.compile_job import CompileFailure, CompileJob, CompileResult
 from torchserve_neuron_lstm.backends.compile_pool import compile_all
@@ -40,7 +41,7 @@ def saved(number: int, file: Path) -> Path:
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[CompileResult | CompileFailure]]:
     """Compile a small program with the named engines, in every bucket."""
-    monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", python_path(odd_engines.install(tmp_path / "site")))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
 

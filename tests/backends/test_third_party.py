@@ -14,6 +14,7 @@ import pytest
 import torch
 from archiving import Source, archive, archived, write_source
 from bare_host import can_import, make_bare_host
+from python_path import python_path
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines
@@ -91,7 +92,7 @@ def unpacked(site: Path, source: Source, tmp_path_factory: pytest.TempPathFactor
     """Its archive on a host, made with the stock command."""
     folder = tmp_path_factory.mktemp("archive")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(site))
+        patch.setenv("PYTHONPATH", python_path(site))
         archived(source, "tagger", folder)
     with zipfile.ZipFile(folder / "tagger.mar") as file:
         file.extractall(folder / "host")
@@ -137,7 +138,7 @@ def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: 
     model = MODEL.replace("self.head =", "self.gru = torch.nn.GRU(12, 12, batch_first=True)\n        self.head =")
     model = model.replace("pad_packed_sequence(packed,", "pad_packed_sequence(self.gru(packed)[0],")
     (tmp_path / "given.py").write_text(model)
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     monkeypatch.syspath_prepend(site)
     block = BLOCK.replace("[1, 4], length: [3, 8]", "[4], length: [8]") + "backend: numpy\n"
     refused = archive(write_source(tmp_path / "plain", tmp_path / "given.py", block), "mixed", tmp_path)
@@ -190,7 +191,7 @@ def test_a_key_that_it_does_not_take_is_refused(
     site: Path, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message has the key's path, and the accepted keys."""
-    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     folder = tmp_path / "source"
     shutil.copytree(source.folder, folder)
     with (folder / "model-config.yaml").open("a") as file:

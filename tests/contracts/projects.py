@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 import warm_archiver
+from python_path import python_path
 from torch import nn
 
 HERE = Path(__file__).parent
@@ -272,8 +273,7 @@ def environment_of(name: str) -> dict[str, str]:
     for variable in ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES", "NEURON_DOUBLE_CORES"):
         environment.pop(variable, None)
     if PROJECTS[name].doubles:
-        paths = [str(DOUBLES), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        environment["PYTHONPATH"] = python_path(DOUBLES)
     return environment
 
 

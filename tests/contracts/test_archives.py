@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from zipfile import ZipFile
 
 import pytest
 import torch
+from python_path import python_path
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 
@@ -110,8 +110,7 @@ def modules_of(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if PROJECTS[name].doubles:
             patch.syspath_prepend(DOUBLES)
-            paths = [str(DOUBLES), os.environ.get("PYTHONPATH", "")]
-            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+            patch.setenv("PYTHONPATH", python_path(DOUBLES))
         yield
     for module in [module for module in sys.modules if module.split(".")[0] in forgotten]:
         del sys.modules[module]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from python_path import python_path
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 
@@ -84,7 +85,7 @@ def test_analyze_says_it_with_the_same_keys(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text("[torchserve_neuron_lstm.backends]\ntwin = twin_engine:Twin\n")
     words = "--model-file model.py --config-file model-config.yaml --backend eager --backend twin --json"
     command = [str(ARCHIVER.with_name("neuron-lstm")), "analyze", *words.split()]
-    done = run(command, tmp_path / "user", {**environment_of("tagger_eager"), "PYTHONPATH": str(site)})
+    done = run(command, tmp_path / "user", {**environment_of("tagger_eager"), "PYTHONPATH": python_path(site)})
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

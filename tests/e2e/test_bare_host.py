@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import python_path
 import torch
 from archiving import archived
 from bare_host import can_import, make_bare_host
@@ -40,7 +41,9 @@ def test_a_host_without_the_plug_in_gives_the_same_answers_to_the_last_bit(
 ) -> None:
     """The environment cannot import this project; the bytes are equal."""
     python = make_bare_host(tmp_path / "host")
-    with serving(store.folder, {name: f"{name}.mar" for name in SERVED}, python=python) as bare:
+    with serving(
+        store.folder, {name: f"{name}.mar" for name in SERVED}, python=python, environment=python_path.NONE
+    ) as bare:
         for name in SERVED:
             assert answers(bare, name) == answers(server, name)
 
@@ -51,7 +54,7 @@ def test_a_host_without_the_engine_refuses_to_load_and_names_the_package(store: 
     assert not can_import(python, "onnxruntime")
     with (
         pytest.raises(DidNotStart, match=r"Failed to load model scorer, exception .*onnxruntime"),
-        serving(store.folder, {"scorer": "scorer.mar"}, python=python),
+        serving(store.folder, {"scorer": "scorer.mar"}, python=python, environment=python_path.NONE),
     ):
         pass
 

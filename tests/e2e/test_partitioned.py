@@ -6,6 +6,7 @@ import json
 import threading
 from pathlib import Path
 
+import python_path
 import torch
 from archiving import archived, write_source
 from bare_host import make_bare_host
@@ -30,7 +31,8 @@ def test_requests_of_every_length_are_answered_as_eager_answers_them(tmp_path: P
     archived(source, "resonator", tmp_path)
     frames = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
     replies: list[Reply | None] = [None] * len(frames)
-    with serving(tmp_path, {"resonator": "resonator.mar"}, python=make_bare_host(tmp_path / "host")) as server:
+    host = make_bare_host(tmp_path / "host")
+    with serving(tmp_path, {"resonator": "resonator.mar"}, python=host, environment=python_path.NONE) as server:
 
         def ask(index: int) -> None:
             body = json.dumps(frames[index].tolist()).encode()

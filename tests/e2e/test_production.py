@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import python_path
 import torch
 import warm_archiver
 from archiving import archived, write_source
@@ -177,7 +178,7 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]
         process = subprocess.Popen(
             ["bash", "-c", host.here(f"{java}export {settings}\nexec {start}")],
             cwd=home / "run" / "torchserve",
-            env={**os.environ, "TMPDIR": str(home / "tmp"), "TEMP": str(home / "tmp")},
+            env={**os.environ, **python_path.NONE, "TMPDIR": str(home / "tmp"), "TEMP": str(home / "tmp")},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -1,13 +1,19 @@
-"""An environment with TorchServe, torch and the engines, but without this project: a serving host."""
+"""An environment with TorchServe, torch and the engines, but without this project: a serving host.
+
+A program in it is started without this process's PYTHONPATH, by which the project may come.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections.abc import Collection
 from pathlib import Path
+
+import python_path
 
 OURS = ("torchserve_neuron_lstm", "_torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
 
@@ -33,7 +39,10 @@ def can_import(python: Path, module: str) -> bool:
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return (
         subprocess.run(
-            [str(python), "-P" if sys.version_info >= (3, 11) else "-s", "-c", look], cwd="/", check=False
+            [str(python), "-P" if sys.version_info >= (3, 11) else "-s", "-c", look],
+            cwd="/",
+            env={**os.environ, **python_path.NONE},
+            check=False,
         ).returncode
         == 0
     )

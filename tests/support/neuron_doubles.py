@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from python_path import python_path
 
 DOUBLES = Path(__file__).parent / "doubles"
 _MODULES = ("torch_neuronx", "torch_neuron")
@@ -22,7 +22,7 @@ def on_path(folder: Path = DOUBLES) -> Iterator[pytest.MonkeyPatch]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+        patch.setenv("PYTHONPATH", python_path(folder))
         patch.setenv("NEURON_RT_NUM_CORES", "1")
         patch.delenv("NEURON_RT_NUM_CORES")  # so that a value set from now on is undone
         patch.delenv("NEURON_RT_VISIBLE_CORES", raising=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_cases import CASES, Case
+from python_path import python_path
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
@@ -139,7 +140,7 @@ def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: picky-engines\nVersion: 1.0\n")
     (offered / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     config, program = configured(tmp_path, "Tagger", "{auto: 3, histogram: lengths.txt}", backend)
 
     with pytest.raises(PackagingError, match="write objective: timesteps") as refused:

@@ -10,6 +10,7 @@ from typing import Any
 import odd_engines
 import pytest
 import torch
+from python_path import python_path
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, selection, trials
@@ -28,7 +29,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
     """The buckets that the expensive engine, `late`, was compiled for since the last call."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", site)
+    monkeypatch.setenv("PYTHONPATH", python_path(site))
     monkeypatch.setenv("LATE_TELLS", str(tmp_path / "told"))
 
     def lines() -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from picky_engine import Picky, Telling
+from python_path import python_path
 from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_program import specialize
@@ -123,7 +124,7 @@ def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
 @pytest.fixture
 def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(DOUBLES))
-    monkeypatch.setenv("PYTHONPATH", str(DOUBLES))
+    monkeypatch.setenv("PYTHONPATH", python_path(DOUBLES))
     monkeypatch.setenv("NEURON_RT_NUM_CORES", "1")
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "torch_neuronx"]:
