@@ -34,16 +34,13 @@ from .codec import check_codec
 from .errors import PackagingError
 from .evaluation import engine_tree
 from .evaluation.candidate_compiler import CandidateCompiler
-from .evaluation.earlier_comparison import ComparisonCache, comparison_key
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.partitioning import cpu_operators_in
-from .evaluation.reference import make_reference
+from .evaluation.prepare_trials import prepare_trials
 from .evaluation.selection import CandidateResult, RejectedEngine, candidate_engines, select_fastest
-from .evaluation.trials import Trials
-from .evaluation.verification_cases import VerificationCase, draw_cases
-from .progress import show_progress
+from .evaluation.trials import TrialResults
 from .user_model import build_model, importable, load_state_dict
 
 _PYTHON = ("python", "python3")
@@ -129,6 +126,36 @@ def _build(
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
     began = time.monotonic()
+    loaded = _load(flags, config, tree)
+    program = _lower(loaded.model, config)
+    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
+    config = choose_lengths(program, config, threads, work / "lengths", console)
+    check_bucket_selector(config, tree)
+    engine_tree.write_constants(tree, program.constants)
+    build = BuildInput(tree, loaded.weights, config, threads)
+    cached = cache_folder(os.environ)
+    compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path)
+    trials = prepare_trials(build, compiler, loaded.model, engines, began)
+    results = trials.run([compiler.candidate(engine) for engine in engines])
+    selected = select_fastest(results.measured)
+    _install(build, selected, work)
+    notes = loaded.notes if cached.note is None else (*loaded.notes, cached.note)
+    return _result(build, results, selected, notes)
+
+
+@dataclass(frozen=True)
+class _LoadedModel:
+    """The user's model with its weights."""
+
+    model: torch.nn.Module
+    weights: str | None
+    """The serialized file's name in the tree."""
+    notes: tuple[str, ...]
+    """The choices that the user's files left."""
+
+
+def _load(flags: model_archiver.Flags, config: ServingConfig, tree: Path) -> _LoadedModel:
+    """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""
     check_codec(config.codec, tree)
     weights = None if flags.serialized_file is None else Path(flags.serialized_file).name
     serialized_file = None if weights is None else tree / weights
@@ -137,57 +164,20 @@ def _build(
     found = load_state_dict(model, serialized_file, notes.append)
     if found is not None and serialized_file is not None and not found.is_whole_file:
         write_weights(found.weights, serialized_file)  # the archive holds the weights alone, under the model's names
+    return _LoadedModel(model, weights, tuple(notes))
+
+
+def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
+    """Lower the model to programs that can be served as the configuration asks."""
     program = with_bucket_selector(lower(model, config), config)
     if config.streaming is not None:
         check_streamable(program)
-    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
-    config = choose_lengths(program, config, threads, work / "lengths", console)
-    check_bucket_selector(config, tree)
-    engine_tree.write_constants(tree, program.constants)
-    build = BuildInput(tree, weights, config, threads)
-    directory = Path(str(flags.config_file)).resolve().parent  # the YAML's paths are relative to it
-    cached = cache_folder(os.environ)
-    notes += [cached.note] if cached.note is not None else []
-    compiler = CandidateCompiler(config, program, directory, work, console, cached.path)
-    cases = _cases(model, program, config, console)
-    cache = _comparison_cache(cached.path, build, program, engines, work)
-    trials = Trials(build, compiler, cases, console, _end_of(config, began), cache)
-    results = trials.run([compiler.candidate(engine) for engine in engines])
-    selected = select_fastest(results.measured)
-    _install(build, selected, work)
-    return PackagingResult(
-        archive=tree,
-        size=0,
-        config=config,
-        program=selected.candidate.program,
-        selected=selected,
-        manifest=read_manifest(tree),
-        others=tuple(result for result in results.measured if result is not selected),
-        rejected=results.rejected,
-        omitted=results.omitted,
-        cpu_operators=cpu_operators_in(tree, selected.backend),
-        notes=tuple(notes),
-    )
+    return program
 
 
-def _comparison_cache(
-    folder: Path | None, build: BuildInput, program: LoweredModel, engines: Sequence[Backend], work: Path
-) -> ComparisonCache | None:
-    key = None if folder is None else comparison_key(build, program, engines)
-    return None if folder is None or key is None else ComparisonCache(folder, key, work)
-
-
-def _end_of(config: ServingConfig, began: float) -> float | None:
-    """The time of the monotonic clock at which the YAML's bound for compilations ends."""
-    return None if config.auto.time is None else began + config.auto.time
-
-
-def _cases(
-    model: torch.nn.Module, program: LoweredModel, config: ServingConfig, console: Console
-) -> tuple[VerificationCase, ...]:
-    reference = make_reference(model, config, program.outputs)
-    with show_progress("reference", console, every_s=2.0) as report:
-        return draw_cases(program, config.grid, reference, report, longest=config.longest)
+def _config_directory(flags: model_archiver.Flags) -> Path:
+    """Return the directory of the YAML, to which its paths are relative."""
+    return Path(str(flags.config_file)).resolve().parent
 
 
 def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
@@ -195,3 +185,22 @@ def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
     engine_tree.install_engine(build, selected.candidate.engine, work)
     engine_tree.write_final_manifest(build, selected)
     load_archive(build.tree, build.threads)
+
+
+def _result(
+    build: BuildInput, results: TrialResults, selected: CandidateResult, notes: tuple[str, ...]
+) -> PackagingResult:
+    """Describe the tree, in which the selected engine is installed."""
+    return PackagingResult(
+        archive=build.tree,
+        size=0,
+        config=build.config,
+        program=selected.candidate.program,
+        selected=selected,
+        manifest=read_manifest(build.tree),
+        others=tuple(result for result in results.measured if result is not selected),
+        rejected=results.rejected,
+        omitted=results.omitted,
+        cpu_operators=cpu_operators_in(build.tree, selected.backend),
+        notes=notes,
+    )
