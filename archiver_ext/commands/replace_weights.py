@@ -176,11 +176,11 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
     from ...inference.reader import STOCK_MANIFEST
-    from ..evaluation.evaluate import verify_programs
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
     from ..evaluation.value_ranges import with_value_ranges
     from ..evaluation.verification_cases import draw_cases
+    from ..evaluation.verify_programs import verify_programs
     from ..progress import show_progress
     from ..user_model import importable, load_model
 

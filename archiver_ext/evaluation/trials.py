@@ -17,14 +17,17 @@ from ...config.engine_choice import AUTO
 from ...config.manifest import ManifestError
 from ..errors import PackagingError
 from ..progress import show_progress
-from . import engine_tree, evaluate
+from . import engine_tree
 from .candidate_compiler import CandidateCompiler, Compiled
+from .compared_batches import expected_total_ms
 from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slower
-from .evaluate import EngineTimes, EvaluatedEngine, LoadedEngine, ToleranceExceeded
+from .engine_times import EngineTimes, measure_together, with_total
+from .evaluate import EvaluatedEngine, LoadedEngine, evaluate_engine, load_bucket
 from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
 from .omitted_engine import OmittedEngine, out_of_time, too_slow
 from .selection import Candidate, CandidateResult, RejectedEngine, check_max_length, fallback_engines, is_quick
+from .tolerance_exceeded import ToleranceExceeded
 from .verification_cases import VerificationCase
 
 
@@ -99,7 +102,7 @@ class Trials:
             return TrialResults(tuple(one.result for one in outcome.evaluated), rejected, omitted)
         if self.cache is not None and not slower:
             self._keep(self.cache, compared, outcome.omitted)
-        measured = tuple(evaluate.with_total(one.result, compared.totals) for one in outcome.evaluated)
+        measured = tuple(with_total(one.result, compared.totals) for one in outcome.evaluated)
         return TrialResults(measured, rejected, omitted)
 
     def _slower_before(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
@@ -149,13 +152,13 @@ class Trials:
 
         def load() -> None:
             for bucket in buckets:
-                loaded[bucket] = evaluate.load_bucket(self.build, whole, bucket, self.cases)
+                loaded[bucket] = load_bucket(self.build, whole, bucket, self.cases)
 
         if (failed := self._in_tree(whole, load, compiler.work)) is not None:
             return _Outcome(failed=(failed,))
-        compared = evaluate.measure_together(others, loaded)
+        compared = measure_together(others, loaded)
         fastest, calls = compared.fastest, compared.calls
-        expected = evaluate.expected_total_ms(self.build, candidate, calls)
+        expected = expected_total_ms(self.build, candidate, calls)
         if could_win(expected, compared.totals[fastest], undisturbed=compared.undisturbed):
             return self._whole([candidate], until=self.until)
         omitted = too_slow(candidate.backend, calls, expected, fastest, compared.totals[fastest], len(grid.buckets))
@@ -179,7 +182,7 @@ class Trials:
         def run() -> None:
             with show_progress("verify", self.console, every_s=2.0) as report:
                 programs = compiled.programs
-                evaluated.append(evaluate.evaluate_engine(self.build, compiled.candidate, programs, self.cases, report))
+                evaluated.append(evaluate_engine(self.build, compiled.candidate, programs, self.cases, report))
 
         failed = self._in_tree(compiled.candidate, run, self.compiler.work)
         return _Outcome(evaluated=tuple(evaluated)) if failed is None else _Outcome(failed=(failed,))
@@ -206,4 +209,4 @@ def _compared(outcome: _Outcome) -> EngineTimes | None:
     found = outcome.comparison
     if found is not None and found.totals.keys() == {one.result.backend for one in outcome.evaluated}:
         return found
-    return evaluate.measure_together(outcome.evaluated) if len(outcome.evaluated) > 1 else None
+    return measure_together(outcome.evaluated) if len(outcome.evaluated) > 1 else None

@@ -13,6 +13,7 @@ from model_cases import CASES
 from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate
 from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import measure_together, with_total
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
@@ -116,8 +117,8 @@ def attempted(
         """Ignore the progress."""
 
     found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
-    totals = evaluate.measure_together([found]).totals
-    return evaluate.with_total(found.result, totals), build
+    totals = measure_together([found]).totals
+    return with_total(found.result, totals), build
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

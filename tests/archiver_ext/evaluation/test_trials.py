@@ -14,7 +14,10 @@ from python_path import python_path
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, selection, trials
-from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EngineTimes, EvaluatedEngine, ToleranceExceeded
+from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import EngineTimes
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EvaluatedEngine
+from torchserve_neuron_lstm.archiver_ext.evaluation.tolerance_exceeded import ToleranceExceeded
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import verify_programs
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive
@@ -218,7 +221,7 @@ def remember(monkeypatch: pytest.MonkeyPatch, cache: Path, milliseconds: Mapping
     def compared(engines: Sequence[EvaluatedEngine], buckets: object = None) -> EngineTimes:
         return EngineTimes({one.result.backend: milliseconds[one.result.backend] for one in engines}, {}, calm)
 
-    monkeypatch.setattr(evaluate, "measure_together", compared)
+    monkeypatch.setattr(trials, "measure_together", compared)
 
 
 def other_weights(project: Project) -> None:
@@ -285,12 +288,11 @@ def test_an_engine_that_lost_is_tried_where_the_others_fail_now(
     auto_tries(monkeypatch, "eager", "onnxruntime")
     remember(monkeypatch, tmp_path / "cache", LOST, calm=True)
     package("auto")
-    verify = evaluate.verify_programs
 
     def fails_eager(loaded: LoadedArchive, *rest: Any) -> Any:
         if loaded.manifest.backend == "eager":
             raise ToleranceExceeded("eager", (), (0.0, 0.0))
-        return verify(loaded, *rest)
+        return verify_programs(loaded, *rest)
 
     monkeypatch.setattr(evaluate, "verify_programs", fails_eager)
     report = package("auto")

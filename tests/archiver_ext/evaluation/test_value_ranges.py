@@ -12,10 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import ToleranceExceeded
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import make_reference
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases, poisoned_padding
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.json_codec import from_json, to_json
@@ -146,14 +144,6 @@ def test_integers_are_padded_with_what_serving_writes(kind: Any) -> None:
 
     assert pad([torch.tensor([1, 2])], ids, Bucket(2, 3)).tolist() == [[1, 2, 7], [7, 7, 7]]
     assert (pad([torch.tensor([1.0, 2.0])], x, Bucket(2, 3))[0, 2] == 7) == (kind == "pad_value")
-
-
-def test_rows_that_agree_alone_only_are_explained() -> None:
-    """The table of a miss ends with what it means."""
-    alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
-
-    assert "right alone, but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
-    assert "right alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:
