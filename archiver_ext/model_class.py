@@ -19,6 +19,10 @@ _Model = type[torch.nn.Module]
 _HOW = "give its name as `model: {class: NAME}` under `neuron_lstm:` (`neuron-lstm init --class NAME` writes it)"
 
 
+def tell_nothing(_: str) -> None:
+    """Report nothing."""
+
+
 def choose_class(module: ModuleType, file: Path, name: str | None, tell: Tell) -> _Model:
     """Return the class of this name, or without a name the only one that can be meant.
 

@@ -33,15 +33,18 @@ from .checkpoint import write_weights
 from .codec import check_codec
 from .errors import PackagingError
 from .evaluation import engine_tree
+from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.partitioning import cpu_operators_in
 from .evaluation.prepare_trials import prepare_trials
-from .evaluation.selection import CandidateResult, RejectedEngine, candidate_engines, select_fastest
+from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import TrialResults
-from .user_model import build_model, importable, load_state_dict
+from .model_file import importable
+from .state_dict import load_state_dict
+from .user_model import build_model
 
 _PYTHON = ("python", "python3")
 

@@ -14,8 +14,8 @@ from ..backends.interface import DeviceSharing
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
 from .cost_report import cost_lines, doubt_lines
+from .evaluation.candidate import CandidateResult
 from .evaluation.omitted_engine import OmittedEngine
-from .evaluation.selection import CandidateResult
 from .host_needs import PYTHON, machine, software
 from .package import PackagingResult
 from .tables import make_table

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from model_cases import CASES, Case
 from ragged import Ragged, alone, pad_with, ragged
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.selection import has_dynamic_shape, make_candidate
+from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import has_dynamic_shape, make_candidate
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.cost import CostModel

@@ -23,7 +23,8 @@ from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.partitioning import partitioner_config
-from ..user_model import build_model, importable, load_model
+from ..model_file import importable
+from ..user_model import build_model, load_model
 
 
 def lower_from_files(

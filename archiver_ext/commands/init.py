@@ -84,8 +84,8 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _init(options: argparse.Namespace) -> None:
+    from ..model_file import importable, load_class
     from ..output_file import write_output
-    from ..user_model import importable, load_class
 
     notes: list[str] = []
     if options.output is not None and options.output.exists() and not options.force:
@@ -117,7 +117,8 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
     """
     from ...backends.weights_error import WeightsError
     from ..options import nested
-    from ..user_model import construct, load_state_dict
+    from ..state_dict import load_state_dict
+    from ..user_model import construct
     from .infer_arguments import infer_arguments, required_arguments
 
     if weights is None:

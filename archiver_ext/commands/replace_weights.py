@@ -181,8 +181,9 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ..evaluation.value_ranges import with_value_ranges
     from ..evaluation.verification_cases import draw_cases
     from ..evaluation.verify_programs import verify_programs
+    from ..model_file import importable
     from ..progress import show_progress
-    from ..user_model import importable, load_model
+    from ..user_model import load_model
 
     names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])

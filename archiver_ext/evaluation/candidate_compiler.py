@@ -18,9 +18,9 @@ from ...config.compiler import TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..progress import show_progress
+from .candidate import Candidate, RejectedEngine, make_candidate
 from .compile_jobs import compile_jobs
 from .partitioning import partitioner_config, with_cpu_fallback
-from .selection import Candidate, RejectedEngine, make_candidate
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from ...bucketing.shapes import Bucket
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, planner_from_manifest
 from ...handlers.runtime.user_code import selected_lengths
+from .candidate import Candidate
 from .manifest_builder import BuildInput, build_manifest, with_costs
-from .selection import Candidate
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:

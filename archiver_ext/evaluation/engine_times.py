@@ -12,9 +12,9 @@ from ...handlers.runtime.measurement import Call
 from ...handlers.runtime.program_calls import full_call
 from ..torch_threads import on_threads
 from .alternating import measure_alternating
+from .candidate import CandidateResult
 from .compared_batches import compared_batches
 from .evaluate import EvaluatedEngine, LoadedEngine
-from .selection import CandidateResult
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from ...backends.torch_files import torch_file
 from ...backends.travelling_files import travelling_files
 from ...config.manifest import write_manifest
 from ..archive import layout
+from .candidate import CandidateResult
 from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors
-from .selection import CandidateResult
 
 
 def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:

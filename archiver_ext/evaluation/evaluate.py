@@ -16,9 +16,9 @@ from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from
 from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
 from .calibrate import Costs, MeasuredCosts, measure_costs
+from .candidate import Candidate, CandidateResult
 from .compared_batches import planned_total_ms
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
-from .selection import Candidate, CandidateResult
 from .tolerance_exceeded import ToleranceExceeded
 from .value_ranges import with_value_ranges
 from .verification_cases import VerificationCase

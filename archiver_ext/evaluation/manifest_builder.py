@@ -27,8 +27,8 @@ from ...config.schema import ServingConfig
 from ...lowering.streaming import state_compatibility_id
 from ..archive import layout
 from .calibrate import Costs
+from .candidate import Candidate, has_dynamic_shape
 from .lowest_torch import highest, lowest_torch
-from .selection import Candidate, has_dynamic_shape
 from .symbol_versions import symbol_versions
 from .verify import VerificationResult
 

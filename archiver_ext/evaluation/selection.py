@@ -1,4 +1,4 @@
-"""Candidate engines, and the selection of the fastest.
+"""Selection of the engines to try, and of the fastest one.
 
 One archive holds one engine, so that it holds the weights once. `auto` tries the engines that this machine has, or
 those that the YAML names. It selects the one with the fewest measured milliseconds for batches of every size, with
@@ -10,92 +10,22 @@ are within its tolerance too. An engine by name must compute in the precision th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
-from ...backends.compile_job import CompileResult
 from ...backends.interface import (
     Backend,
     CompilerOption,
     DeviceSharing,
     Precision,
-    WholeSequences,
     precision_of,
     simulation_of,
 )
-from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.registry import ENGINES, SERVING, auto_engines, get_backend
-from ...bucketing.shapes import Bucket
 from ...config.engine_choice import AUTO
-from ...config.manifest import CostMeasurement
 from ...config.schema import ServingConfig
-from ...lowering.program import LoweredModel
 from ..errors import PackagingError
-from .calibrate import Costs
-from .verify import VerificationResult
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """An engine, and the model's programs as that engine is given them."""
-
-    engine: Backend
-    program: LoweredModel
-
-    @property
-    def backend(self) -> str:
-        """The engine's name."""
-        return self.engine.name
-
-    @property
-    def device_engine(self) -> Backend:
-        """The engine itself, without the CPU that takes the operators it does not support."""
-        return self.engine.engine if isinstance(self.engine, PartitionedBackend) else self.engine
-
-
-@dataclass(frozen=True)
-class CandidateResult:
-    """A candidate that compiled every program and agrees with eager mode in every bucket."""
-
-    candidate: Candidate
-    precision: Precision
-    """float32, or the precision that the YAML asks for."""
-    compiled: tuple[CompileResult, ...]
-    verified: Mapping[Bucket, VerificationResult]
-    costs: Costs
-    milliseconds: Mapping[Bucket, float]
-    """One call of the program over time in each bucket of the grid, measured or interpolated."""
-    total_ms: float
-    """Milliseconds that `auto` compares: a batch of every size of the grid, lengths spread evenly up to
-    the longest.
-    """
-    estimates: Mapping[Bucket, float] = field(default_factory=dict)
-    """Microseconds of the same on the engine's device, as its compiler estimates them."""
-    padding: Mapping[Bucket, float] = field(default_factory=dict)
-    """Milliseconds of calls with as much padding as possible, of an engine that stops each row at its
-    own end.
-    """
-    measurement: CostMeasurement | None = None
-    """Conditions of the measured costs; None: they are estimates."""
-    simulation: str | None = None
-    """Description of the emulated device, where `milliseconds` are the compiler's estimates.
-
-    None: measured.
-    """
-
-    @property
-    def backend(self) -> str:
-        """The engine's name."""
-        return self.candidate.backend
-
-
-@dataclass(frozen=True)
-class RejectedEngine:
-    """An engine that cannot be used, and the reason."""
-
-    backend: str
-    reason: str
+from .candidate import CandidateResult, RejectedEngine
 
 
 def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
@@ -154,36 +84,6 @@ def _to_compare(name: str, config: ServingConfig) -> Backend:
 def is_quick(engine: Backend) -> bool:
     """Whether an engine compiles for all buckets in seconds, so that it is always tried."""
     return engine.name in ENGINES and ENGINES[engine.name].quick
-
-
-def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool) -> Candidate:
-    """Pair an engine with its programs.
-
-    These run over whole sequences where the engine is no faster with chunks of time, or cannot run them, and no
-    session needs them.
-    """
-    if isinstance(engine, WholeSequences) and program.chunked is not None and not streams:
-        program = replace(program, chunked=None, chunking_reason=engine.whole_sequences)
-    return Candidate(engine, program)
-
-
-def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEngine | None:
-    """Reject an engine that cannot serve the longest sequences; None where it can."""
-    engine, program = candidate.engine, candidate.program
-    if config.longest == config.grid.lengths[-1] or program.chunked is not None or has_dynamic_shape(engine, program):
-        return None
-    return RejectedEngine(
-        engine.name,
-        f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket holds "
-        f"({config.grid.lengths[-1]}), and the model runs over whole sequences ({program.chunking_reason}): add that "
-        "length to buckets.length",
-    )
-
-
-def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
-    """Whether an engine runs a program in every shape, not only in the grid's."""
-    dynamic = engine.polymorphic and engine.any_shape
-    return dynamic and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
 def fallback_engines(config: ServingConfig, tried: Sequence[str]) -> list[Backend]:

@@ -18,6 +18,7 @@ from ...config.manifest import ManifestError
 from ..errors import PackagingError
 from ..progress import show_progress
 from . import engine_tree
+from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_length
 from .candidate_compiler import CandidateCompiler, Compiled
 from .compared_batches import expected_total_ms
 from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slower
@@ -26,7 +27,7 @@ from .evaluate import EvaluatedEngine, LoadedEngine, evaluate_engine, load_bucke
 from .expensive_engines import could_win, telling_buckets
 from .manifest_builder import BuildInput
 from .omitted_engine import OmittedEngine, out_of_time, too_slow
-from .selection import Candidate, CandidateResult, RejectedEngine, check_max_length, fallback_engines, is_quick
+from .selection import fallback_engines, is_quick
 from .tolerance_exceeded import ToleranceExceeded
 from .verification_cases import VerificationCase
 

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.user_model import importable, load_class, load_model
+from torchserve_neuron_lstm.archiver_ext.model_file import importable, load_class
+from torchserve_neuron_lstm.archiver_ext.user_model import load_model
 from torchserve_neuron_lstm.config.schema import ModelArguments
 
 ONE = """
