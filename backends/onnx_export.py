@@ -23,8 +23,8 @@ from .error_causes import causes
 from .exported_program import quiet
 from .exported_tensors import weights_of
 from .interface import CompileError
+from .partitioning.operator_names import operator_name, operators_of
 from .partitioning.operator_support import single_operator_program
-from .partitioning.partition import operator_name, operators_of
 from .recurrent_calls import is_recurrent
 
 _SMALLEST_LIFTED_CONSTANT = 256

@@ -10,8 +10,9 @@ from torch.export import ExportedProgram
 from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partitioning.backend import PartitionedBackend, supported_segments
-from ...backends.partitioning.partition import PartitionError, Segments
+from ...backends.partitioning.partition import PartitionError
 from ...backends.partitioning.partitioned_program import cpu_operators
+from ...backends.partitioning.segments import Segments
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig

@@ -12,8 +12,8 @@ import torch
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import Backend, CompileSettings, Selective
+from .operator_names import torch_operator_name
 from .operator_support import unsupported_operators
-from .partition import torch_operator_name
 
 BY_LIST = "list of operators"
 BY_COMPILER = "compiler"

@@ -32,7 +32,7 @@ from ..interface import (
 from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .operator_support import unsupported_operators
-from .partition import PartitionError, Segment, Segments, partition
+from .partition import PartitionError, partition
 from .partitioned_program import (
     SEGMENTS,
     SegmentEntry,
@@ -41,6 +41,7 @@ from .partitioned_program import (
     read_segments,
     segment_directory,
 )
+from .segments import Segment, Segments
 
 _OPTIONAL_MEMBERS = ("whole_sequences", "inlines_weights", "simulation")
 """Members of optional protocols that hold for the partitioned engine as well."""

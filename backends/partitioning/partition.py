@@ -10,9 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.export import ExportedProgram
@@ -21,10 +19,9 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..assertions import is_assertion
-from ..exported_program import module_with, quiet
-from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
-from .partitioned_program import Target
+from .operator_names import operator_names, operators_of, queried_operators, torch_operator_name
+from .segments import Segment, Segments, build_segments
 
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
 """Logger that reports the segments of each program at INFO."""
@@ -35,32 +32,6 @@ Supported = Callable[[torch.fx.Node], bool]
 
 class PartitionError(ValueError):
     """The segments violate an option of the partitioner. The message names the option, and what to do."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of a program that runs on one target."""
-
-    target: Target
-    program: ExportedProgram
-    """Program of fixed sizes; inputs and outputs are tensors, weights are named as in the whole program."""
-    inputs: tuple[str, ...]
-    """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
-    outputs: tuple[str, ...]
-    """Names of its output values, in order."""
-    operators: tuple[str, ...]
-    """Names of its operators in torch, e.g. ("aten::linear", "aten::lstm")."""
-
-
-@dataclass(frozen=True)
-class Segments:
-    """A whole program as segments, first to last."""
-
-    inputs: tuple[str, ...]
-    """Names of the program's inputs, in order."""
-    segments: tuple[Segment, ...]
-    outputs: tuple[str, ...]
-    """Names of the program's outputs, in order."""
 
 
 def partition(program: ExportedProgram, supported: Supported, config: PartitionerConfig | None = None) -> Segments:
@@ -84,42 +55,10 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
         on_cpu |= copies  # the engine would have nothing else
     on_cpu |= _without_inputs(on_cpu, program, graph)
     module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
-    segments = _SegmentBuilder(program, module).segments()
+    segments = build_segments(program, module)
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
     return segments
-
-
-def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the calls that compute something, without assertions and selections from several results."""
-    calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
-    return [node for node in calls if not is_assertion(node)]
-
-
-def operator_name(node: torch.fx.Node) -> str:
-    """Return the operator's name without its overload, e.g. `aten::sort`."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    return str(node.target._schema.name)
-
-
-def torch_operator_name(node: torch.fx.Node) -> str:
-    """Return the operator's name in torch: `aten::lstm`, `aten::gru` and so on for an abstract recurrence."""
-    name = operator_name(node)
-    return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{_cell(node)}"}.get(name, name)
-
-
-def _cell(node: torch.fx.Node) -> object:
-    return node.args[4] if len(node.args) > 4 else None
-
-
-def operator_names(node: torch.fx.Node) -> frozenset[str]:
-    """Return the names that users may write for an operator; a recurrence has two."""
-    return frozenset({operator_name(node), torch_operator_name(node)})
-
-
-def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
-    """Return the operators that an engine is queried about."""
-    return [node for node in operators if not operator_names(node) & config.ignored]
 
 
 def _graph_of(program: ExportedProgram) -> torch.fx.Graph:
@@ -232,112 +171,3 @@ def _with_parts(
 ) -> torch.fx.GraphModule:
     partitioner = CapabilityBasedPartitioner(module, _Chosen(chosen), allows_single_node_partition=True)
     return partitioner.fuse_partitions(partitioner.propose_partitions(), prefix=prefix)
-
-
-class _SegmentBuilder:
-    """Builder of segments from a fused graph; names the values that go from one segment to the next."""
-
-    def __init__(self, program: ExportedProgram, module: torch.fx.GraphModule) -> None:
-        self._program, self._module = program, module
-        self._tensors = _tensors_of(program)
-        self._names: dict[torch.fx.Node, str] = {}
-
-    def segments(self) -> Segments:
-        inputs = tuple(str(name) for name in self._program.graph_signature.user_inputs)
-        for node in self._module.graph.nodes:
-            if node.op == "placeholder" and node.name in inputs:
-                self._names[node] = node.name
-        segments = tuple(self._segment(node) for node in self._module.graph.nodes if node.op == "call_module")
-        outputs = tuple(self._names[node] for node in _flat(self._module.graph.output_node().args[0]))
-        return Segments(inputs, segments, outputs)
-
-    def _segment(self, call: torch.fx.Node) -> Segment:
-        part = self._module.get_submodule(str(call.target))
-        assert isinstance(part, torch.fx.GraphModule)
-        # The placeholders of the partition are in the order of the arguments of its call.
-        arguments = dict(zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True))
-        weights = {node: self._tensors[arg.name] for node, arg in arguments.items() if arg.name in self._tensors}
-        inputs = tuple(self._names[arg] for node, arg in arguments.items() if node not in weights)
-        outputs = tuple(self._name_result(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
-        return Segment(
-            target="device" if str(call.target).startswith("device_") else "cpu",
-            program=_exported(part, weights),
-            inputs=inputs,
-            outputs=outputs,
-            operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
-        )
-
-    def _name_result(self, call: torch.fx.Node, index: int) -> str:
-        """Name one result of a call, even if nothing reads it."""
-        name = f"{call.target}.{index}"
-        if not any(user.target is operator.getitem for user in call.users):
-            self._names[call] = name
-        for user in call.users:
-            if user.target is operator.getitem and user.args[1] == index:
-                self._names[user] = name
-        return name
-
-
-def _flat(nodes: Any) -> list[Any]:
-    return list(nodes) if isinstance(nodes, tuple | list) else [nodes]
-
-
-class _Weight(NamedTuple):
-    """A parameter, buffer or constant of the whole program."""
-
-    target: str
-    tensor: torch.Tensor
-    persistent: bool
-    """Whether the state dict contains it."""
-
-
-def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
-    """Return the program's tensors by placeholder."""
-    persistent, values = program.state_dict, weights_of(program)
-    names = weight_names(program)
-    return {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
-
-
-def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
-    """Export a partition as a program, with its weights under their own names and its results in a tuple."""
-    graph = torch.fx.Graph()
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
-    inputs = []
-    for node in part.graph.nodes:
-        if node in weights:
-            copies[node] = graph.get_attr(weights[node].target)
-        elif node.op == "output":
-            graph.output(tuple(copies[one] for one in _flat(node.args[0])))
-        else:
-            copies[node] = graph.node_copy(node, lambda one: copies[one])
-            if node.op == "placeholder":
-                inputs.append(example_input(node))
-    root = module_with({target: tensor for target, tensor, _ in weights.values()}, ())
-    module = torch.fx.GraphModule(root, graph)
-    _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
-    return export_module(module, tuple(inputs))
-
-
-def example_input(node: torch.fx.Node) -> torch.Tensor:
-    """Return a tensor of ones with the sizes of a value.
-
-    Raises:
-        CompileError: the value is not a tensor.
-    """
-    value = node.meta["val"]
-    if not isinstance(value, torch.Tensor):
-        raise CompileError(f"{node.name} is not a tensor, and only tensors can be passed between an engine and the CPU")
-    return torch.ones(tuple(int(size) for size in value.shape), dtype=value.dtype)
-
-
-def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> None:
-    """Make buffers non-persistent again: a GraphModule copies them all as part of its state dict."""
-    for target in targets:
-        owner, _, name = target.rpartition(".")
-        module.get_submodule(owner)._non_persistent_buffers_set.add(name)
-
-
-def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
-    """Export a module at the inputs' sizes."""
-    with quiet(), torch.no_grad():
-        return torch.export.export(module, inputs, strict=False)

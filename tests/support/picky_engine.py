@@ -21,7 +21,7 @@ from torchserve_neuron_lstm.backends.interface import (
     Requirement,
     Weights,
 )
-from torchserve_neuron_lstm.backends.partitioning.partition import operator_name, operators_of
+from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name, operators_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 

@@ -25,8 +25,8 @@ from torchserve_neuron_lstm.backends.interface import (
     WholeSequences,
 )
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
+from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
-from torchserve_neuron_lstm.backends.partitioning.partition import operator_name
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput

@@ -17,13 +17,9 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import CompileError
-from torchserve_neuron_lstm.backends.partitioning.partition import (
-    PartitionError,
-    Segments,
-    operator_name,
-    operators_of,
-    partition,
-)
+from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name, operators_of
+from torchserve_neuron_lstm.backends.partitioning.partition import PartitionError, partition
+from torchserve_neuron_lstm.backends.partitioning.segments import Segments
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 

@@ -1,0 +1,145 @@
+"""Segments: the parts of a fused graph as programs, with names for the values between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+
+from ..exported_program import module_with
+from ..exported_tensors import weight_names, weights_of
+from .fixed_size_export import example_input, export_module
+from .operator_names import operators_of, torch_operator_name
+from .partitioned_program import Target
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a program that runs on one target."""
+
+    target: Target
+    program: ExportedProgram
+    """Program of fixed sizes; inputs and outputs are tensors, weights are named as in the whole program."""
+    inputs: tuple[str, ...]
+    """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
+    outputs: tuple[str, ...]
+    """Names of its output values, in order."""
+    operators: tuple[str, ...]
+    """Names of its operators in torch, e.g. ("aten::linear", "aten::lstm")."""
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A whole program as segments, first to last."""
+
+    inputs: tuple[str, ...]
+    """Names of the program's inputs, in order."""
+    segments: tuple[Segment, ...]
+    outputs: tuple[str, ...]
+    """Names of the program's outputs, in order."""
+
+
+def build_segments(program: ExportedProgram, module: torch.fx.GraphModule) -> Segments:
+    """Export each part of `module`, the fused graph of `program`.
+
+    It consists of calls of `device_0`, `cpu_0` and so on.
+
+    Raises:
+        CompileError: a value between two parts is not a tensor.
+    """
+    return _SegmentBuilder(program, module).segments()
+
+
+class _SegmentBuilder:
+    """Builder of segments from a fused graph; names the values that go from one segment to the next."""
+
+    def __init__(self, program: ExportedProgram, module: torch.fx.GraphModule) -> None:
+        self._program, self._module = program, module
+        self._tensors = _tensors_of(program)
+        self._names: dict[torch.fx.Node, str] = {}
+
+    def segments(self) -> Segments:
+        inputs = tuple(str(name) for name in self._program.graph_signature.user_inputs)
+        for node in self._module.graph.nodes:
+            if node.op == "placeholder" and node.name in inputs:
+                self._names[node] = node.name
+        segments = tuple(self._segment(node) for node in self._module.graph.nodes if node.op == "call_module")
+        outputs = tuple(self._names[node] for node in _flat(self._module.graph.output_node().args[0]))
+        return Segments(inputs, segments, outputs)
+
+    def _segment(self, call: torch.fx.Node) -> Segment:
+        part = self._module.get_submodule(str(call.target))
+        assert isinstance(part, torch.fx.GraphModule)
+        # The placeholders of the partition are in the order of the arguments of its call.
+        arguments = dict(zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True))
+        weights = {node: self._tensors[arg.name] for node, arg in arguments.items() if arg.name in self._tensors}
+        inputs = tuple(self._names[arg] for node, arg in arguments.items() if node not in weights)
+        outputs = tuple(self._name_result(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
+        return Segment(
+            target="device" if str(call.target).startswith("device_") else "cpu",
+            program=_exported(part, weights),
+            inputs=inputs,
+            outputs=outputs,
+            operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
+        )
+
+    def _name_result(self, call: torch.fx.Node, index: int) -> str:
+        """Name one result of a call, even if nothing reads it."""
+        name = f"{call.target}.{index}"
+        if not any(user.target is operator.getitem for user in call.users):
+            self._names[call] = name
+        for user in call.users:
+            if user.target is operator.getitem and user.args[1] == index:
+                self._names[user] = name
+        return name
+
+
+def _flat(nodes: Any) -> list[Any]:
+    return list(nodes) if isinstance(nodes, tuple | list) else [nodes]
+
+
+class _Weight(NamedTuple):
+    """A parameter, buffer or constant of the whole program."""
+
+    target: str
+    tensor: torch.Tensor
+    persistent: bool
+    """Whether the state dict contains it."""
+
+
+def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
+    """Return the program's tensors by placeholder."""
+    persistent, values = program.state_dict, weights_of(program)
+    names = weight_names(program)
+    return {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
+
+
+def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
+    """Export a partition as a program, with its weights under their own names and its results in a tuple."""
+    graph = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    inputs = []
+    for node in part.graph.nodes:
+        if node in weights:
+            copies[node] = graph.get_attr(weights[node].target)
+        elif node.op == "output":
+            graph.output(tuple(copies[one] for one in _flat(node.args[0])))
+        else:
+            copies[node] = graph.node_copy(node, lambda one: copies[one])
+            if node.op == "placeholder":
+                inputs.append(example_input(node))
+    root = module_with({target: tensor for target, tensor, _ in weights.values()}, ())
+    module = torch.fx.GraphModule(root, graph)
+    _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
+    return export_module(module, tuple(inputs))
+
+
+def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> None:
+    """Make buffers non-persistent again: a GraphModule copies them all as part of its state dict."""
+    for target in targets:
+        owner, _, name = target.rpartition(".")
+        module.get_submodule(owner)._non_persistent_buffers_set.add(name)
