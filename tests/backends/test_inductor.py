@@ -75,9 +75,7 @@ def test_a_torch_that_compiles_for_this_cpu_alone_is_refused(monkeypatch: pytest
 
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An untested machine or an older CPU is reported as unsupported."""
-    monkeypatch.setattr(target_machine, "cpu_flags", lambda: frozenset({"sse2"}))
-    assert "CPU lacks" in str(Inductor().unavailable())
+    """The reason is that of `target_machine`."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Inductor().unavailable())
 
@@ -100,49 +98,24 @@ def test_another_length_is_refused(module: Recurrent, directory: Path) -> None:
         run([x, lengths])
 
 
-@pytest.mark.parametrize(
-    ("what", "value"),
-    [("system", "darwin"), ("machine", "aarch64"), ("isa", "x86-64-v9"), ("torch", "1.13")],
-)
+@pytest.mark.parametrize(("what", "value"), [("machine", "riscv64"), ("torch", "1.13")])
 def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
-    """Code for another system, machine, instruction set or torch is refused with a remedy."""
+    """The host and its torch are checked before the code is mapped."""
     with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         Inductor().load(directory, module.state_dict(), {**HOST, what: value}, 1)
-
-
-def test_a_cpu_without_the_instructions_is_refused(
-    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An older CPU would kill the process at the first unknown instruction."""
-    here = target_machine.cpu_flags()
-    lacking = min(target_machine.cpu_target().cpu_flags)
-    monkeypatch.setattr(target_machine, "cpu_flags", lambda: here - {lacking})
-
-    with pytest.raises(LoadError, match=f"lacks {lacking}: package the model again"):
-        Inductor().load(directory, module.state_dict(), HOST, 1)
 
 
 @torch.no_grad()
 def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Code on a noexec file system is loaded from a copy, which is removed."""
+    """The copy has all files that the engine maps, and the code runs after its removal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
     assert list(tmp_path.iterdir()) == []
-
-
-def test_noexec_everywhere_is_refused_with_the_way_out(
-    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The message names the tried places and TMPDIR."""
-    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: True)
-
-    with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
-        Inductor().load(directory, module.state_dict(), HOST, 1)
 
 
 def test_nothing_is_compiled_for_other_instruction_sets(directory: Path) -> None:

@@ -11,7 +11,6 @@ from torchserve_neuron_lstm.backends import cpp_compiler, target_machine
 from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionSet, instruction_sets
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
 CPUINFO_NAMES = {
     "bmi": "bmi1", "crc32": "sse4_2", "gcc_have_sync_compare_and_swap_16": "cx16", "lahf_sahf": "lahf_lm",
     "lzcnt": "abm", "sse3": "pni",
@@ -27,6 +26,7 @@ def instructions(isa: str) -> set[str]:
     return {CPUINFO_NAMES.get(name, name) for name in names}
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
 @pytest.mark.parametrize("one", instruction_sets(), ids=lambda one: one.isa)
 def test_all_instructions_that_the_compiler_may_use_are_checked(one: InstructionSet) -> None:
     """LZCNT is among them: without it the processor computes something else, and no signal tells."""
@@ -58,3 +58,22 @@ def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatc
 
     with pytest.raises(LoadError, match=f"this host's lacks {flag}: package the model again"):
         target_machine.check_host(packaged)
+
+
+@pytest.mark.parametrize(("what", "value"), [("system", "darwin"), ("machine", "riscv64"), ("isa", "x86-64-v9")])
+def test_code_of_another_kind_of_machine_is_refused(what: str, value: str) -> None:
+    """Code for another system, machine or instruction set is refused with a remedy."""
+    target_machine.check_host(target_machine.host())
+    with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
+        target_machine.check_host({**target_machine.host(), what: value})
+
+
+def test_a_machine_that_code_is_not_compiled_for_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older CPU and an untested machine cannot compile."""
+    assert target_machine.unsupported_reason() is None
+    flags = target_machine.cpu_target().cpu_flags
+    lacking = min(flags)
+    monkeypatch.setattr(target_machine, "cpu_flags", lambda: flags - {lacking})
+    assert f"this machine's CPU lacks {lacking}, so" in str(target_machine.unsupported_reason())
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert "this is linux on riscv64" in str(target_machine.unsupported_reason())
