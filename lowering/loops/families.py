@@ -88,13 +88,14 @@ def _groups(graph: Graph) -> dict[_Key, list[Node]]:
 def _key(node: Node) -> _Key:
     """Return what calls of one place of a loop share: operator, lines of Python, and weights.
 
-    The result of a call with several is not the same place as its others, unless there is one for each timestep.
+    The result of a call with several is not the same place as its others, unless there is one for each timestep. It
+    has the weights of that call: layers at the same lines are told apart by them.
     """
     source = node.args[0] if node.args else None
-    number = ""
+    number, called = "", node
     if node.target is operator.getitem and isinstance(source, Node) and source.target not in _SPLITS:
-        number = str(node.args[1])
-    weights = tuple(argument.name for argument in node.all_input_nodes if argument.op == "placeholder")
+        number, called = str(node.args[1]), source
+    weights = tuple(argument.name for argument in called.all_input_nodes if argument.op == "placeholder")
     return str(node.target), number, str(node.meta.get("stack_trace")), weights
 
 

@@ -59,6 +59,14 @@ class Dictionary(Layers):
         return {"states": self.gru(scaled)[0], "lengths": batch["lengths"]}
 
 
+class Fields(Layers):
+    """A batch whose fields are attributes, as those of a NamedTuple are."""
+
+    def forward(self, batch: Any) -> Any:
+        packed = pack_padded_sequence(batch.x, batch.lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0] * batch.more.scale.mean(2, keepdim=True)
+
+
 class Pair(Layers):
     """Two sequences of the same lengths, each with an argument of its own, as arrays."""
 
@@ -94,6 +102,7 @@ NESTED = (
         (PackedTimeMajor, TIME_MAJOR),
         (PackedData, BATCH_FIRST),
         (Dictionary, NESTED),
+        (Fields, NESTED),
         (Pair, PAIR),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -108,6 +117,21 @@ def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -
     program = lower(model, config)
 
     assert_answers_alone(model, config, program, [LENGTHS])
+
+
+def test_an_attribute_that_no_input_has_is_named_with_those_there_are() -> None:
+    """The line of the model is in the message."""
+
+    class Misspelled(Layers):
+        def forward(self, batch: Any) -> Any:
+            return self.gru(batch.x * batch.mask)[0]
+
+    config = parse_config(
+        f"neuron_lstm:\n  inputs: {NESTED}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n", "model-config.yaml"
+    )
+
+    with pytest.raises(LoweringError, match=r"mask: the configuration names x, more, lengths only"):
+        lower(Misspelled().eval(), config)
 
 
 def test_keys_and_positions_of_one_argument_are_refused() -> None:

@@ -103,6 +103,44 @@ def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -
     assert_answers_alone(model, config, program, BATCHES)
 
 
+class Sentences(nn.Module):
+    """Hierarchical attention: a packed GRU over the words of each sentence, then one over the sentences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(30, 5)
+        self.words = nn.GRU(5, 4, batch_first=True, bidirectional=True)
+        self.sentences = nn.GRU(8, 4, batch_first=True, bidirectional=True)
+        self.score = nn.ModuleList([nn.Linear(8, 1) for _ in range(2)])
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
+        """Classify a document of words (`chars`) in sentences."""
+        batch, time, longest = chars.shape
+        counts = counts.reshape(-1)
+        words = self.embedding(chars.view(batch * time, longest))
+        packed = pack_padded_sequence(words, counts.cpu(), batch_first=True, enforce_sorted=False)
+        y, _ = pad_packed_sequence(self.words(packed)[0], batch_first=True, total_length=longest)
+        sentences = self.attended(0, y, counts).view(batch, time, -1)
+        packed = pack_padded_sequence(sentences, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        y, _ = pad_packed_sequence(self.sentences(packed)[0], batch_first=True)
+        return self.out(self.attended(1, y, lengths))
+
+    def attended(self, level: int, y: Tensor, lengths: Tensor) -> Tensor:
+        """Return the mean of y[N, T, F], weighted by a softmax over the own length of each row."""
+        padding = torch.arange(y.size(1)).unsqueeze(0) >= lengths.unsqueeze(1)
+        scores = self.score[level](y).squeeze(2).masked_fill(padding, float("-inf"))
+        return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
+
+
+def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
+    """A GRU over words, whose lengths are data, below a GRU over sentences, both with attention."""
+    torch.manual_seed(0)
+    model, config = Sentences(), config_of()
+
+    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
+
+
 def test_words_may_be_sorted_by_the_model() -> None:
     """The order depends on data, and is undone."""
     torch.manual_seed(0)

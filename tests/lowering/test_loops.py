@@ -23,6 +23,15 @@ neuron_lstm:
 BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
 
 
+def statistics(features: int) -> nn.BatchNorm1d:
+    """Return a batch normalisation whose statistics are not those of a new layer."""
+    layer = nn.BatchNorm1d(features)
+    for values in (layer.running_mean, layer.running_var, layer.weight, layer.bias):
+        assert values is not None
+        nn.init.uniform_(values, 0.9, 1.1)
+    return layer
+
+
 class Looping(nn.Module):
     """A function of x[B, T, 5], with cells of every kind."""
 
@@ -43,6 +52,7 @@ class Looping(nn.Module):
         self.shift = nn.Conv1d(1, 1, 3, padding=1)
         self.start = nn.Parameter(torch.linspace(-1, 1, HIDDEN))
         self.transitions = nn.Parameter(torch.eye(HIDDEN))
+        self.statistics = nn.ModuleList([statistics(FEATURES if i == 0 else HIDDEN) for i in range(2)])
 
     def forward(self, x: Tensor) -> Any:
         return self.function(self, x)
@@ -222,6 +232,51 @@ def appended(m: Looping, x: Tensor) -> Any:
     return outputs, reversed_outputs
 
 
+def normalized_layers(m: Looping, x: Tensor) -> Any:
+    """A loop over time for each layer, with a batch normalisation of the layer before each step."""
+    for normalize, cell in zip(m.statistics, m.layers, strict=True):
+        (h, c), outputs = zeros(x), []
+        for t in range(x.size(1)):
+            h, c = cell(normalize(x[:, t]), (h, c))
+            outputs.append(h)
+        x = torch.stack(outputs, 1)
+    return x, c
+
+
+def tags_before_batch(m: Looping, x: Tensor) -> Any:
+    """The forward algorithm of a CRF with scores as [tags, B], of other strides before the first step."""
+    emissions = m.first(x)
+    score = (m.start + emissions[:, 0]).t()
+    for t in range(1, x.size(1)):
+        paths = score.unsqueeze(0) + m.transitions.unsqueeze(2) + emissions[:, t].t().unsqueeze(1)
+        score = torch.logsumexp(paths, dim=1)
+    return torch.logsumexp(score.t() + m.start, dim=1)
+
+
+def highway(m: Looping, x: Tensor) -> Any:
+    """A recurrent highway cell: two layers of coupled gates, of which the first reads the input."""
+    state, outputs = x.new_zeros(x.size(0), HIDDEN), []
+    for t in range(x.size(1)):
+        new, carry, more, last = m.gates(torch.cat([x[:, t], state], 1)).chunk(4, 1)
+        gate = torch.sigmoid(carry)
+        state = torch.tanh(new) * gate + state * (1 - gate)
+        gate = torch.sigmoid(last + m.gru.bias_hh[:HIDDEN])
+        state = torch.tanh(more + state) * gate + state * (1 - gate)
+        outputs.append(state)
+    return torch.stack(outputs, 1)
+
+
+def simple_recurrent_unit(m: Looping, x: Tensor) -> Any:
+    """Products for all timesteps at once, before a loop that is elementwise only (SRU)."""
+    values, forgets = m.first(x), torch.sigmoid(m.first(x.flip(2)))
+    resets = torch.sigmoid(values - forgets)
+    c, outputs = x.new_zeros(x.size(0), HIDDEN), []
+    for t in range(x.size(1)):
+        c = forgets[:, t] * c + (1 - forgets[:, t]) * values[:, t]
+        outputs.append(resets[:, t] * torch.tanh(c) + (1 - resets[:, t]) * values[:, t])
+    return torch.stack(outputs, dim=1), c
+
+
 LOOPS = (
     cells_in_turn,
     layer_by_layer,
@@ -232,6 +287,8 @@ LOOPS = (
     random_field,
     appended,
 )
+CELLS = (normalized_layers, tags_before_batch, highway, simple_recurrent_unit)
+"""Loops of published cells, compared at every length of a small grid."""
 MORE_LOOPS = (
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
     *(after_a_stride, own_cell_over_attention),
@@ -253,6 +310,18 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
     program = lower(model, config)
 
     assert_answers_alone(model, config, program, BATCHES)
+
+
+@pytest.mark.parametrize("function", CELLS, ids=lambda f: f.__name__)
+def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any]) -> None:
+    """Six timesteps are enough to recognise the loop."""
+    torch.manual_seed(0)
+    model = Looping(function)
+    config = parse_config(CONFIG.replace("[4, 16]", "[4, 6]"), "model-config.yaml")
+
+    program = lower(model, config)
+
+    assert_answers_alone(model, config, program, ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
 
 
 def test_a_cell_becomes_one_recurrence() -> None:
