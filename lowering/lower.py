@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from .program import ChunkPrograms, LoweredModel
 from .request_lowering import lower_request
 from .row_mixing import find_row_mixing
 from .shape_conditions import ShapeConditions, batch_sizes_of
+from .shortest import shortest_length
 from .timestep_rules import Tainted
 
 
@@ -111,6 +112,8 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     if leak is not None and config.knows_padding:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
     exact = leak is not None and not config.knows_padding
+    if not exact:
+        traced = replace(traced, shortest=shortest_length(model, config))
     padding = _Padding("exact_lengths" if exact else "masked", leak is None, _padding_reason(leak, exact))
     return _lowered(traced, inputs, outputs, padding, any_shape=_any_shape(traced))
 

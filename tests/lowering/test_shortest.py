@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import UnfitBuckets
+from torchserve_neuron_lstm.lowering.lower import lower_batch
 
 CONFIG = """
 neuron_lstm:
@@ -78,6 +79,30 @@ def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
     assert (program.padding, program.shortest) == ("masked", shortest)
     batch = [16, shortest, 9, shortest + 1]
     assert_answers_alone(model, config, program, [batch])
+
+
+class Masked(nn.Module):
+    """A maximum over the frames of a convolution without padding, with a mask of the frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Conv1d(5, 5, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y = self.frames(x.transpose(1, 2)).transpose(1, 2)
+        real = torch.arange(y.size(1)).unsqueeze(0) < (lengths - 2).unsqueeze(1)
+        return torch.where(real.unsqueeze(2), y, -1e30).max(1)[0]
+
+
+def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_found() -> None:
+    """The batch is longer than its shortest request, so that the program alone would accept any request."""
+    torch.manual_seed(0)
+    model, config = Masked(), parse_config(CONFIG.replace("  buckets", "  lengths: lengths\n  buckets"), "m.yaml")
+
+    program = lower_batch(model, config)
+
+    assert (program.padding, program.shortest) == ("masked", 3)
+    assert_answers_alone(model, config, program, ([16, 3, 9, 4], [5, 6, 7, 8], [10, 11, 12, 13, 14, 15]))
 
 
 def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None:
