@@ -22,6 +22,11 @@ def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: floa
 
 DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.cosine_similarity.default: _cosine_similarity}
 """Operators that are decomposed in a way of this package."""
+_WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.default)
+"""Operators within cross entropy. Torch's table decomposes the second one to a sum, whichever reduction it has.
+
+That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
+"""
 _MOST_PASSES = 4
 
 
@@ -30,7 +35,9 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
 
     Losses are examples: `F.l1_loss`, `F.cross_entropy`. `own` are decompositions to be used in any case.
     """
-    table = {**own, **DECOMPOSED, **_of_torch(exported)}
+    composed = torch.export.default_decompositions()
+    inner = {target: composed[target] for target in _WITHIN_LOSSES}
+    table = {**own, **DECOMPOSED, **inner, **_of_torch(exported)}
     program = exported.run_decompositions(table)
     for _ in range(_MOST_PASSES):
         more = {target: function for target, function in _of_torch(program).items() if target not in table}
@@ -42,17 +49,20 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
 
 
 def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions of the operators of a graph that have no rule."""
+    """Return torch's decompositions of the operators of a graph that have no rule.
+
+    Those of the exporter are the operators' own, and come first.
+    """
     targets = {node.target for node in exported.graph.nodes if _returns_tensors(node)}
     found: dict[Any, Callable[..., Any]] = {}
     composed = torch.export.default_decompositions()
     for target in targets:
         if target.namespace != "aten" or rule_of(target) is not None or target in DECOMPOSED:
             continue
-        if target in decomposition_table:
-            found[target] = decomposition_table[target]
-        elif target in composed:
+        if target in composed:
             found[target] = composed[target]
+        elif target in decomposition_table:
+            found[target] = decomposition_table[target]
     return found
 
 

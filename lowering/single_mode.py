@@ -320,12 +320,16 @@ def _recurrence(cell: str) -> Callable[..., Any]:
 
 
 def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Read `batch_sizes[0]` as a number, where torch's own layers do; select by a mask of all timesteps."""
+    """Read `batch_sizes[0]` as a number, where torch's own layers do; select by a mask of the first timesteps."""
+    caller = sys._getframe(2)
+    if caller.f_code is rnn_utils.unpad_sequence.__code__:
+        steps = known_values(caller.f_locals["length"])
+        return NotImplemented if steps is None else args[0][: steps.reshape(-1)[0]]
     if isinstance(args[1], torch.Tensor) and uniform_value(args[1]) is True and args[1].dtype == torch.bool:
         return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
     known = known_values(args[0])
     first = isinstance(args[1], int) and args[1] == 0
-    if known is not None and first and sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES:
+    if known is not None and first and caller.f_code.co_filename in _TORCH_RNN_FILES:
         return known[0]
     return NotImplemented
 

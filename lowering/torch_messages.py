@@ -36,7 +36,12 @@ _SIZES = (
     "a layer takes {2} features, but gets {1}: compare the layer's size with `shape` under `inputs`, and the order of "
     "its dimensions with that of forward()"
 )
+_TUPLE = (
+    "a tuple has no attribute {1}. If it is an argument, its inputs are named by position, such as batch.0: name them "
+    "by attribute instead, such as batch.{1}, under `inputs` and `lengths`"
+)
 _EXPLANATIONS = (
+    (r"'tuple' object has no attribute '(\w+)'", _TUPLE),
     (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)", OTHER_FEATURES),
     (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\S+)", NO_FEATURES),
     (r"Expected hidden(?:\[\d\])? size \(([^)]*)\), got [\[(]([^\])]*)[\])]", _FIXED_STATE),

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import (
+    PackedSequence,
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+    unpack_sequence,
+    unpad_sequence,
+)
 
 FEATURES = 5
 
@@ -220,7 +228,29 @@ def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
     return weights / weights.sum(1, keepdim=True)
 
 
+def surprise(m: Model, x: Tensor) -> Any:
+    """Cross entropy of each timestep, by flattened and by transposed scores, and that of the request."""
+    scores, labels = m.out(m.lstm(x)[0]), x.argmax(2) % 3
+    batch, time, classes = scores.shape
+    flat, flat_labels = scores.view(batch * time, classes), labels.view(-1)
+    return (
+        nn.functional.cross_entropy(flat, flat_labels, reduction="none").view(batch, time),
+        nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none", label_smoothing=0.1),
+        nn.functional.cross_entropy(flat, flat_labels, ignore_index=0, reduction="sum").expand(batch),
+    )
+
+
+def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """Lists of sequences without padding, made of a packed and of padded ones."""
+    packed = m.lstm(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
+    halves = unpad_sequence(m.halved(x.transpose(1, 2)).permute(2, 0, 1), (lengths + 1) // 2)
+    return torch.stack([row.std(0, correction=0) for row in unpack_sequence(packed)]), torch.stack(
+        [row[-1] - row.mean(0) for row in halves]
+    )
+
+
 WITHOUT_LENGTHS = (
+    surprise,
     gated,
     paired,
     reconstructed,
@@ -240,5 +270,5 @@ WITHOUT_LENGTHS = (
 )
 WITH_LENGTHS = (
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
-    *(packed_rows, decoded, flat_softmax),
+    *(packed_rows, decoded, flat_softmax, unpacked),
 )

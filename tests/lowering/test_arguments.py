@@ -134,6 +134,17 @@ def test_an_attribute_that_no_input_has_is_named_with_those_there_are() -> None:
         lower(Misspelled().eval(), config)
 
 
+def test_positions_of_an_argument_that_is_read_by_attributes_are_refused_with_the_names_to_write() -> None:
+    """The fields of a NamedTuple have names, and the configuration has to have them."""
+    inputs = NESTED.replace("batch.x", "batch.0").replace("batch.more.scale", "batch.1").replace(".lengths", ".2")
+    config = parse_config(
+        f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n", "model-config.yaml"
+    )
+
+    with pytest.raises(LoweringError, match=r"test_arguments\.py.*no attribute x.*such as batch\.x, under `inputs`"):
+        lower(Fields().eval(), config)
+
+
 def test_keys_and_positions_of_one_argument_are_refused() -> None:
     """It is a dictionary or a tuple."""
     text = (
