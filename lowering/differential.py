@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
-from .errors import LoweringError, node_line, source_suffix
+from .errors import LoweringError, UnknownRange, node_line, source_suffix
 from .outputs import axis_of, output_nodes, symbolic_sizes
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
@@ -35,6 +35,7 @@ def reject_padding_sensitive_outputs(
 
     Raises:
         LoweringError: an output changes with the padding; names the user's line.
+        UnknownRange: the model fails on the values.
     """
     lengths = [min(length, grid.lengths[-1]) for length in _LENGTHS]
     if not any(spec.batch_dim is not None for spec in inputs):
@@ -50,7 +51,7 @@ def reject_padding_sensitive_outputs(
         try:
             return _values(graph, tensors)
         except (RuntimeError, IndexError) as error:
-            raise LoweringError(
+            raise UnknownRange(
                 f"the model fails on values drawn at random: {str(error).splitlines()[0]}. Give the values that it "
                 "takes as `range: [least, largest]` of each input under `inputs`, both included"
             ) from error

@@ -34,6 +34,10 @@ class InputsDoNotFit(LoweringError):
     """Declared inputs that do not fit the model in any way of tracing, so that no other way is tried."""
 
 
+class UnknownRange(LoweringError):
+    """A model that fails on values drawn at random; the message says which range to declare."""
+
+
 class DecisiveRefusal(LoweringError):
     """A refusal by the last way of tracing, with more detail than those of the others."""
 

@@ -16,7 +16,15 @@ from .carry_analysis import NotChunkable
 from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
-from .errors import DecisiveRefusal, InputsDoNotFit, LoweringError, names_line, node_line, source_suffix
+from .errors import (
+    DecisiveRefusal,
+    InputsDoNotFit,
+    LoweringError,
+    UnknownRange,
+    names_line,
+    node_line,
+    source_suffix,
+)
 from .excluded_shapes import served_batches
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
@@ -72,10 +80,15 @@ def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | Lo
         return error
 
 
+def _says_more(second: LoweringError, first: LoweringError) -> bool:
+    """Whether only the second refusal names a line, and the first no range to declare."""
+    return names_line(second) and not names_line(first) and not isinstance(first, UnknownRange)
+
+
 def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
     """Lower through the trace of one request.
 
-    If that fails too, the first refusal stands, unless only the second one names a line.
+    If that fails too, the first refusal stands, unless the second one says more.
 
     Raises:
         LoweringError: neither way works.
@@ -83,7 +96,7 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     try:
         traced, inputs, outputs = lower_request(model, config)
     except LoweringError as error:
-        if isinstance(error, DecisiveRefusal) or (names_line(error) and refusal and not names_line(refusal)):
+        if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
             raise
         raise (refusal or error) from error
     reject_random_operators(traced.exported)
