@@ -19,6 +19,7 @@ from .free_port import check_free
 from .torchserve_files import DEFAULT_PORT, ServeSettings, properties, properties_text
 from .torchserve_installation import java_environment, unknown_settings
 from .torchserve_log import log_configuration
+from .torchserve_paths import check_absolute, check_files
 from .torchserve_process import KEYS, running
 
 _METRICS = Path(__file__).parents[1] / "config" / "metrics.yaml"
@@ -60,6 +61,7 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
             raise ArchiveError(f"{home} is too long a path for TorchServe's sockets: set TMPDIR to a shorter one")
         files = {name: name + _ending(Path(path)) for name, path in paths.items()}
         found = _written(options, files, home, with_log_file=bool(logs))
+        check_files(options.overrides)
         _check_free_ports(found)
         store = _linked({files[name]: path for name, path in paths.items()}, home / "store")
         say(f"Starting TorchServe with {', '.join(paths)}.")
@@ -100,6 +102,7 @@ def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, w
     """Write the files, and return the settings in them. Nothing is written if a setting is wrong."""
     if unknown := unknown_settings([*options.overrides]):
         raise ArchiveError(f"--set: TorchServe has no setting {', '.join(unknown)}")
+    check_absolute(options.overrides)
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
     settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
     found = properties(settings, folder / _METRICS.name)

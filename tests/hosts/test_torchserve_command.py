@@ -92,6 +92,45 @@ def test_a_wrong_setting_is_refused_before_a_file_is_written(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics_config",
+        "keystore",
+        "private_key_file",
+        "certificate_file",
+        "cpp_log_config",
+        "workflow_store",
+        "model_server_home",
+        "plugins_path",
+    ],
+)
+def test_a_relative_path_is_refused_with_the_path_to_write(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """TorchServe runs in another folder: its workers would fail, and be started again without end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    told = f"--set {name}: expected an absolute path, because TorchServe runs in another folder, got 'own/file': "
+
+    assert told + f"write {name}={tmp_path}/own/file" in refused(capsys, archive, "--set", f"{name}=own/file")
+    assert told in refused(capsys, archive, "--set", f"{name}=own/file", "--print-config", tmp_path / "new")
+    assert "got '': give its path, or leave it out" in refused(capsys, archive, "--set", f"{name}=")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_of_a_setting_that_is_missing_is_refused(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files of --print-config may be for another host, so there it is not asked for."""
+    setting = f"metrics_config={tmp_path / 'none.yaml'}"
+
+    assert f"--set metrics_config: there is no file {tmp_path / 'none.yaml'}" in refused(
+        capsys, archive, "--set", setting
+    )
+    assert main(["serve", str(archive), "--set", setting, "--print-config", str(tmp_path / "new")]) == 0
+
+
 @pytest.mark.parametrize("text", ["job_queue_size", "=7", "Job=1", "a=b\nc=d"])
 def test_a_setting_of_another_form_is_a_wrong_command_line(
     archive: Path, capsys: pytest.CaptureFixture[str], text: str
