@@ -143,6 +143,8 @@ class Trials:
         # The program over whole sequences in place of those over chunks: one to compile for each bucket, not three.
         whole = replace(candidate, program=replace(candidate.program, chunked=None))
         compiler = replace(self.compiler, work=self.compiler.work / "trial")
+        # Without sessions, which need the program over chunks: only its time is asked for.
+        plain = replace(self.build, config=self.build.config.model_copy(update={"streaming": None}))
         single = [BucketGrid((bucket.batch,), (bucket.length,)) for bucket in buckets]
         compiled, refused = compiler.compile([whole], single, until=self.until)
         if refused:
@@ -153,7 +155,7 @@ class Trials:
 
         def load() -> None:
             for bucket in buckets:
-                loaded[bucket] = load_bucket(self.build, whole, bucket, self.cases)
+                loaded[bucket] = load_bucket(plain, whole, bucket, self.cases)
 
         if (failed := self._in_tree(whole, load, compiler.work)) is not None:
             return _Outcome(failed=(failed,))

@@ -21,6 +21,7 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import verif
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from ..conftest import Project
 
@@ -51,8 +52,16 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
 
-    def run(backend: str, as_json: bool = True, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> Any:
+    def run(
+        backend: str,
+        as_json: bool = True,
+        batch: Sequence[int] = (1, 2),
+        length: Sequence[int] = (2, 4),
+        more: str = "",
+    ) -> Any:
         project.configure(backend=backend, batch=batch, length=length)
+        with (project.folder / "model-config.yaml").open("a") as config:
+            config.write(more)
         words = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
         flags = model_archiver.parse(words)
         code = archive_command.archive(flags, model_archiver.manifest_json(flags), as_json=as_json)
@@ -116,6 +125,25 @@ def test_an_expensive_engine_that_could_win_is_compiled_for_all_buckets(
     assert [engine["backend"] for engine in report["engines"]] == ["eager", "late"]
     assert report["left_out"] == []
     assert report["engines"][0]["total_ms"] < report["engines"][1]["total_ms"]
+
+
+@pytest.mark.parametrize("wins", [False, True])
+def test_an_expensive_engine_is_tried_for_a_model_with_sessions(
+    package: Callable[..., Any],
+    project: Project,
+    told: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    wins: bool,
+) -> None:
+    """It is timed over whole sequences, without state. The archive has sessions whichever engine wins."""
+    auto_tries(monkeypatch, "late", "eager")
+    monkeypatch.setattr(trials, "could_win", lambda expected_ms, fastest_ms, undisturbed: wins)
+
+    report = package("auto", more="  streaming: {}\n", **GRID)
+
+    assert ArchiveReader(project.folder / "tiny.mar").manifest().streaming is not None
+    assert [engine["backend"] for engine in report["engines"]] == ["eager", "late"][: 1 + wins]
+    assert ("1 x 2" in told()) == wins
 
 
 def test_an_expensive_engine_is_compiled_where_no_other_serves_the_model(
