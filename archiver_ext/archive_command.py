@@ -12,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config.file_errors import describe_file_error
@@ -49,7 +50,14 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
 
     `stopped` is what to add where a signal ends it.
     """
+    if sys.stdout is None:  # the next file that is opened would become what libraries print to
+        sys.stderr.write("error: standard output is closed: redirect it to a file, or to /dev/null\n")
+        return _FAILED
     _escape_unknown_characters()
+    return _ran(run, stopped)
+
+
+def _ran(run: Callable[[], None], stopped: str) -> int:
     try:
         with raise_on_termination():
             run()
@@ -62,6 +70,8 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
         return _ended(end)
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
         return _failed(error)
+    except BaseException as error:  # noqa: BLE001 - of the user's code: ours raises none that is no Exception
+        return _failed_outside(error)
     return 0
 
 
@@ -82,8 +92,7 @@ def _flush_output() -> None:
     Raises:
         OSError: it cannot be written.
     """
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def _ended(end: SystemExit) -> int:
@@ -92,6 +101,16 @@ def _ended(end: SystemExit) -> int:
         return _failed(end.__context__)
     sys.stderr.write(
         f"error: Python was ended by sys.exit (code {end.code}) in code of the model or its files: remove the call\n"
+    )
+    return _FAILED
+
+
+def _failed_outside(error: BaseException) -> int:
+    """Report an exception that `except Exception` does not catch."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    sys.stderr.write(
+        f"error: {Path(at.filename).name}, line {at.lineno}, raised {type(error).__name__}: {error}. It is no "
+        f"subclass of Exception, so it cannot be handled as an error of the model: derive it from Exception\n"
     )
     return _FAILED
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from ...config.file_errors import describe_cause
 from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
 from ...inference.reader import DAMAGE, read_to_end
 from ..errors import PackagingError
@@ -43,7 +44,9 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
         changed = [f"{name} was changed" for name in listed if found.get(name, listed[name]) != listed[name]]
         refuse(misplaced(set(found), listed) + changed)
         return len(listed)
-    except (*DAMAGE, OSError) as error:
+    except OSError as error:
+        raise PackagingError(f"{archive}: {describe_cause(error)}") from error
+    except DAMAGE as error:
         raise PackagingError(f"{archive}: {error}") from error
 
 

@@ -145,6 +145,27 @@ def test_a_full_disk_below_standard_output_is_one_line(arguments: tuple[str, ...
     assert error.count(b"\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments", ["schema", "verify-config model-config.yaml", "archive --model-name a --version 1"]
+)
+def test_a_closed_standard_output_is_one_line(arguments: str) -> None:
+    """As with `>&-` in a shell: nothing is written to whichever file has its descriptor."""
+    command = f"exec {sys.executable} -m {cli.__name__} {arguments} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output is closed: redirect it to a file, or to /dev/null\n"
+
+
+def test_an_exception_that_is_no_error_is_one_line(capsys: Capture, project: Project) -> None:
+    """A class of the model's own that derives from BaseException is named with its line."""
+    (project.folder / "model.py").write_text("class Own(BaseException): pass\nraise Own('stop')\n")
+
+    assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: model.py, line 2, raised Own: stop. It is no subclass of Exception")
+
+
 def test_what_an_encoding_lacks_is_escaped(capsys: Capture, project: Project) -> None:
     """A table is cut with an ellipsis, and a path may have any bytes."""
     assert cli.main(["archive", *project.flags(), "--export-path", "."]) == 0

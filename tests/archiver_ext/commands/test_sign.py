@@ -319,3 +319,9 @@ def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
     check_folder(str(made / "signed-tiny"), None)
     with pytest.raises(RuntimeError, match="install cryptography on this host"):
         check_folder(str(made / "signed-tiny"), str(made / "own.pub"))
+
+
+def test_a_missing_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message has the cause, without the number of the system's error."""
+    assert main(["verify", str(tmp_path / "none.mar"), "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'none.mar'}: no such file or directory\n"
