@@ -27,6 +27,9 @@ from .torchserve_settings import max_response_bytes, read_server_properties
 
 _log = logging.getLogger(__name__)
 
+_STREAM_NEXT = "ts_stream_next"
+"""The header by which TorchServe knows whether a response has more parts."""
+
 
 class Context(Protocol):
     """The members of `ts.context.Context` that are used here."""
@@ -91,7 +94,18 @@ def handle(service: Service, rows: Sequence[object], context: Context) -> list[b
     responses = service.handle(requests)
     for index, response in enumerate(responses):
         _set_status(response, index, context)
+        if _came_over_grpc(requests[index].headers):
+            context.set_response_header(index, _STREAM_NEXT, "false")
     return [response.body for response in responses]
+
+
+def _came_over_grpc(headers: Mapping[str, object]) -> bool:
+    """Whether a request came over gRPC: TorchServe adds headers such as `url_path` to each one that came over HTTP.
+
+    It reads the header of further parts from each response to `StreamPredictions`. Without it, Java's thread of the
+    worker fails, the worker is killed, and the batch is lost. Over HTTP the header would make a stream of the response.
+    """
+    return not any(isinstance(value, str) for value in headers.values())
 
 
 def host_of(context: Context) -> Host:

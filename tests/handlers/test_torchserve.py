@@ -242,6 +242,22 @@ def test_an_envelope_may_have_replaced_the_rows(pristine: Path) -> None:
     assert context.content_types == {0: JSON, 1: JSON}
 
 
+GRPC = {"body": {"content-type": ""}}
+"""The headers of a request over gRPC: only those of its fields."""
+HTTP = {"body": {"content-type": JSON}, "content-length": "6", "url_path": ""}
+
+
+def test_a_response_over_grpc_says_that_nothing_follows_it(pristine: Path) -> None:
+    """TorchServe's StreamPredictions kills a worker that does not say so; over HTTP it must not be said."""
+    context = FakeContext(headers=[GRPC, HTTP, GRPC, {}], model_dir=pristine)
+    service = torchserve.load(context)
+
+    torchserve.handle(service, [{"body": b"[1, 2]"}, {"body": b"[1, 2]"}, {"body": b"{"}, {}], context)
+
+    last = {"ts_stream_next": "false"}
+    assert [context.response_headers.get(row, {}) for row in range(4)] == [last, {}, last, last]
+
+
 BARE = """
 import sys
 sys.path[:0] = [{archive!r}, {support!r}]
