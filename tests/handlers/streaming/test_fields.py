@@ -120,6 +120,15 @@ def test_what_is_said_twice_must_be_the_same() -> None:
     )
 
 
+@pytest.mark.parametrize("first", ["ts_request_sequence_id", "ts_request_sequence\\u005fid"])
+def test_of_equal_keys_the_last_one_counts(first: str) -> None:
+    """JSON's reader passes on no other; another spelling is another key, which must agree."""
+    last = '"ts_request_sequence_id": "last"'
+
+    assert read({"body": f'{{"{first}": "first", {last}}}'.encode()}, JSON).id == "last"
+    assert "is given twice" in refusal({"body": f'{{"TS-request-sequence-id": "first", {last}}}'.encode()}, JSON)
+
+
 def test_lists_that_are_too_deep_to_be_written_are_refused_too() -> None:
     """A reader of JSON takes more levels than what compares two values can follow."""
     deep: list[Any] = []
