@@ -14,8 +14,8 @@ from python_path import python_path
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext import package as package_module
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import print_manifest
+from torchserve_neuron_lstm.archiver_ext.evaluation import prepare_trials
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
@@ -78,7 +78,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
 @pytest.fixture
 def no_earlier_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare engines anew: other tests of this run share the cache."""
-    monkeypatch.setattr(package_module, "comparison_key", lambda *_: None)
+    monkeypatch.setattr(prepare_trials, "comparison_key", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_earlier_comparison")
