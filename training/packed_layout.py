@@ -10,7 +10,7 @@ overhead, and it reads the weights again and accumulates their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -20,6 +20,15 @@ import torch
 from torch import Tensor
 
 _TAG = "_neuron_lstm_layout"
+_CPU = torch.device("cpu")
+_HOST_TIMESTEPS = 2**15
+"""Real timesteps of a batch up to which the host computes the indices of a GPU.
+
+An index takes one copy then, in place of two to six operators, each of which takes the host longer to start.
+"""
+
+_Key = tuple[Hashable, torch.device]
+"""Name of indices, and their device."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,7 @@ class PackedLayout:
 
     active: tuple[int, ...]
     """Number of rows active at each of the T steps: the `batch_sizes` of a PackedSequence."""
-    _kept: dict[tuple[str, torch.device], tuple[Tensor, ...]] = field(default_factory=dict, init=False, compare=False)
+    _kept: dict[_Key, tuple[Tensor, ...]] = field(default_factory=dict, init=False, compare=False)
     """Indices that were computed on a device, by their names."""
 
     @property
@@ -62,18 +71,6 @@ class PackedLayout:
             return torch.full((self.rows,), self.longest)
         return torch.tensor(_count_above(self.active, self.rows))
 
-    def _starts_and_lengths(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
-        key = "counts", device
-        if key not in self._kept:
-            firsts = accumulate(self.active[:-1], initial=0)
-            together = torch.tensor([*self.active, *firsts, *self.lengths.tolist()])
-            # From pinned memory one copy for all, before which the host does not wait for work on the GPU.
-            whole = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
-            self._kept[key] = whole.split([self.longest, self.longest, self.rows])
-        active, starts, lengths = self._kept[key]
-        return active, starts, lengths
-
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the step and the row of each element of packed data, int64[N] each.
 
@@ -95,11 +92,15 @@ class PackedLayout:
         >>> PackedLayout((3, 1)).padded_indices(torch.device("cpu"))
         tensor([0, 1, 2, 3])
         """
-        key = "padded", device
-        if key not in self._kept:
-            step, row = self.positions(device)
-            self._kept[key] = (step * self.rows + row,)
-        return self._kept[key][0]
+        return self._index(("padded",), device, self._padded_indices)
+
+    def batch_first_indices(self, timesteps: int, device: torch.device) -> Tensor:
+        """Return the index of each element of packed data in the padded [B * timesteps, ...], int64[N].
+
+        >>> PackedLayout((3, 1)).batch_first_indices(2, torch.device("cpu"))
+        tensor([0, 2, 4, 1])
+        """
+        return self._index(("batch first", timesteps), device, lambda at: self._batch_first_indices(timesteps, at))
 
     def reversal(self, device: torch.device) -> Tensor:
         """Return the index, int64[N], that reverses each row in packed data within its own length.
@@ -107,26 +108,66 @@ class PackedLayout:
         >>> PackedLayout((2, 2, 1)).reversal(torch.device("cpu"))
         tensor([4, 3, 2, 1, 0])
         """
-        key = "reversal", device
-        if key not in self._kept:
-            step, row = self.positions(device)
-            _, starts, lengths = self._starts_and_lengths(device)
-            self._kept[key] = (starts[lengths[row] - 1 - step] + row,)
-        return self._kept[key][0]
+        return self._index(("reversal",), device, self._reversal)
 
     def segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...]."""
         if segment.real_timesteps == self.count:
             return self.padded_indices(device)
+        return self._index(("segment", segment), device, lambda at: self._segment_indices(segment, at))
+
+    def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
+        """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
+        return self._index(("last", segment), device, lambda at: self._last_indices(segment, at))
+
+    def _index(self, name: Hashable, device: torch.device, compute: Callable[[torch.device], Tensor]) -> Tensor:
+        """Return an index on a device, computed once: there, or on the host for few timesteps of a GPU."""
+        key = name, device
+        if key not in self._kept:
+            on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
+            self._kept[key] = (copied_from_host(compute(_CPU), device) if on_host else compute(device),)
+        return self._kept[key][0]
+
+    def _starts_and_lengths(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
+        key = "counts", device
+        if key not in self._kept:
+            firsts = accumulate(self.active[:-1], initial=0)
+            whole = copied_from_host(torch.tensor([*self.active, *firsts, *self.lengths.tolist()]), device)
+            self._kept[key] = whole.split([self.longest, self.longest, self.rows])
+        active, starts, lengths = self._kept[key]
+        return active, starts, lengths
+
+    def _padded_indices(self, device: torch.device) -> Tensor:
+        step, row = self.positions(device)
+        return step * self.rows + row
+
+    def _batch_first_indices(self, timesteps: int, device: torch.device) -> Tensor:
+        step, row = self.positions(device)
+        return row * timesteps + step
+
+    def _reversal(self, device: torch.device) -> Tensor:
+        step, row = self.positions(device)
+        _, starts, lengths = self._starts_and_lengths(device)
+        return starts[lengths[row] - 1 - step] + row
+
+    def _segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         before = sum(self.active[: segment.start])
         step, row = (index[before : before + segment.real_timesteps] for index in self.positions(device))
         return (step - segment.start) * segment.rows + row
 
-    def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
-        """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
+    def _last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
         _, _, lengths = self._starts_and_lengths(device)
         rows = torch.arange(segment.survivors, segment.rows, device=device)
         return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
+
+
+def copied_from_host(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device. The host does not wait for the work of a GPU before the copy.
+
+    On a CPU it is the tensor itself.
+    """
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def batch_sizes_of(lengths: Sequence[int]) -> Tensor:

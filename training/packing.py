@@ -19,23 +19,27 @@ from .packed_layout import PackedLayout, batch_sizes_of, packed_layout
 
 def gather(padded: Tensor, index: Tensor) -> Tensor:
     """Return the rows [N, ...] of `padded` [S, ...] at `index`, int64[N], without duplicates."""
+    if padded.device.type != "cpu":  # there a gradient that is added takes no longer, and Python's function does
+        return padded.index_select(0, index)
     rows: Tensor = _Gather.apply(padded, index)  # type: ignore[no-untyped-call]
     return rows
 
 
 def scatter(values: Tensor, index: Tensor, size: int, filler: float = 0.0) -> Tensor:
     """Return [size, ...] with the rows of `values` [N, ...] at `index`, int64[N], and `filler` elsewhere."""
-    whole: Tensor = _Scatter.apply(values, index, size, filler)  # type: ignore[no-untyped-call]
-    return whole
+    return values.new_full((size, *values.shape[1:]), filler).index_copy_(0, index, values)
 
 
 def scatter_with_mask(values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
     """Scatter `values` [N, F] into [size, F + columns]; the columns hold 1 in rows without values."""
-    whole: Tensor = _ScatterWithMask.apply(values, index, size, columns)  # type: ignore[no-untyped-call]
-    return whole
+    whole = values.new_zeros(size, values.shape[1] + columns)
+    whole[:, values.shape[1] :] = 1
+    return whole.index_copy_(0, index, functional.pad(values, (0, columns)))
 
 
 class _Gather(torch.autograd.Function):
+    """Gather whose gradient is copied: on a CPU, torch adds it row by row, in up to twice the time."""
+
     @staticmethod
     def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
         ctx.index, ctx.size = index, padded.shape[0]
@@ -44,30 +48,6 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         return scatter(gradients[0], ctx.index, ctx.size), None
-
-
-class _Scatter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, index: Tensor, size: int, filler: float) -> Tensor:
-        ctx.index = index
-        return values.new_full((size, *values.shape[1:]), filler).index_copy_(0, index, values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gather(gradients[0], ctx.index), None, None, None
-
-
-class _ScatterWithMask(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
-        ctx.index, ctx.features = index, values.shape[1]
-        whole = values.new_zeros(size, ctx.features + columns)
-        whole[:, ctx.features :] = 1
-        return whole.index_copy_(0, index, functional.pad(values, (0, columns)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gather(gradients[0], ctx.index)[:, : ctx.features], None, None, None
 
 
 def use_torch_kernel(uniform: bool) -> bool:
@@ -105,8 +85,7 @@ def _packed(padded: Tensor, layout: PackedLayout, batch_first: bool) -> Tensor:
         padded, batch_first = padded.transpose(0, 1), not batch_first
     if not batch_first:
         return gather(padded.flatten(0, 1), layout.padded_indices(padded.device))
-    step, row = layout.positions(padded.device)
-    return gather(padded.flatten(0, 1), row * padded.shape[1] + step)
+    return gather(padded.flatten(0, 1), layout.batch_first_indices(padded.shape[1], padded.device))
 
 
 def unpack(

@@ -18,7 +18,7 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .packed_layout import PackedLayout, TimeSegment, packed_layout, time_segments
+from .packed_layout import PackedLayout, TimeSegment, copied_from_host, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 from .persistent_kernels import CellKind, has_persistent_kernel
 from .segment_costs import call_overhead, gpu_call_overhead, max_segment
@@ -148,7 +148,15 @@ def _stack(
         data = torch.cat(outputs, 1) if bidirectional else outputs[0]
         if dropout and index < layers - 1:
             data = functional.dropout(data, dropout, train)
-    return data, *(torch.stack(list(kind)) for kind in zip(*finals, strict=True))
+    return data, *(_stacked(kind) for kind in zip(*finals, strict=True))
+
+
+def _stacked(states: Sequence[Tensor]) -> Tensor:
+    """Stack the states [B, H] of all layers and directions; always a copy if a layer saves its own: callers may
+    write to it.
+    """
+    # cuDNN saves its outputs, not its last states.
+    return states[0][None] if len(states) == 1 and states[0].is_cuda else torch.stack(list(states))
 
 
 def _backward(
@@ -178,7 +186,8 @@ def _forward(
         ended.append([state[segment.survivors :] for state in after])
         states = [state[: segment.survivors] for state in after]
     # Rows are sorted longest first, so those of the last segment come first.
-    return _joined(outputs), [torch.cat(kind[::-1]) if kind[1:] else kind[0] for kind in zip(*ended, strict=True)]
+    y = outputs[0] if len(outputs) == 1 and not _is_saved(outputs[0], segments[0]) else torch.cat(outputs)
+    return y, [torch.cat(kind[::-1]) if kind[1:] else kind[0] for kind in zip(*ended, strict=True)]
 
 
 def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegment]:
@@ -191,11 +200,9 @@ def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegme
     return list(time_segments(layout.active, call_overhead(size), limit))
 
 
-def _joined(outputs: Sequence[Tensor]) -> Tensor:
-    """Concatenate the outputs; always a copy if a layer saves its own for the gradients: callers may
-    write to it.
-    """
-    return outputs[0] if len(outputs) == 1 and not outputs[0].requires_grad else torch.cat(list(outputs))
+def _is_saved(outputs: Tensor, segment: TimeSegment) -> bool:
+    """Whether the layer saves these outputs for its gradients: callers may write to others only."""
+    return segment.full and outputs.requires_grad  # those of a ragged segment were gathered from them
 
 
 def _ragged(
@@ -258,10 +265,10 @@ def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
     """
     w_ih, *others = weights
     hidden, features = len(w_ih) // 4, w_ih.shape[1]
-    columns = w_ih.new_zeros(4 * hidden, 4 - features % 4 if w_ih.is_cuda else 1)
+    columns = w_ih.new_zeros(4 * hidden, 4 - features % 4 if w_ih.is_cuda else 1, device="cpu")
     columns[:hidden, 0].fill_(-_SATURATED)
     columns[hidden : 2 * hidden, 0].fill_(_SATURATED)
-    return [torch.cat([w_ih, columns], 1), *others]
+    return [torch.cat([w_ih, copied_from_host(columns, w_ih.device)], 1), *others]
 
 
 def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm import lower
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
 from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import too_old
@@ -166,49 +162,3 @@ def test_a_chain_of_chunks_carries_its_state_on_the_gpu(tmp_path: Path) -> None:
             expected = module(*call, carried[: len(call[0])])
             assert largest_error(results, list(expected)) <= 2e-5
             carried = expected[1]
-
-
-class Tagger(nn.Module):
-    """A packed model, as users train it."""
-
-    def __init__(self, kind: Callable[..., nn.RNNBase], hidden: int, bias: bool) -> None:
-        super().__init__()
-        self.core = kind(5, hidden, 2, bias=bias, batch_first=True, bidirectional=True)
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        y, final = self.core(packed)
-        states = final if isinstance(final, tuple) else (final,)
-        return (pad_packed_sequence(y, batch_first=True)[0], *states)
-
-
-def outputs_and_gradients(model: nn.Module, x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-    """The outputs, and the gradients of their squares' sum, in float64 on the CPU. A warning is an error."""
-    given = x.requires_grad_()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        outputs = model(given, lengths)
-    total = torch.stack([output.square().sum() for output in outputs]).sum()
-    gradients = torch.autograd.grad(total, [given, *model.parameters()])
-    return [tensor.detach().cpu().double() for tensor in (*outputs, *gradients)]
-
-
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("hidden", [6, 300], ids=["persistent in cuDNN", "not persistent"])
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_a_lowered_model_is_as_near_to_float64_as_packing(
-    kind: Callable[..., nn.RNNBase], hidden: int, bias: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Errors are at most 3e-5 of the largest value: cuDNN's persistent kernels are not more exact."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    torch.manual_seed(0)
-    model = Tagger(kind, hidden, bias)
-    x, lengths = ragged_batch(0.0)
-    exact = outputs_and_gradients(deepcopy(model).double(), x.double(), lengths)
-    model = model.to("cuda")
-    packed, lowered = (outputs_and_gradients(run, x.to("cuda"), lengths) for run in (model, lower(model)))
-
-    for ours, theirs, right in zip(lowered, packed, exact, strict=True):
-        limit = 3e-5 * float(right.abs().max())
-        assert float((theirs - right).abs().max()) <= limit
-        assert float((ours - right).abs().max()) <= limit

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import operator
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.training import packed_layout as packed_layout_file
 from torchserve_neuron_lstm.training.packed_layout import PackedLayout, batch_sizes_of, packed_layout, time_segments
 
-CPU = torch.device("cpu")
+CPU, META = torch.device("cpu"), torch.device("meta")
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12).map(lambda rows: sorted(rows, reverse=True))
 
 
@@ -35,6 +39,17 @@ def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> No
     assert list(zip(step.tolist(), row.tolist(), strict=True)) == [
         (t, b) for t in range(lengths[0]) for b in range(len(lengths)) if t < lengths[b]
     ]
+
+
+@given(LENGTHS, st.integers(0, 2))
+def test_batch_first_indices_point_to_the_same_timesteps(lengths: list[int], longer: int) -> None:
+    """Also where the padded rows are longer than the longest one."""
+    of, size = steps(lengths), lengths[0] + longer
+    step, row = of.positions(CPU)
+    index = of.batch_first_indices(size, CPU)
+
+    assert torch.equal(index // size, row)
+    assert torch.equal(index % size, step)
 
 
 @given(LENGTHS)
@@ -76,3 +91,56 @@ def test_batch_sizes_that_were_written_to_are_read_again() -> None:
 
     assert again is before
     assert packed_layout(batch_sizes).active == (2, 1)
+
+
+class HostCopies:
+    """Copies from the host to a device without values, recorded."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+    def __call__(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        self.tensors.append(tensor)
+        return tensor.to(device)
+
+
+@pytest.fixture
+def host_copies(monkeypatch: pytest.MonkeyPatch) -> HostCopies:
+    """Copies from the host, in place of those to a GPU."""
+    copies = HostCopies()
+    monkeypatch.setattr(packed_layout_file, "copied_from_host", copies)
+    return copies
+
+
+def indices(of: PackedLayout, device: torch.device) -> list[torch.Tensor]:
+    """All indices of a batch on a device."""
+    (cut,) = time_segments(of.active, 10**6, 10**6)
+    return [
+        of.padded_indices(device),
+        of.reversal(device),
+        of.batch_first_indices(4, device),
+        of.last_indices(cut, device),
+    ]
+
+
+def test_indices_of_few_timesteps_are_computed_by_the_host(host_copies: HostCopies) -> None:
+    """A GPU gets each of them in one copy, once."""
+    expected, of = indices(steps([4, 3, 1]), CPU), steps([4, 3, 1])
+    host_copies.tensors.clear()
+    found = [indices(of, META), indices(of, META)]
+
+    copied = [tensor for tensor in host_copies.tensors if tensor.numel() != 4 + 4 + 3]  # the counts stay on the CPU
+    assert [tensor.tolist() for tensor in copied] == [tensor.tolist() for tensor in expected]
+    assert {tensor.device for tensor in found[0]} == {META}
+    assert all(map(operator.is_, *found))
+
+
+def test_indices_of_many_timesteps_are_computed_by_the_gpu(
+    host_copies: HostCopies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the numbers of rows and the lengths only."""
+    monkeypatch.setattr(packed_layout_file, "_HOST_TIMESTEPS", 7)
+    found = indices(steps([4, 3, 1]), META)
+
+    assert [tensor.tolist() for tensor in host_copies.tensors] == [[3, 2, 2, 1, 0, 3, 5, 7, 4, 3, 1]]
+    assert [len(tensor) for tensor in found] == [8, 8, 8, 3]

@@ -185,14 +185,14 @@ def test_values_in_the_padding_have_no_influence() -> None:
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])
 
 
-def test_packed_outputs_may_be_written_to() -> None:
-    """Torch permits this too: the gradients do not need the outputs."""
+def test_packed_outputs_and_states_may_be_written_to() -> None:
+    """Torch permits this too: the gradients do not need them."""
     layer = nn.LSTM(FEATURES, HIDDEN)
     for lengths in LENGTHS:
         with patch_vf():
-            y = layer(packed(lengths))[0].data
-            y.mul_(2.0)
-        y.sum().backward()
+            y, states = layer(packed(lengths))
+            written = [tensor.mul_(2.0) for tensor in (y.data, *states)]
+        torch.stack([tensor.sum() for tensor in written]).sum().backward()
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
