@@ -55,9 +55,9 @@ _PAGE_BYTES = 8192
 _CACHE_KIBIBYTES = 32 * 1024
 _VACUUM_BYTES = 64 * 1024 * 1024
 """Content up to which a file of the first layout is rewritten when it is opened, so that it can shrink later."""
-_WAL_LIMIT_BYTES = 64 * 1024 * 1024
+_WAL_LIMIT_BYTES = 128 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
-_CHECKPOINT_PAGES = 4 * 4096
+_CHECKPOINT_PAGES = 4 * 8192
 """Pages of the log from which on a commit copies them itself: `sqlite_checkpoints` has fallen behind."""
 _LEAST_FREE_BYTES = 1024 * 1024
 """Free space below which a file system counts as full."""

@@ -152,10 +152,8 @@ def _stack(
 
 
 def _stacked(states: Sequence[Tensor]) -> Tensor:
-    """Stack the states [B, H] of all layers and directions; always a copy if a layer saves its own: callers may
-    write to it.
-    """
-    # cuDNN saves its outputs, not its last states.
+    """Stack the states [B, H] of all layers and directions."""
+    # Callers may write to them, but not to tensors that a layer saves: cuDNN saves its outputs, not its last states.
     return states[0][None] if len(states) == 1 and states[0].is_cuda else torch.stack(list(states))
 
 
