@@ -49,24 +49,6 @@ def test_this_machine_can_compile() -> None:
     assert {"system", "machine", "isa", "torch"} == set(HOST)
 
 
-def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the searched names, and the package to install."""
-    monkeypatch.setenv("CXX", "no-such-compiler")
-
-    assert "no C++ compiler no-such-compiler here: install one" in str(Inductor().unavailable())
-    assert "apt-get install g++" in str(Inductor().unavailable())
-
-
-def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler without headers is on the path too, so it is tried."""
-    compiler = tmp_path / "broken-g++"
-    compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: omp.h: No such file' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-
-    assert "does not work (probe.cpp:1:10: fatal error: omp.h" in str(Inductor().unavailable())
-
-
 def test_a_torch_that_compiles_for_this_cpu_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its programs might end the process on a host with another CPU."""
     monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
@@ -244,11 +226,10 @@ def test_an_unknown_argument_is_refused_in_the_compilers_words(module: Recurrent
         compiled(module, tmp_path, CompileSettings(args=("-fno-such-thing",)))
 
 
-@pytest.mark.parametrize("arg", ["-march=native", "-mavx512f"])
-def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path, arg: str) -> None:
+def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path) -> None:
     """The recorded host would have fewer instructions than the code needs."""
-    with pytest.raises(CompileError, match=f"compiler_args: {arg} chooses an instruction set.*: leave it out"):
-        compiled(module, tmp_path, CompileSettings(args=("-O3", arg)))
+    with pytest.raises(CompileError, match="compiler_args: -march=native chooses an instruction set"):
+        compiled(module, tmp_path, CompileSettings(args=("-O3", "-march=native")))
 
 
 @torch.no_grad()

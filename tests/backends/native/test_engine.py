@@ -51,23 +51,6 @@ def test_this_machine_can_compile() -> None:
     assert {"system", "machine", "isa"} == set(HOST)
 
 
-def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the searched names, and the package to install."""
-    monkeypatch.setenv("CXX", "no-such-compiler")
-
-    assert "no C++ compiler no-such-compiler here: install one" in str(Native().unavailable())
-
-
-def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler without headers is on the path too, so it is tried."""
-    compiler = tmp_path / "broken-g++"
-    compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: atomic: No such file' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-
-    assert "does not work (probe.cpp:1:10: fatal error: atomic" in str(Native().unavailable())
-
-
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is that of `target_machine`."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
