@@ -1,54 +1,105 @@
-"""The choice of the model among several classes of a file: only where it is certain."""
+"""The choice of the model among the classes and functions of a file, or the reason of a refusal."""
 
 from __future__ import annotations
 
-import re
+import inspect
+from pathlib import Path
 
 import pytest
+import torch
 
-from torchserve_neuron_lstm.archiver_ext.model_class import outermost_class
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.model_file import importable, load_class
 
-BLOCK = "class Block: ...\n"
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "class Model:\n    def __init__(self): self.block = Block()",
-        "def make(): return Block()\nclass Model:\n    def __init__(self): self.block = make()",
-        "BLOCKS = {'block': Block}\nclass Model:\n    def __init__(self, kind): self.block = BLOCKS[kind]()",
-        "BLOCKS: dict = {'block': Block}\nclass Model:\n    blocks = BLOCKS",
-        "class Model:\n    def __init__(self, block: Block): self.block = block",
-    ],
-)
-def test_a_class_that_uses_the_others_is_found(rest: str) -> None:
-    """Directly, or through functions and variables of the file."""
-    assert outermost_class(BLOCK + rest, {"Block": True, "Model": True}) == "Model"
+from .model_files import FUNCTION, ONE, TWO, write
 
 
-def test_a_chain_of_uses_is_followed() -> None:
-    """The outermost class need not mention the innermost one."""
-    source = f"{BLOCK}class Stack:\n    block = Block()\nclass Model:\n    stack = Stack()"
-    assert outermost_class(source, {"Block": True, "Stack": True, "Model": True}) == "Model"
+def refusal(folder: Path, model_file: Path, name: str | None = None) -> str:
+    """The text of the refusal."""
+    with importable(folder), pytest.raises(PackagingError) as refused:
+        load_class(model_file, name)
+    return str(refused.value)
 
 
-def test_a_base_class_without_forward_is_used_by_its_subclass() -> None:
-    """Base and subclass can both be meant if the base can be served."""
-    source = f"{BLOCK}class Model(Block): ..."
-    assert outermost_class(source, {"Block": False, "Model": True}) == "Model"
-    assert outermost_class(source, {"Block": True, "Model": True}) is None
+def test_classes_of_which_each_can_be_the_model_are_refused_with_their_names(tmp_path: Path) -> None:
+    """Imported classes do not count; the message has the key of the YAML."""
+    text = refusal(tmp_path, write(tmp_path, TWO))
+
+    assert "defines 2 torch.nn.Module classes (One, Two)" in text
+    assert "`model: {class: NAME}`" in text
 
 
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "class Model: ...",
-        "class Model: 'like Block()'",
-        "class Model:\n    block = Block()\nclass Other:\n    block = Block()",
-        "class Model:\n    def f(self): return Other()\nclass Other:\n    def f(self): return Model()",
-    ],
-)
-def test_nothing_is_guessed(rest: str) -> None:
-    """Classes that are not used, are used by two others, or use each other, leave a choice."""
-    served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
-    assert outermost_class(BLOCK + rest, served) is None
+def test_a_named_class_is_the_model(tmp_path: Path) -> None:
+    """The file may also import the class, and then needs none of its own."""
+    file = write(tmp_path, TWO)
+    other = write(tmp_path, "from the_model import One\n", "other.py")
+    with importable(tmp_path):
+        assert load_class(file, "One").__name__ == "One"
+        assert load_class(other, "One").__name__ == "One"
+
+
+def test_a_wrong_class_name_is_answered_with_the_closest(tmp_path: Path) -> None:
+    """A name that is nothing like the others is answered with all."""
+    file = write(tmp_path, f"{TWO}\nthree = 3\n")
+    for name, said in [
+        ("Too", "the_model.py has no class Too: did you mean Two?"),
+        ("Absent", "the_model.py has no class Absent: it has One, Two"),
+        ("three", "three of the_model.py is no torch.nn.Module class: it has One, Two"),
+    ]:
+        assert f"neuron_lstm.model.class: {said}" in refusal(tmp_path, file, name)
+
+
+def test_an_imported_class_must_be_named(tmp_path: Path) -> None:
+    """The message names it."""
+    write(tmp_path, ONE)
+    other = write(tmp_path, "from the_model import One\n", "other.py")
+
+    assert "It imports One: give its name as `model: {class: NAME}`" in refusal(tmp_path, other)
+
+
+def test_the_class_that_uses_the_others_is_taken_and_told(tmp_path: Path) -> None:
+    """The sentence names the class and the others."""
+    told: list[str] = []
+    user = (
+        "class Whole(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = One(2)\n"
+    )
+    with importable(tmp_path):
+        assert load_class(write(tmp_path, f"{ONE}\n{user}"), None, told.append).__name__ == "Whole"
+    assert told == ["the_model.py: the model is the class Whole, which uses the others (One)"]
+
+
+def test_a_file_without_a_class_is_refused(tmp_path: Path) -> None:
+    """An imported class is not the model's."""
+    assert "defines no torch.nn.Module class" in refusal(tmp_path, write(tmp_path, "from torch.nn import LSTM\n"))
+
+
+def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> None:
+    """The function must be defined in the file; imported and underscored functions do not count."""
+    file = write(tmp_path, FUNCTION)
+    with importable(tmp_path):
+        model = load_class(file)()
+
+    assert (type(model).__name__, type(model).__doc__) == ("func", "Double and add.")
+    assert str(inspect.signature(model.forward)) == "(x, y)"
+    assert model(torch.ones(3), torch.zeros(3)).tolist() == [2, 2, 2]
+
+
+def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
+    """The model among them is unknown."""
+    text = refusal(tmp_path, write(tmp_path, FUNCTION.replace("_twice", "twice")))
+
+    assert "2 functions (twice, func)" in text
+    assert "underscore" in text
+
+
+def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -> None:
+    """The functions are used by the class."""
+    file = write(tmp_path, f"{FUNCTION}{ONE}")
+    with importable(tmp_path):
+        assert load_class(file).__name__ == "One"
+
+
+def test_the_class_is_found_without_being_built(tmp_path: Path) -> None:
+    """`neuron-lstm init` needs the class alone."""
+    with importable(tmp_path):
+        assert load_class(write(tmp_path, ONE)).__name__ == "One"
