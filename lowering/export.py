@@ -22,7 +22,8 @@ from .errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
 from .exporter_lines import lines_of_all_functions
 from .mask import mask_of_lengths
 from .model_attributes import restored_attributes
-from .packed_sequence import packed_sequence_mode, reject_packed_outputs
+from .packed_placeholder import reject_packed_outputs
+from .packed_sequence import packed_sequence_mode
 
 
 def bind_arguments(
@@ -154,11 +155,11 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs, lengths = (arguments[:-1], arguments[-1]) if has_time else (arguments, None)
-        with packed_sequence_mode(*_sizes(config, inputs, lengths), lengths) as mode:
+        with packed_sequence_mode(*_sizes(config, inputs, lengths), lengths) as batch:
             outputs = own_forward(**bind_arguments(config, inputs, lengths))
             reject_packed_outputs(outputs)
         leaves, notes["output_tree"] = pytree.tree_flatten(outputs)
-        notes["max_length"] = mode.max_length
+        notes["max_length"] = batch.max_length
         reject_non_tensors("forward()", leaves, allow_none=True)
         return tuple(leaf for leaf in leaves if leaf is not None)
 
@@ -169,7 +170,7 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
 def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
     """Give a function of `*tensors` these parameters: the exporter names the inputs after them."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which `inspect` reads
     return function
 
 

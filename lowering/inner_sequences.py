@@ -1,7 +1,7 @@
 """Sequences within one request, packed by lengths of its data, such as the characters of words.
 
 They are rows of a batch that folds into the request's own timesteps, [B, T, W, ...] -> [B * T, W, ...]. Their layers
-are masked as those of a padded batch are (`packed_sequence.py`). Their lengths must be known to fit, by the declared
+are masked as those of a padded batch are (`packed_rules.py`). Their lengths must be known to fit, by the declared
 range of the input that they come from: in eager mode, packing refuses others.
 """
 
@@ -15,10 +15,12 @@ from torch.utils import _pytree as pytree
 
 from .errors import DecisiveRefusal, LoweringError, calling_line, source_suffix
 from .known_numbers import known_values
-from .packed_sequence import PACKED_RULES, PackedSequenceMode, is_identity, placeholder_of, same_size
+from .packed_placeholder import is_identity, placeholder_of
+from .packed_rules import PACKED_RULES
+from .padded_batch import PaddedBatch, same_size
 from .value_ranges import value_range
 
-_MODE = PackedSequenceMode(batch=None, time=None, lengths=None)
+_UNMASKED = PaddedBatch(rows=None, timesteps=None, lengths=None)
 _OF_PACKED = {"_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "__getitem__"}
 _OF_IDENTITY = {"to", "cpu", "empty_like", "scatter_", "index_select", "__getitem__"}
 
@@ -47,7 +49,7 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     elif name == "_pad_packed_sequence":
         _check_total(args[0], args[4])
-    return PACKED_RULES[name](_MODE, caller, args, kwargs)
+    return PACKED_RULES[name](_UNMASKED, caller, args, kwargs)
 
 
 def _concerns_inner(name: str, args: Any) -> bool:

@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules import rnn as rnn_modules
 from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from .errors import LoweringError, calling_line
 from .inner_sequences import inner_result
 from .known_numbers import (
@@ -27,21 +25,20 @@ from .known_numbers import (
     with_known_values,
     with_symbols,
 )
-from .packed_sequence import (
+from .masked_recurrence import masked_recurrence
+from .packed_placeholder import (
     PACKED_TAG,
+    TORCH_RNN_FILES,
     PackedPlaceholder,
-    masked_recurrence,
     packed_use_error,
     placeholder_of,
     reject_packed_outputs,
-    same_size,
-    viewed,
 )
+from .packed_rules import viewed
+from .padded_batch import same_size
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-
-_TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 
 
 class SingleRequestMode(TorchFunctionMode):
@@ -329,7 +326,7 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
         return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
     known = known_values(args[0])
     first = isinstance(args[1], int) and args[1] == 0
-    if known is not None and first and caller.f_code.co_filename in _TORCH_RNN_FILES:
+    if known is not None and first and caller.f_code.co_filename in TORCH_RNN_FILES:
         return known[0]
     return NotImplemented
 
@@ -337,7 +334,7 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the inverse of the only permutation of one row, where torch's own layers invert it."""
     known = known_values(args[2]) if len(args) > 2 else None
-    theirs = sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES
+    theirs = sys._getframe(2).f_code.co_filename in TORCH_RNN_FILES
     if known is None or known.tolist() != [0] or not theirs:
         return NotImplemented
     return with_known_values(args[0].zero_(), known)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..packed_sequence import masked_recurrence
+from ..masked_recurrence import masked_recurrence
 
 _aten = torch.ops.aten
 CELLS = {

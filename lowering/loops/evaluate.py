@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from ..packed_sequence import same_size
+from ..padded_batch import same_size
 from .cells import CELLS, run_cell
 from .joins import in_a_row, joined_members
 from .members import LastOnly, Stacked
@@ -102,7 +102,8 @@ class Evaluation:
             if member.first != count.plus(-1):
                 raise UnknownLoop(f"a state of a cell is read before the last timestep{self._at(member.unit)}")
             return value.tensor
-        return value.select(0, self._number(member.first))  # type: ignore[no-any-return]
+        element: torch.Tensor = value.select(0, self._number(member.first))
+        return element
 
     def _members(self, unit: int, first: Count, step: int, count: Count) -> torch.Tensor:
         """Return members of a family, or timesteps of what was split into them, as [count, ...]."""
@@ -156,7 +157,7 @@ class Evaluation:
         value = self._values[source.unit]
         dim = 0
         if unit.target is not operator.getitem:
-            dim = where[0].base % value.dim()  # type: ignore[union-attr]
+            dim = where[0].base % value.dim()  # type: ignore[union-attr]  # a number
             value = value.movedim(dim, 0)
         index = where[0] if unit.target is operator.getitem else where[1]
         assert isinstance(index, Counting)
