@@ -1,0 +1,1 @@
+"""Streaming sessions on one TorchServe, which ends with this folder."""

@@ -1,0 +1,26 @@
+"""Chunks of a sequence to send, and what a reply says of its session."""
+
+from __future__ import annotations
+
+import torch
+from rest import Reply
+
+ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
+
+
+def draw(length: int) -> torch.Tensor:
+    """Frames [T, 3] of a sequence."""
+    return torch.randn(length, 3)
+
+
+def cut(frames: torch.Tensor, *ends: int) -> list[list[list[float]]]:
+    """The chunks of a sequence, cut at these timesteps."""
+    return [frames[begin:end].tolist() for begin, end in zip((0, *ends), (*ends, len(frames)), strict=True)]
+
+
+def told(reply: Reply) -> tuple[str, int]:
+    """The session's id and its step, which are the same in headers and body."""
+    assert reply.status == 200, reply.body
+    said = reply.json[ID], reply.json[STEP]
+    assert said == (reply.headers[ID], int(reply.headers[STEP]))
+    return said
