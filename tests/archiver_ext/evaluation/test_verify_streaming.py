@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, Resu
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import CarriedValue, DynamicShape, ProgramRole, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, DynamicShape, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
 
@@ -86,8 +86,11 @@ class Served:
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         assert resumed is not None
         self.pasts.append(resumed)
-        run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
         signature = ChunkSignature(INPUTS, OUTPUTS, CARRIED)
+
+        def run(part: ProgramRole, bucket: Bucket, tensors: Tensors) -> list[torch.Tensor]:
+            return self.run(part, tensors)
+
         answers, carried = resume_chunks(plan, requests, lengths, signature, run, resumed)
         return answers, tuple(value.flip(0) for value in carried) if self.swapped else carried
 
