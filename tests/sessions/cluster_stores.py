@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from one_partition import id_in_partition
 from redis_cluster import LocalCluster
@@ -18,7 +18,6 @@ LIMITS = Limits(sessions=16_000, bytes=100_000_000, idle_seconds=900.0)
 NAMES = [id_in_partition("session", "tagger", partition) for partition in range(PARTITIONS)]
 """A session of each partition."""
 TAGS = partition_tags("tagger")
-MakeStore = Callable[..., RedisStore]
 
 
 def write(store: RedisStore, record: bytes, names: Sequence[str] = NAMES) -> list[object]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from memory_store import Clock, MemoryStore
@@ -19,7 +19,8 @@ from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSe
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Store
 
-from .cluster_stores import LIMITS, MakeStore
+from .cluster_stores import LIMITS
+from .redis_stores import MakeStore, StartServer, made_stores
 
 PROGRAMS = server_programs()
 
@@ -89,14 +90,24 @@ def replicated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Local
 @pytest.fixture
 def store_on() -> Iterator[MakeStore]:
     """A function that makes a store for a cluster's address with some settings. It is closed in the end."""
-    with ExitStack() as opened:
+    with made_stores(LIMITS, cluster=True) as make:
+        yield make
 
-        def make(url: str, clock: Clock | None = None, limits: Limits = LIMITS, **settings: Any) -> RedisStore:
-            given = {"timeout_seconds": 30.0, "cluster": True} | settings  # a busy machine is slow now and then
-            store = RedisStore(RedisSettings(url, **given), "tagger", limits, clock)
-            opened.callback(store.close)
-            return store
 
+@pytest.fixture(params=one_and_others_long(PROGRAMS))
+def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StartServer]:
+    """A function that starts a server with some options. It keeps what it has confirmed when it is killed."""
+    durable = ("--appendonly", "yes", "--appendfsync", "always")
+    with ExitStack() as servers:
+        yield lambda *options: servers.enter_context(
+            running(RedisServer(PROGRAMS[request.param], tmp_path, *durable, *options))
+        )
+
+
+@pytest.fixture
+def store_on_server() -> Iterator[MakeStore]:
+    """A function that makes a store for a server's address with some settings. It is closed in the end."""
+    with made_stores(Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)) as make:
         yield make
 
 

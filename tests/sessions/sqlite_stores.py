@@ -1,4 +1,4 @@
-"""Stores of one model on disk, their reads and writes, and a process that writes beside them."""
+"""Stores of one model on disk, and a process that writes beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("sqlite_writer.py")
@@ -19,18 +18,6 @@ WRITER = Path(__file__).with_name("sqlite_writer.py")
 def store_in(directory: Path) -> SqliteStore:
     """A store of one model."""
     return SqliteStore(directory, "tagger", LIMITS)
-
-
-def write(store: SqliteStore, name: str, record: bytes) -> None:
-    """Write a record in the place of the stored one."""
-    (found,) = store.read([name])
-    assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
-
-
-def read(store: SqliteStore, name: str) -> bytes | None:
-    """The stored record."""
-    (found,) = store.read([name])
-    return found and found.record
 
 
 @contextmanager

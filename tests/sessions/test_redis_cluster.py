@@ -25,8 +25,9 @@ from torchserve_neuron_lstm.sessions.store import (
     Written,
 )
 
-from .cluster_stores import NAMES, TAGS, MakeStore, write
+from .cluster_stores import NAMES, TAGS, write
 from .conftest import PROGRAMS
+from .redis_stores import MakeStore
 
 
 class Wire:

@@ -15,7 +15,8 @@ from torchserve_neuron_lstm.sessions.partitions import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .cluster_stores import NAMES, TAGS, MakeStore, errors, partitions_of, write
+from .cluster_stores import NAMES, TAGS, errors, partitions_of, write
+from .redis_stores import MakeStore
 
 
 def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_over(

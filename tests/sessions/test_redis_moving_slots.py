@@ -18,7 +18,8 @@ from torchserve_neuron_lstm.sessions.redis_node import RedisNode, Replies
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .cluster_stores import NAMES, TAGS, MakeStore, errors, write
+from .cluster_stores import NAMES, TAGS, errors, write
+from .redis_stores import MakeStore
 
 
 def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:

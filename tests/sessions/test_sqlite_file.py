@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 import pytest
+from store_calls import read, write
 from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.sqlite_file import store_error, store_file
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
-from .sqlite_stores import LIMITS, read, store_in, write, writer
+from .sqlite_stores import LIMITS, store_in, writer
 
 
 def files(directory: Path) -> dict[str, str]:

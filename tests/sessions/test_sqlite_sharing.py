@@ -13,13 +13,14 @@ from random import Random
 
 import pytest
 from memory_store import Clock
+from store_calls import read, write
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_file import store_file
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoredRecord, StoreUnavailableError, Written
 
-from .sqlite_stores import read, store_in, write, writer
+from .sqlite_stores import store_in, writer
 
 
 def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,17 @@ def stored(store: Store, name: str) -> StoredRecord | None:
     return found
 
 
+def write(store: Store, name: str, record: bytes) -> None:
+    """Write a record in the place of the stored one."""
+    found = stored(store, name)
+    assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
+
+
+def read(store: Store, name: str) -> bytes | None:
+    """The stored record of a session."""
+    return records(store.read([name]))[0]
+
+
 def answered(found: Sequence[StoredRecord | StoreUnavailableError | None]) -> list[StoredRecord | None]:
     """Raise the error of a session whose server cannot be read."""
     without_errors: list[StoredRecord | None] = []
