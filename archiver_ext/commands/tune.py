@@ -144,6 +144,7 @@ def _find_target(options: argparse.Namespace) -> Target:
 
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
+    from .tuning.grid_evaluation import EngineWork
     from .tuning.planned_work import plan_sample
     from .tuning.proposal import propose
 
@@ -151,18 +152,21 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
     if target.engine.padding == "call" and target.costs and target.make_planner is not None:
         planner = target.make_planner(target.lengths)
         planned = plan_sample(histogram, planner, target.batches[-1], target.longest)
+    work = EngineWork(
+        padding=target.engine.padding,
+        cost=target.cost_of_length,
+        planned=planned,
+        truncate=target.truncate,
+        served=target.longest if target.serves_longer else 0,
+    )
     try:
         return propose(
             histogram,
             current=target.lengths,
             count=options.count,
             longest=options.longest or (target.lengths[-1] if target.serves_longer else None),
-            cost=target.cost_of_length,
             objective=options.objective,
-            truncate=target.truncate,
-            padding=target.engine.padding,
-            served=target.longest if target.serves_longer else 0,
-            planned=planned,
+            work=work,
         )
     except ValueError as error:
         raise PackagingError(str(error)) from error

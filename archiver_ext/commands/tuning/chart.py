@@ -14,7 +14,8 @@ from math import ceil, exp, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from .proposal import GridEvaluation, Proposal
+from .grid_evaluation import GridEvaluation
+from .proposal import Proposal
 from .text import counted, padding_percent, result, summary, timesteps
 from .time_padding import TimePadding
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .proposal import GridEvaluation, Proposal
+from .grid_evaluation import GridEvaluation
+from .proposal import Proposal
 
 if TYPE_CHECKING:
     from rich.console import Console

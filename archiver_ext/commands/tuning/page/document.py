@@ -7,7 +7,8 @@ from html import escape
 
 from ..bucket_use import bucket_uses
 from ..chart import make_chart
-from ..proposal import GridEvaluation, Proposal
+from ..grid_evaluation import GridEvaluation
+from ..proposal import Proposal
 from ..sample_batch import SampleBatch, make_sample_batch
 from ..target import Target
 from ..text import counted, explanation, padding_percent, result, summary

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Chart, Panel, make_chart
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import require_matplotlib, write_png
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import TimePadding
@@ -89,7 +90,7 @@ def test_lengths_that_are_limits_only_have_no_padding(
     histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
 ) -> None:
     """Bars are real timesteps, and lengths that stay are drawn once."""
-    proposal = propose(histogram, current=current, padding=padding)
+    proposal = propose(histogram, current=current, work=EngineWork(padding=padding))
     chart = make_chart(proposal)
 
     assert all(area(panel, "padded") == 0 for panel in chart.grids)

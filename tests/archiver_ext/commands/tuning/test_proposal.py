@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
 from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
 
@@ -48,8 +49,8 @@ def test_the_cost_decides_where_it_is_known() -> None:
     def cost(length: int) -> float:
         return 1.0 if length <= 11 else 100.0
 
-    by_cost = propose(histogram, count=2, cost=cost)
-    by_timesteps = propose(histogram, count=3, cost=cost, objective="timesteps")
+    by_cost = propose(histogram, count=2, work=EngineWork(cost=cost))
+    by_timesteps = propose(histogram, count=3, objective="timesteps", work=EngineWork(cost=cost))
 
     assert (by_cost.objective, by_cost.proposed.lengths) == ("cost", (11, 40))
     assert by_cost.proposed.milliseconds == 110 / 11
@@ -64,7 +65,7 @@ def test_the_longest_length_can_be_given() -> None:
     histogram = {10: 5, 20: 5, 40: 2}
 
     refusing = propose(histogram, count=2, longest=20, current=(16,))
-    cutting = propose(histogram, count=2, longest=20, current=(16,), truncate=True)
+    cutting = propose(histogram, count=2, longest=20, current=(16,), work=EngineWork(truncate=True))
 
     assert refusing.proposed.lengths == cutting.proposed.lengths == (10, 20)
     assert refusing.proposed.refused == 2
