@@ -75,6 +75,11 @@ class CaseBatch:
     cases: tuple[VerificationCase, ...]
     padding: PaddingFill
 
+    @property
+    def lengths(self) -> list[int]:
+        """Timesteps of each request."""
+        return [case.request.length for case in self.cases]
+
 
 def draw_cases(
     program: ProgramInfo,

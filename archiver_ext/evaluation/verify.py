@@ -8,7 +8,7 @@ must satisfy |ours - eager| <= atol + rtol x |eager|. Everything is drawn from f
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,13 +60,9 @@ def verify_bucket(
 
     `tolerance` is (atol, rtol).
     """
-    rng = torch.Generator().manual_seed(seed)
-    worst = VerificationResult(bucket, 0.0, 0.0, "")
-    for batch in compose_batches(bucket, cases_for_bucket(bucket, cases, program), seed):
-        plan = single_bucket_plan(bucket, [case.request.length for case in batch.cases], program.kind)
-        for result in _run_batch(model, plan, batch, bucket, program.outputs, tolerance, rng):
-            worst = merge_worst(worst, result)
-    return worst
+    batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program), seed)
+    planned = ((single_bucket_plan(bucket, batch.lengths, program.kind), batch) for batch in batches)
+    return _worst_result(model, planned, bucket, program.outputs, tolerance, seed)
 
 
 def verify_planned(
@@ -78,16 +74,14 @@ def verify_planned(
     seed: int = 0,
 ) -> VerificationResult:
     """Run ragged batches of up to `rows` requests as they will be planned, in any shapes."""
-    rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - not a secret
-    longest = max(case.request.length for case in cases)
-    bucket = Bucket(rows, longest)
-    worst = VerificationResult(bucket, 0.0, 0.0, "")
-    for index in range(_PLANNED_BATCHES):
-        batch = CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
-        plan = model.plan([case.request.length for case in batch.cases])
-        for result in _run_batch(model, plan, batch, bucket, program.outputs, tolerance, rng):
-            worst = merge_worst(worst, result)
-    return worst
+    choose = random.Random(seed)  # noqa: S311 - not a secret
+    bucket = Bucket(rows, max(case.request.length for case in cases))
+    batches = (
+        CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
+        for index in range(_PLANNED_BATCHES)
+    )
+    planned = ((model.plan(batch.lengths), batch) for batch in batches)
+    return _worst_result(model, planned, bucket, program.outputs, tolerance, seed)
 
 
 def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:
@@ -96,20 +90,23 @@ def merge_worst(one: VerificationResult, other: VerificationResult) -> Verificat
     return VerificationResult(one.bucket, max(one.max_error, other.max_error), worst.worst_ratio, worst.where)
 
 
-def _run_batch(
+def _worst_result(
     model: ServedModel,
-    plan: Plan,
-    batch: CaseBatch,
+    planned: Iterable[tuple[Plan, CaseBatch]],
     bucket: Bucket,
     specs: Sequence[TensorSpec],
     tolerance: tuple[float, float],
-    rng: torch.Generator,
-) -> Iterator[VerificationResult]:
-    lengths = [case.request.length for case in batch.cases]
-    requests = [case.request.inputs for case in batch.cases]
-    answers, _ = model.run_plan(plan, requests, lengths, poisoned_padding(batch.padding, rng))
-    for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
-        for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
-            error, ratio = difference(ours, expected, tolerance)
-            where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
-            yield VerificationResult(bucket, error, ratio, where)
+    seed: int,
+) -> VerificationResult:
+    """The worst result of batches that are run by their plans."""
+    rng = torch.Generator().manual_seed(seed)
+    worst = VerificationResult(bucket, 0.0, 0.0, "")
+    for plan, batch in planned:
+        requests = [case.request.inputs for case in batch.cases]
+        answers, _ = model.run_plan(plan, requests, batch.lengths, poisoned_padding(batch.padding, rng))
+        for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
+            for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
+                error, ratio = difference(ours, expected, tolerance)
+                where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
+                worst = merge_worst(worst, VerificationResult(bucket, error, ratio, where))
+    return worst
