@@ -47,7 +47,7 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
     if stock is None:
         _complain("this torch-model-archiver has no package_model; torch-model-archiver 0.12 is supported")
     elif not hasattr(stock, _MARK):
-        archiver.package_model = _choosing(stock, archive or _archive)  # type: ignore[attr-defined]
+        archiver.package_model = _choosing(stock, archive or _archive)  # type: ignore[attr-defined]  # it has one, as was checked
 
 
 def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
@@ -63,7 +63,7 @@ def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
 
 def _reject_misspelt(handler: str) -> None:
     """Refuse our own name with a hyphen, unless the user has such a file."""
-    if handler != HANDLER and handler.replace("-", "_") == HANDLER and not os.path.exists(handler):  # noqa: PTH110
+    if handler != HANDLER and handler.replace("-", "_") == HANDLER and not os.path.exists(handler):  # noqa: PTH110 - this file is imported at each start of Python
         raise SystemExit(f"error: --handler {handler}: the name has an underscore; write --handler {HANDLER}")
 
 

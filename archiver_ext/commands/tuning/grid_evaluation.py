@@ -20,7 +20,7 @@ from .time_padding import TimePadding
 
 @dataclass(frozen=True)
 class EngineWork:
-    """What an engine computes for a sequence, as far as it is known, and which sequences it serves."""
+    """Work of an engine for a sequence, as far as it is known, and the sequences that it serves."""
 
     padding: TimePadding = "bucket"
     """The length to which the engine pads a sequence."""
