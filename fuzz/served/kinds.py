@@ -112,6 +112,7 @@ KINDS: Mapping[str, Callable[[], ServiceKind]] = {
     "few_sessions": lambda: _stored(session_manifest(client_header="x-client"), sessions=2, bytes=4096),
     "tokens": lambda: _signed(session_manifest(store="client", key_env="KEY")),
 }
+KIND_NAMES = tuple(KINDS)
 """Makers of the services by name; the first is that of an input that names none."""
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache, partial
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from fuzz.case import read_case
 from fuzz.corpus import CORPUS, DEFECTS, kept_directories, read_inputs
 from fuzz.mutation.octets import mutate_octets
 from fuzz.properties import PropertyViolation
+from fuzz.request_seeds import accepted_cases, refused_cases, seeds
 from fuzz.served import kinds
 from fuzz.target import Target
 from fuzz.targets import manifests, records, requests, tokens
@@ -90,7 +92,7 @@ def test_the_kept_inputs_are_small() -> None:
 
 def test_accepted_requests_are_answered() -> None:
     """The search starts from requests of each service that get a 200, not from refusals."""
-    cases = requests.accepted_cases()
+    cases = accepted_cases()
     for name, case in cases.items():
         kind = kinds.kind_of(case.kind)
         kind.reset()
@@ -103,19 +105,19 @@ def test_accepted_requests_are_answered() -> None:
 def test_refused_requests_are_refused_for_different_reasons() -> None:
     """None of them is answered, and each tells its own reason."""
     reasons = set()
-    for case in requests.refused_cases().values():
+    for case in refused_cases().values():
         kind = kinds.kind_of(case.kind)
         kind.reset()
         (response,) = kind.service.handle([case.request()])
         assert response.status != 200
         reasons.add(json.loads(response.body)["message"])
 
-    assert len(reasons) == len(requests.refused_cases())
+    assert len(reasons) == len(refused_cases())
 
 
 def test_the_fuzzed_model_answers_as_it_says() -> None:
     """The mean of the bounded inputs so far, whatever stands in the padding."""
-    (response,) = kinds.kind_of("ids").service.handle([requests.accepted_cases()["plain_array"].request()])
+    (response,) = kinds.kind_of("ids").service.handle([accepted_cases()["plain_array"].request()])
 
     expected = torch.tanh(torch.tensor([1.0, 2.0, 3.0]) / 100).cumsum(0) / torch.arange(1, 4)
     torch.testing.assert_close(torch.tensor(json.loads(response.body)), expected)
@@ -129,27 +131,27 @@ def test_a_500_violates_the_property_and_has_its_cause(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(json_formats.V1Format, "decode", fail)
 
-    assert "500 for ids: KeyError: 'a defect'" in refused("requests", requests.seeds()["v1"])
+    assert "500 for ids: KeyError: 'a defect'" in refused("requests", seeds()["v1"])
 
 
 def test_a_large_answer_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that repeats the request is found."""
     monkeypatch.setattr(requests, "LARGEST_REFUSAL", 10)
 
-    assert "the answer is bounded" in refused("requests", requests.seeds()["too_short"])
+    assert "the answer is bounded" in refused("requests", seeds()["too_short"])
 
 
 def test_a_wrong_answer_to_the_good_request_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch in which one request changes the answer of another one is found."""
     kind = kinds.kind_of("ids")
-    other = replace(kind, good=requests.accepted_cases()["plain_array"].request())
+    other = replace(kind, good=accepted_cases()["plain_array"].request())
     monkeypatch.setattr(requests, "kind_of", lambda name: other)
     requests._good_answer.cache_clear()
     requests._good_answer("ids")
     monkeypatch.setattr(requests, "kind_of", lambda name: kind)
 
     try:
-        assert "a good request" in refused("requests", requests.seeds()["v1"])
+        assert "a good request" in refused("requests", seeds()["v1"])
     finally:
         requests._good_answer.cache_clear()
 
@@ -157,8 +159,8 @@ def test_a_wrong_answer_to_the_good_request_breaks_the_law(monkeypatch: pytest.M
 def test_a_manifest_that_reads_as_another_breaks_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that is changed by writing and reading is found."""
 
-    def read(*arguments: object) -> Manifest:
-        return replace(read_manifest(*arguments), padding_reason="\ud800")  # type: ignore[arg-type]
+    def read(*arguments: Any) -> Manifest:
+        return replace(read_manifest(*arguments), padding_reason="\ud800")
 
     monkeypatch.setattr(manifests, "read_manifest", read)
 
@@ -192,5 +194,5 @@ def test_a_token_of_no_key_that_is_read_breaks_the_law(monkeypatch: pytest.Monke
 
 def test_a_request_that_is_read_from_any_bytes_names_a_service() -> None:
     """A line that is no JSON belongs to the body."""
-    assert read_case(b"[1, 2]\n", requests.NAMES).body == b"[1, 2]\n"
-    assert read_case(b'{"kind": "x"}\n[1]', requests.NAMES).kind == requests.NAMES[0]
+    assert read_case(b"[1, 2]\n", kinds.KIND_NAMES).body == b"[1, 2]\n"
+    assert read_case(b'{"kind": "x"}\n[1]', kinds.KIND_NAMES).kind == kinds.KIND_NAMES[0]
