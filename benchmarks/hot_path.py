@@ -221,8 +221,9 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     torch.set_num_threads(1)
     print("orjson is " + ("used" if fast_json() else "not installed"))
-    for traffic, kind in [*((traffic, "sequence") for traffic in TRAFFIC), (TRAFFIC[0], "chunk")]:
-        columns = [stages(traffic, kind, count) for count in COUNTS]  # type: ignore[arg-type]
+    kinds: list[tuple[Traffic, Kind]] = [*((traffic, "sequence") for traffic in TRAFFIC), (TRAFFIC[0], "chunk")]
+    for traffic, kind in kinds:
+        columns = [stages(traffic, kind, count) for count in COUNTS]
         print(f"\n{traffic.name}; {kind} programs\n{'microseconds a request':24}", end="")
         print("".join(f"  batch {count:3}" for count in COUNTS))
         for names in zip(*columns, strict=True):

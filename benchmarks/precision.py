@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -66,7 +67,7 @@ class ChunkModel(nn.Module):
         self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Map x[B, T, F], h and c[L, B, H], lengths[B] to y[B, T, H], h, c."""
-        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]  # noqa: SLF001
+        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]  # noqa: SLF001 - torch has no public name for them
         answers: tuple[torch.Tensor, ...] = torch.ops.neuron_lstm.lstm(
             x, lengths, h, c, weights, True, self.core.num_layers, False, True
         )
@@ -157,7 +158,7 @@ def _measure(
     for turn in range(rounds + 2):
         for shape, given in inputs.items():
             for label, run in runs.items():
-                first, *rest = (_milliseconds(lambda run=run, given=given: run(given)) for _ in range(3))  # type: ignore[misc]
+                first, *rest = (_milliseconds(partial(run, given)) for _ in range(3))
                 if turn >= 2:  # the first calls in a shape make kernels for it
                     taken[label, shape].switched.append(first)
                     taken[label, shape].again += rest

@@ -55,7 +55,7 @@ def _call(choose: BucketSelector, timesteps: int, lengths: tuple[int, ...]) -> i
     except Exception as error:  # noqa: BLE001 - the user's own function may raise anything
         return f"{type(error).__name__}: {error}"
     try:
-        return f"{value!r} is no index" if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+        return f"{value!r} is no index" if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # anything else raises TypeError
     except TypeError:
         return f"{repr(value)[:60]} is no index"
 

@@ -21,8 +21,8 @@ class Norm(Part):
         self.layer = nn.LayerNorm(place.width, eps=1e-2)
         self.group = nn.GroupNorm(1 if self.variant == "group of all" else 2, place.width, eps=1e-2)
         self.batch = nn.BatchNorm1d(place.width)
-        nn.init.uniform_(self.batch.running_mean, -0.5, 0.5)  # type: ignore[arg-type]
-        nn.init.uniform_(self.batch.running_var, 0.5, 1.5)  # type: ignore[arg-type]
+        nn.init.uniform_(self.batch.running_mean, -0.5, 0.5)  # type: ignore[arg-type]  # it tracks them
+        nn.init.uniform_(self.batch.running_var, 0.5, 1.5)  # type: ignore[arg-type]  # it tracks them
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Normalise."""
@@ -30,7 +30,8 @@ class Norm(Part):
 
     def _normal(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "layer":
-            return self.layer(x)  # type: ignore[no-any-return]
+            normal: Tensor = self.layer(x)
+            return normal
         if self.variant == "batch":
             return self.sequence(self.batch(self.channels(x)))
         if self.variant.startswith("group"):

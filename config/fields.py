@@ -74,7 +74,7 @@ def _unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _dimension(value: Any) -> int | str:
     if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # one of the two, as was checked
     near = closest_key(value, _AXES) if isinstance(value, str) else None
     advice = f": did you mean {near}?" if near else ""
     raise ValueError(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")

@@ -281,7 +281,7 @@ def _refuse_shape(text: str) -> None:
     depth = 0
     try:
         while loader.check_event():
-            event = loader.get_event()  # type: ignore[no-untyped-call]
+            event = loader.get_event()  # type: ignore[no-untyped-call]  # PyYAML has no type for it
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MAX_DEPTH:
                 problem = f"lists and mappings may be nested at most {_MAX_DEPTH} deep"

@@ -29,9 +29,9 @@ from torchserve_process import DidNotStart, TorchServe, serving
 EXAMPLE = Path(__file__).parent / "surprise"
 sys.path.insert(0, str(EXAMPLE))  # its files import each other by bare name, as in a user's folder
 
-from client import level, score  # noqa: E402
-from english import split  # noqa: E402
-from model import Surprise  # noqa: E402
+from client import level, score  # noqa: E402 - not before the folder is on the path
+from english import split  # noqa: E402 - the same
+from model import Surprise  # noqa: E402 - the same
 
 NAME = "surprise"
 ORDINARY = 21

@@ -19,13 +19,13 @@ _RUNNING = sys._getframe().f_code  # noqa: SLF001 - the only way to the code of 
 sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != _FOLDER]
 
 import base64  # noqa: E402 - not before sys.path is safe
-import hashlib  # noqa: E402
-import importlib  # noqa: E402
-import importlib.util  # noqa: E402
-import re  # noqa: E402
-import stat  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from typing import Any  # noqa: E402
+import hashlib  # noqa: E402 - the same
+import importlib  # noqa: E402 - the same
+import importlib.util  # noqa: E402 - the same
+import re  # noqa: E402 - the same
+import stat  # noqa: E402 - the same
+from collections.abc import Iterator  # noqa: E402 - the same
+from typing import Any  # noqa: E402 - the same
 
 LIST = "SHA256SUMS"
 """The list, in the form that `sha256sum -c SHA256SUMS` reads."""

@@ -28,8 +28,8 @@ def lines_of_all_functions() -> Iterator[None]:
         finally:
             self._record_forward_stack_traces_only = before
 
-    TracerBase._filter_traceback_frames = filtered  # type: ignore[method-assign, assignment]
+    TracerBase._filter_traceback_frames = filtered  # type: ignore[method-assign, assignment]  # until the context ends
     try:
         yield
     finally:
-        TracerBase._filter_traceback_frames = original  # type: ignore[method-assign]
+        TracerBase._filter_traceback_frames = original  # type: ignore[method-assign]  # as it was

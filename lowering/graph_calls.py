@@ -22,6 +22,11 @@ def base_name(target: str) -> str:
     return ".".join(parts[:2]) if len(parts) >= 2 else target
 
 
+def operands(node: Node) -> tuple[Any, ...]:
+    """Return the arguments of a call, whose types are those of its operator's schema."""
+    return node.args
+
+
 def rank(node: Node) -> int:
     """Return the number of dimensions of a node's tensor."""
     return len(node.meta["val"].shape)
@@ -29,7 +34,7 @@ def rank(node: Node) -> int:
 
 def dims_argument(node: Node) -> list[int] | None:
     """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = node.target._schema.arguments  # type: ignore[union-attr]  # an operator
     names = [argument.name for argument in schema]
     for name in ("dim", "dims"):
         if name in names:

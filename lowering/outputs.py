@@ -91,7 +91,7 @@ def output_specs(
     return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, names or own, strict=True))
 
 
-def output_names(tree: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
+def output_names(tree: pytree.TreeSpec, nodes: Sequence[object]) -> list[str]:
     """Name the outputs by position: `logits` in a dict, `1.0` in nested tuples, `output` if single."""
     marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]

@@ -60,7 +60,7 @@ def drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
 def _create(node: Node) -> None:
     """Replace a tensor made like a buffer by one made of numbers."""
     made = node.meta["val"]
-    known = _FILLS[node.target]  # type: ignore[index]
+    known = _FILLS[node.target]  # type: ignore[index]  # an operator
     number: Any = node.args[1] if known is None else known
     with node.graph.inserting_before(node):
         new = node.graph.call_function(_aten.full.default, (list(made.shape), number), {"dtype": made.dtype})

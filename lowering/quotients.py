@@ -97,8 +97,9 @@ def quotient(value: Any) -> Quotient:
         return value
     if isinstance(value, (int, torch.SymInt)):
         return Quotient(value, 1)
-    if isinstance(value, torch.SymFloat) and (noted := getattr(value, _NOTE, None)) is not None:
-        return noted  # type: ignore[no-any-return]
+    noted: Quotient | None = getattr(value, _NOTE, None) if isinstance(value, torch.SymFloat) else None
+    if noted is not None:
+        return noted
     if not isinstance(value, float) or not math.isfinite(value):
         raise NoQuotient
     exact = Fraction(value)
@@ -114,7 +115,7 @@ def least(size: Any) -> int | float:
     3
     """
     if not isinstance(size, torch.SymInt):
-        return size  # type: ignore[no-any-return]
+        return size  # type: ignore[no-any-return]  # a number
     node = size.node
     lower = bound_sympy(node.expr, node.shape_env.var_to_range).lower
     return int(lower) if lower.is_Integer else float("-inf")

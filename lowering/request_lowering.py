@@ -70,7 +70,7 @@ def _lower(
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = config.input_specs
     program = export_ragged(single, inputs, example_timesteps(config), shortest)
-    names = output_names(single.output_tree, list(range(len(program.layouts))))  # type: ignore[arg-type]
+    names = output_names(single.output_tree, program.layouts)
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(
             f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors "

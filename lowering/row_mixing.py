@@ -18,7 +18,7 @@ from ..backends.recurrent_calls import is_recurrent
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
 from .functional import functionalized
-from .graph_calls import base_name, counted_positions, dims_argument, operator_name, rank
+from .graph_calls import base_name, counted_positions, dims_argument, operands, operator_name, rank
 from .one_hot import class_count
 from .outputs import output_nodes, symbolic_sizes, user_inputs
 from .ragged.sizes import expression, product
@@ -191,13 +191,13 @@ def _moves_dims(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | No
 
 def _matmul(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Rows are a batch dimension of both factors, or rows of the first one's matrices."""
-    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
-    first, second = walk.state[a], walk.state[b]  # type: ignore[index]
-    if isinstance(first, Rows) and second is None and first.dim != rank(a) - 1:  # type: ignore[arg-type]
+    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (operands(node)[0], operands(node)[0])
+    first, second = walk.state[a], walk.state[b]
+    if isinstance(first, Rows) and second is None and first.dim != rank(a) - 1:
         return _one_dim(walk, node, first.kind)
     if not isinstance(first, Rows) or not isinstance(second, Rows) or first.kind != second.kind:
         return None
-    ranks = rank(a), rank(b)  # type: ignore[arg-type]
+    ranks = rank(a), rank(b)
     aligned = ranks[0] - first.dim == ranks[1] - second.dim > 2
     return _one_dim(walk, node, first.kind) if aligned else None
 
@@ -228,7 +228,7 @@ def _view(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
 def _joined(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Concatenate along another dimension."""
     tensors: Any = node.args[0]
-    dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
+    dim = int(operands(node)[1]) if len(operands(node)) > 1 else 0
     states = {state for _, state in sources}
     if len(states) != 1 or len(sources) != len(set(tensors)):
         return None
@@ -247,26 +247,26 @@ def _slice(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state = _only_first(walk, node, sources)
     if state is None:
         return None
-    source, dim = sources[0][0], int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
+    source, dim = sources[0][0], int(operands(node)[1]) if len(operands(node)) > 1 else 0
     same = expression(source.meta["val"].shape[state.dim]) == expression(node.meta["val"].shape[state.dim])
     return state if dim % rank(source) != state.dim or (same and node.args[4:] in ((), (1,))) else None
 
 
 def _select(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     state = _only_first(walk, node, sources)
-    dim = int(node.args[1]) % rank(sources[0][0])  # type: ignore[arg-type]
+    dim = int(operands(node)[1]) % rank(sources[0][0])
     return Rows(state.dim - (dim < state.dim), state.kind) if state is not None and dim != state.dim else None
 
 
 def _written(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """A copy in which a part is replaced by a tensor with the same rows, or with none."""
-    base, part, given = (*node.args[:3], 0)[:3]
-    state, own = walk.state[base], walk.state[part]  # type: ignore[index]
+    base, part, given = (*operands(node)[:3], 0)[:3]
+    state, own = walk.state[base], walk.state[part]
     if not isinstance(state, Rows):
         return None
-    dim = int(given) % rank(node)  # type: ignore[arg-type]
+    dim = int(given) % rank(node)
     if dim == state.dim:  # all rows at once
-        whole = expression(part.meta["val"].shape[dim]) == expression(base.meta["val"].shape[dim])  # type: ignore[union-attr]
+        whole = expression(part.meta["val"].shape[dim]) == expression(base.meta["val"].shape[dim])
         return state if whole and own == state else None
     selected = operator_name(node) == "aten.select_scatter"
     place = Rows(state.dim - (selected and dim < state.dim), state.kind)
@@ -275,16 +275,16 @@ def _written(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
 
 def _gather(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Read along another dimension, each row by its own index."""
-    x, dim, index = node.args[:3]
-    first, second = walk.state[x], walk.state[index]  # type: ignore[index]
+    x, dim, index = operands(node)[:3]
+    first, second = walk.state[x], walk.state[index]
     same = isinstance(first, Rows) and first == second and first.kind == "plain"
-    return first if same and isinstance(first, Rows) and int(dim) % rank(node) != first.dim else None  # type: ignore[arg-type]
+    return first if same and isinstance(first, Rows) and int(dim) % rank(node) != first.dim else None
 
 
 def _index(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """`x[arange(B), i]`, or positions of other dimensions by an index that depends on no row."""
-    x, given = node.args[0], list(node.args[1])  # type: ignore[arg-type]
-    state = walk.state[x]  # type: ignore[index]
+    x, given = operands(node)[0], list(operands(node)[1])
+    state = walk.state[x]
     if not isinstance(state, Rows):  # a table, read at positions of each row
         by_rows = any(_is_every_row(walk, i) for i in given)
         return None if by_rows or len(sources) != 1 else _one_dim(walk, node, "plain")
@@ -304,22 +304,22 @@ def _is_every_row(walk: _Walk, node: object) -> bool:
 
 def _recurrence(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
     """Rows of x[B, T, F] and lengths[B], and of states [L, B, H]."""
-    x, lengths, *rest = node.args
+    x, lengths, *rest = operands(node)
     states = [n for n in rest if isinstance(n, torch.fx.Node)]
-    first = walk.state[x]  # type: ignore[index]
+    first = walk.state[x]
     apart = not isinstance(lengths, torch.fx.Node) or walk.state[lengths] in (None, Rows(0))
     apart = apart and all(walk.state[n] in (None, Rows(1)) for n in states)
     return Rows(0) if apart and first in (None, Rows(0)) else None
 
 
 def _embedding(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
-    weight, ids = node.args[:2]
-    state = walk.state[ids]  # type: ignore[index]
-    return state if walk.state[weight] is None and isinstance(state, Rows) else None  # type: ignore[index]
+    weight, ids = operands(node)[:2]
+    state = walk.state[ids]
+    return state if walk.state[weight] is None and isinstance(state, Rows) else None
 
 
 def _one_hot(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
-    state = walk.state[node.args[0]]  # type: ignore[index]
+    state = walk.state[operands(node)[0]]
     return state if class_count(node) is not None and isinstance(state, Rows) else None
 
 

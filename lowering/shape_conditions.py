@@ -73,7 +73,7 @@ def _bounds_by_axis(
         for size, axis in zip(getattr(node.meta.get("val"), "shape", ()), sizes.get(node.name, ()), strict=False):
             bounds = program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
             if bounds is not None and axis in ("batch", "time"):
-                found[axis] = bounds.lower, bounds.upper  # type: ignore[index]
+                found[axis] = bounds.lower, bounds.upper  # type: ignore[index]  # an axis, as was checked
     return found
 
 

@@ -54,11 +54,11 @@ def noted_branches(branches: list[Branch]) -> Iterator[None]:
             branches.append(Branch(sympy.sympify(own.node.expr), taken, calling_line()))
         return taken
 
-    torch.SymBool.__bool__ = partialmethod(tested, original)  # type: ignore[assignment, method-assign]
+    torch.SymBool.__bool__ = partialmethod(tested, original)  # type: ignore[assignment, method-assign]  # until the context ends
     try:
         yield
     finally:
-        torch.SymBool.__bool__ = original  # type: ignore[method-assign]
+        torch.SymBool.__bool__ = original  # type: ignore[method-assign]  # as it was
 
 
 def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> BranchOnTimesteps | None:

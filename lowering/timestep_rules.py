@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from ..bucketing.shapes import Axis
 from .errors import source_suffix
-from .graph_calls import base_name, counted_positions, dims_argument, rank
+from .graph_calls import base_name, counted_positions, dims_argument, operands, rank
 from .one_hot import class_count
 from .outputs import axis_of
 from .ragged.sizes import product
@@ -99,8 +99,8 @@ def _feature_wise(taints: TaintMap, node: Node) -> bool:
 
 def _matmul(taints: TaintMap, node: Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
-    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
-    return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
+    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (operands(node)[0], operands(node)[0])
+    return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT
 
 
 def _embedding(taints: TaintMap, node: Node) -> bool:
@@ -125,7 +125,7 @@ def _cumulative(taints: TaintMap, node: Node) -> bool:
 def _layer_norm(taints: TaintMap, node: Node) -> bool:
     x = node.all_input_nodes[0]
     time = taints.time_dim_of(x)
-    return time is not None and time < rank(x) - len(node.args[1])  # type: ignore[arg-type]
+    return time is not None and time < rank(x) - len(operands(node)[1])
 
 
 def _batch_norm(taints: TaintMap, node: Node) -> bool:
@@ -135,14 +135,14 @@ def _batch_norm(taints: TaintMap, node: Node) -> bool:
 
 
 def _cat(taints: TaintMap, node: Node) -> bool:
-    tensors = node.args[0]
-    dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
-    places = {d for t in tensors for d in taints.time_dims(t)}  # type: ignore[union-attr]
+    tensors = operands(node)[0]
+    dim = int(operands(node)[1]) if len(operands(node)) > 1 else 0
+    places = {d for t in tensors for d in taints.time_dims(t)}
     return len(places) <= 1 and dim % rank(node) not in places
 
 
 def _stack(taints: TaintMap, node: Node) -> bool:
-    return len({d for t in node.args[0] for d in taints.time_dims(t)}) <= 1  # type: ignore[union-attr]
+    return len({d for t in operands(node)[0] for d in taints.time_dims(t)}) <= 1
 
 
 def _moves_dims(taints: TaintMap, node: Node) -> bool:
@@ -170,7 +170,7 @@ def _slice(taints: TaintMap, node: Node) -> bool:
 def _select(taints: TaintMap, node: Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
-    dim, index = int(node.args[1]) % rank(x), node.args[2]  # type: ignore[arg-type]
+    dim, index = int(operands(node)[1]) % rank(x), operands(node)[2]
     return dim != taints.time_dim_of(x) or bool(index == 0)
 
 
@@ -179,18 +179,18 @@ def _gather(taints: TaintMap, node: Node) -> bool:
 
     Along other dimensions, each timestep from itself.
     """
-    x, dim, index = node.args[:3]
+    x, dim, index = operands(node)[:3]
     time = taints.time_dim_of(x)
     if time is None:
         return False
-    if int(dim) % rank(x) == time:  # type: ignore[arg-type]
+    if int(dim) % rank(x) == time:
         return is_last_step(taints, index)
     return taints.time_dims(index) == taints.time_dims(x)
 
 
 def _index(taints: TaintMap, node: Node) -> bool:
     """`x[arange(B), lengths - 1]`, or `x[lengths - 1, arange(B)]` if time comes first."""
-    x, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+    x, indices = operands(node)[0], list(operands(node)[1])
     time = taints.time_dim_of(x)
     if time not in (0, 1) or len(indices) != 2:
         return False
@@ -219,12 +219,12 @@ def _recurrence(taints: TaintMap, node: Node) -> bool:
 
     Its initial states must be independent of padding.
     """
-    x, lengths, *states_and_weights = node.args
+    x, lengths, *states_and_weights = operands(node)
     rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
     if any(taints.of[n] != INDEPENDENT for n in rest):
         return False
     if taints.time_dim_of(x) is None:
-        return taints.of[x] == INDEPENDENT  # type: ignore[index]
+        return taints.of[x] == INDEPENDENT
     return taints.time_dim_of(x) == 1 and _is_lengths(taints, lengths)
 
 

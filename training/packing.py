@@ -21,7 +21,7 @@ def gather(padded: Tensor, index: Tensor) -> Tensor:
     """Return the rows [N, ...] of `padded` [S, ...] at `index`, int64[N], without duplicates."""
     if padded.device.type != "cpu":  # there a gradient that is added takes no longer, and Python's function does
         return padded.index_select(0, index)
-    rows: Tensor = _Gather.apply(padded, index)  # type: ignore[no-untyped-call]
+    rows: Tensor = _Gather.apply(padded, index)  # type: ignore[no-untyped-call]  # torch has no types for it
     return rows
 
 

@@ -25,9 +25,9 @@ class SourceModule(torch.nn.Module):
         self._names: Sequence[str] = tuple(tensors)
         for name, tensor in tensors.items():
             self.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
-        namespace = {"torch": torch, **operators}
+        namespace: dict[str, Any] = {"torch": torch, **operators}
         exec(compile(source, "<program>", "exec"), namespace)  # noqa: S102 - written by `source_program.py`
-        self._function: Callable[..., tuple[torch.Tensor, ...]] = namespace["forward"]  # type: ignore[assignment]
+        self._function: Callable[..., tuple[torch.Tensor, ...]] = namespace["forward"]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the outputs in order."""

@@ -164,17 +164,23 @@ class _Convolution(NamedTuple):
     dilation: Sequence[int] = (1,)
     groups: int = 1
 
+    @classmethod
+    def of(cls, call: Node) -> _Convolution:
+        """The arguments of a call."""
+        arguments: Any = call.args
+        return cls(*arguments)
+
 
 def _supports_convolution(node: Node) -> bool:
     """Whether a convolution is large, and reads neighbouring timesteps and all channels."""
-    call = _Convolution(*node.args)  # type: ignore[arg-type]
+    call = _Convolution.of(node)
     large = call.weight.meta["val"].numel() >= _LARGE_WINDOW
     return large and call.x.meta["val"].dim() == 3 and (call.dilation[0], call.groups) == (1, 1)
 
 
 def _replace_convolution(node: Node, weights: Mapping[Node, str]) -> None:
     """Replace one call if its weights are constants of float32."""
-    call = _Convolution(*node.args)  # type: ignore[arg-type]
+    call = _Convolution.of(node)
     if _are_constants((call.weight, call.bias), weights):
         _replace_call(node, convolution, (call.weight, call.bias, call.stride[0], call.padding[0]), (call.x,))
 

@@ -54,7 +54,7 @@ def _move_behind(graph: Graph, node: Node) -> None:
         is_permuted = viewed.target is _aten.permute.default
         value = value.permute(_inverse(_order(viewed))) if is_permuted else value.squeeze(where)
         linear.meta = {**node.meta, "val": value}
-        result = graph.call_function(viewed.target, (linear, where))  # type: ignore[arg-type]
+        result = graph.call_function(viewed.target, (linear, where))  # type: ignore[arg-type]  # an operator
         result.meta = dict(node.meta)
     _replace(node, result)
     _move_behind(graph, linear)

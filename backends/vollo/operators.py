@@ -20,20 +20,22 @@ _library.define("last_timestep(Tensor x, Tensor lengths) -> Tensor")
 _library.define("reverse_sequence(Tensor x, Tensor lengths) -> Tensor")
 
 
-@torch.library.register_fake("neuron_lstm::vollo_lstm", lib=_library)  # type: ignore[untyped-decorator]
 def _lstm_shape(x: Tensor, weights: Sequence[Tensor], bias: bool, bidirectional: bool) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[1], weights[1].shape[1] * (2 if bidirectional else 1))
 
 
-@torch.library.register_fake("neuron_lstm::mask_padding", lib=_library)  # type: ignore[untyped-decorator]
-@torch.library.register_fake("neuron_lstm::reverse_sequence", lib=_library)  # type: ignore[untyped-decorator]
 def _same_shape(x: Tensor, lengths: Tensor) -> Tensor:
     return x.new_empty(x.shape)
 
 
-@torch.library.register_fake("neuron_lstm::last_timestep", lib=_library)  # type: ignore[untyped-decorator]
 def _last_shape(x: Tensor, lengths: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[2])
+
+
+torch.library.register_fake("neuron_lstm::vollo_lstm", _lstm_shape, lib=_library)
+torch.library.register_fake("neuron_lstm::mask_padding", _same_shape, lib=_library)
+torch.library.register_fake("neuron_lstm::reverse_sequence", _same_shape, lib=_library)
+torch.library.register_fake("neuron_lstm::last_timestep", _last_shape, lib=_library)
 
 
 @torch.library.impl(_library, "vollo_lstm", "CompositeExplicitAutograd")

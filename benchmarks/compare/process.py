@@ -95,4 +95,4 @@ class Child:
         self._process.kill()
         code = self._process.wait()
         self._stderr.seek(0)
-        return f"{' '.join(map(str, self._process.args[1:]))} ended ({code}):\n{self._stderr.read()}"  # type: ignore[index]
+        return f"{' '.join(map(str, self._process.args[1:]))} ended ({code}):\n{self._stderr.read()}"  # type: ignore[index]  # the list above

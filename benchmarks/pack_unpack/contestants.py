@@ -39,7 +39,7 @@ def contestants(model: Classifier, compiles: bool) -> dict[str, Contestant]:
     """All contestants, on the same parameters."""
     ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
     if compiles:
-        ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]
+        ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]  # of a module, torch.compile makes one
     return ways
 
 

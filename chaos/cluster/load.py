@@ -51,7 +51,8 @@ async def run_load(
     ]
     load = asyncio.gather(*clients)
     try:
-        done, _ = await asyncio.wait({load, *beside}, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
+        running: set[asyncio.Future[Any]] = {load, *beside}
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in beside:
             if task in done:
                 task.result()  # its error: it does not end by itself

@@ -29,16 +29,16 @@ sys.path.insert(0, str(EXAMPLES))
 # Ray sends usage reports otherwise, and ends processes when other programs take the memory.
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
 
-import ray  # noqa: E402
-from demo import Answer, archive, console, eager_difference, eager_model, run, sample_texts, step, terminated  # noqa: E402
-from ray import serve  # noqa: E402
-from ray.cluster_utils import Cluster  # noqa: E402
-from rich import box  # noqa: E402
-from rich.progress import track  # noqa: E402
-from rich.table import Table  # noqa: E402
-from torchserve_process import free_ports  # noqa: E402
+import ray  # noqa: E402 - not before the environment is set
+from demo import Answer, archive, console, eager_difference, eager_model, run, sample_texts, step, terminated  # noqa: E402 - the same
+from ray import serve  # noqa: E402 - the same
+from ray.cluster_utils import Cluster  # noqa: E402 - the same
+from rich import box  # noqa: E402 - the same
+from rich.progress import track  # noqa: E402 - the same
+from rich.table import Table  # noqa: E402 - the same
+from torchserve_process import free_ports  # noqa: E402 - the same
 
-from torchserve_neuron_lstm.hosts.ray import app  # noqa: E402
+from torchserve_neuron_lstm.hosts.ray import app  # noqa: E402 - the same
 
 NAME = "surprise"
 REPLICAS = 2

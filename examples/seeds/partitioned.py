@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -43,9 +45,11 @@ def show(engine: Engine) -> Shown:
         shown.compare(trace(inputs), model(inputs))
 
     # a limit that cannot be kept is a ValueError
-    for option in ({"max_subgraph_count": 1}, {"min_subgraph_size": 3}):
-        strict = tracing.PartitionerConfig(ops_to_partition=on_cpu, **option)  # type: ignore[arg-type]
-        shown.refuses(ValueError, lambda strict=strict: _trace(model, inputs, strict, engine))  # type: ignore[misc]
+    for strict in (
+        tracing.PartitionerConfig(ops_to_partition=on_cpu, max_subgraph_count=1),
+        tracing.PartitionerConfig(ops_to_partition=on_cpu, min_subgraph_size=3),
+    ):
+        shown.refuses(ValueError, partial(_trace, model, inputs, strict, engine))
     shown.refuses(ValueError, lambda: tracing.PartitionerConfig(model_support_percentage_threshold=2))
     if refused:
         shown.refuses(RuntimeError, lambda: _trace(model, inputs, None, engine))

@@ -22,8 +22,8 @@ from typing import NoReturn
 EXAMPLES = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(EXAMPLES))
 
-from streaming.typist import Refused, Session, draw, type_text  # noqa: E402
-from torchserve_process import DidNotStart, TorchServe, serving  # noqa: E402
+from streaming.typist import Refused, Session, draw, type_text  # noqa: E402 - not before the folder is on the path
+from torchserve_process import DidNotStart, TorchServe, serving  # noqa: E402 - the same
 
 NAME = "typing"
 TEXT = "If x is not found, a KeyError is raised. asdkfj q;weo"

@@ -59,7 +59,7 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
             raise RuntimeError(f"codec {reference}: {type(error).__name__}: {error}") from error
     for method in ("decode", "encode"):
         if not callable(getattr(codec, method, None)):
-            raise RuntimeError(f"codec {reference}: the class has no method {method!r}")  # noqa: TRY004
+            raise RuntimeError(f"codec {reference}: the class has no method {method!r}")  # noqa: TRY004 - as for other faults of a codec
     return cast("UserCodec", codec)
 
 

@@ -82,5 +82,5 @@ def _names(mapping: object, classes: int) -> tuple[str, ...]:
 def _name(value: object) -> str:
     name = value[-1] if isinstance(value, list) and value else value
     if not isinstance(name, str):
-        raise ValueError(f"a class name must be a string or a list of strings, not {type(name).__name__}")  # noqa: TRY004
+        raise ValueError(f"a class name must be a string or a list of strings, not {type(name).__name__}")  # noqa: TRY004 - a bad file
     return name

@@ -9,7 +9,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -124,7 +124,7 @@ def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[obje
     return level, tuple(shape)
 
 
-def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
+def tensor_from_numbers(flat: Sequence[Any], spec: TensorSpec) -> torch.Tensor:
     """Make a flat tensor of JSON numbers: int, float and bool.
 
     Raises:
@@ -134,7 +134,7 @@ def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tenso
     if not kind.accepted.issuperset(map(type, flat)):
         raise invalid_input(spec, _wrong_kind(flat, kind.accepted, spec))
     try:
-        numbers = array(kind.code, flat)  # type: ignore[type-var]
+        numbers = array(kind.code, flat)
     except OverflowError:
         raise invalid_input(spec, f"a value is out of the range of {spec.dtype}") from None
     if not numbers:
@@ -229,7 +229,7 @@ def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
     return invalid(f"input {spec.name!r}: {problem}")
 
 
-def _ids(flat: list[object], spec: TensorSpec) -> torch.Tensor | None:
+def _ids(flat: list[Any], spec: TensorSpec) -> torch.Tensor | None:
     """Make the flat tensor of ids; None if one is not in the vocabulary, or the input is not of ids.
 
     It takes less time than `tensor_from_numbers` and `check_content`: an unsigned `array` refuses negative ids, and the
@@ -240,23 +240,23 @@ def _ids(flat: list[object], spec: TensorSpec) -> torch.Tensor | None:
     if not flat or not _INT.issuperset(map(type, flat)):
         return None
     code, below = _UNSIGNED[spec.dtype]
-    if max(flat) >= min(spec.vocabulary, below):  # type: ignore[operator, type-var]
+    if max(flat) >= min(spec.vocabulary, below):
         return None
     try:
-        numbers = array(code, flat)  # type: ignore[type-var]
+        numbers = array(code, flat)
     except OverflowError:
         return None
     return torch.frombuffer(numbers, dtype=torch_dtype(spec))
 
 
-def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[object]]:
+def _as_lists(level: list[Any], depth: int, spec: TensorSpec) -> list[list[object]]:
     strangers = set(map(type, level)) - {list, tuple}
     if strangers:
         found = _json_name(strangers.pop())
         raise invalid_input(
             spec, f"expected {describe_spec(spec)}, but found {found} where dimension {depth} should be a list"
         )
-    return level  # type: ignore[return-value]
+    return level
 
 
 def _ragged(lists: list[list[object]], depth: int) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -15,7 +15,6 @@ from ..errors import UnknownLoop, node_line, source_suffix
 from .recipe import Constant, Count, Counting, Listed, Member, NotALoop, Operand, Recipe, Result, Run, Starting, Unit
 
 _Key = tuple[str, str, str, tuple[str, ...]]
-_Any = TypeVar("_Any")
 _SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
 _SHORTEST_RUN = 3
 """Members of a family in a list that are assumed to be all of a loop."""
@@ -162,7 +161,8 @@ class _Writer:
         output = self._graph.output_node()
         names = {nodes[0].name: index for index, (nodes, _) in enumerate(self._units)}
         frames = None if self._frames is None else (names[self._frames.name], self._frames.dim)
-        return Recipe(units, tuple(self._operand(value) for value in output.args[0]), frames)  # type: ignore[union-attr]
+        results: Any = output.args[0]
+        return Recipe(units, tuple(self._operand(value) for value in results), frames)
 
     def _single(self, node: Node) -> Unit:
         args = tuple(self._operand(value) for value in node.args)
@@ -307,17 +307,18 @@ def _agreed(short: Recipe, long: Recipe, timesteps: tuple[int, int], steps: tupl
 
     if len(short.units) != len(long.units):
         raise UnknownLoop("other operators are called for other numbers of timesteps")
-    return _merged(short, long, count)
+    merged: Recipe = _merged(short, long, count)
+    return merged
 
 
-def _merged(a: _Any, b: _Any, count: Callable[[Count, Count], Count]) -> _Any:
+def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
     if isinstance(a, Count) and isinstance(b, Count):
-        return count(a, b)  # type: ignore[return-value]
+        return count(a, b)
     if type(a) is type(b):
-        if isinstance(a, tuple) and len(a) == len(b):  # type: ignore[arg-type]
-            return tuple(_merged(x, y, count) for x, y in zip(a, b, strict=True))  # type: ignore[call-overload, return-value]
-        if isinstance(a, dict) and a.keys() == b.keys():  # type: ignore[attr-defined]
-            return {name: _merged(a[name], b[name], count) for name in a}  # type: ignore[index, return-value]
+        if isinstance(a, tuple) and len(a) == len(b):
+            return tuple(_merged(x, y, count) for x, y in zip(a, b, strict=True))
+        if isinstance(a, dict) and a.keys() == b.keys():
+            return {name: _merged(a[name], b[name], count) for name in a}
         if isinstance(a, Node):
             return a
         if dataclasses.is_dataclass(a) and not isinstance(a, type):

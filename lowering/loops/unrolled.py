@@ -48,7 +48,7 @@ def _source(node: Node) -> Node | None:
         written = node.args[1]
         return written if isinstance(written, Node) and _same_layout(first, written) else None
     if target is _aten.select.int and first.target is _aten.select_scatter.default:
-        return first.args[1] if first.args[2:4] == node.args[1:3] else None  # type: ignore[return-value]
+        return first.args[1] if first.args[2:4] == node.args[1:3] else None  # type: ignore[return-value]  # a node
     return None
 
 

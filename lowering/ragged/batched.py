@@ -61,7 +61,7 @@ class RaggedRun(torch.fx.Interpreter):
         if isinstance(found, (torch.SymInt, torch.SymFloat, int, float)) and not isinstance(found, bool):
             return expression(found)
         if n.target is operator.getitem:
-            return self.env[n.args[0]][n.args[1]]  # type: ignore[index]
+            return self.env[n.args[0]][n.args[1]]  # type: ignore[index]  # a node
         if is_assertion(n) or isinstance(found, (torch.SymBool, bool)) or found is None:
             return None
         return self._scan(n, found) if n.target is torch.ops.higher_order.scan else self._call(n, found)
@@ -82,7 +82,7 @@ class RaggedRun(torch.fx.Interpreter):
     def _call(self, n: torch.fx.Node, found: Any) -> Any:
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         sizes = tuple(_sizes(result) for result in results)
-        call = Call(n.target, self._arguments(n), sizes, tuple(result.dtype for result in results))  # type: ignore[arg-type]
+        call = Call(n.target, self._arguments(n), sizes, tuple(result.dtype for result in results))  # type: ignore[arg-type]  # an operator
         if call.shared and not any(map(is_ragged, _all_sizes(call))) and not is_recurrent(n.target):
             return self._shared(call, found)
         rule = rule_of(n.target)
@@ -111,7 +111,7 @@ class RaggedRun(torch.fx.Interpreter):
     def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:
         args: Any = self.map_nodes_to_values(n.args, n)
         kwargs: Any = self.map_nodes_to_values(n.kwargs, n)
-        schema = n.target._schema.arguments  # type: ignore[union-attr]
+        schema = n.target._schema.arguments  # type: ignore[union-attr]  # an operator
         given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
         defaults = {a.name: a.default_value for a in schema}
         return {**defaults, **given, **kwargs}

@@ -107,5 +107,5 @@ def normalized_dims(dims: object, rank: int) -> tuple[int, ...]:
     """Return dimensions counted from the front, ascending; all of them for None or an empty list."""
     if dims is None or dims == []:
         return tuple(range(rank))
-    given: Sequence[int] = dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[list-item]
+    given: Sequence[int] = dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[list-item]  # a number
     return tuple(sorted(normalized(int(dim), rank) for dim in given))

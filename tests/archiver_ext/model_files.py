@@ -21,8 +21,6 @@ def write(folder: Path, text: str, name: str = "the_model.py") -> Path:
 
 
 TWO = f"{ONE}\nclass Two(torch.nn.Linear):\n    pass\n"
-
-
 FUNCTION = '''
 import torch
 from torch.nn.functional import relu

@@ -127,7 +127,7 @@ def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None
 def fake_archiver() -> Any:
     """A double of the archiver's module, whose `package_model` records its arguments."""
     module = ModuleType("model_archiver.model_packaging")
-    module.package_model = lambda config, manifest: ("stock", config.handler, manifest)  # type: ignore[attr-defined]
+    module.package_model = lambda config, manifest: ("stock", config.handler, manifest)  # type: ignore[attr-defined]  # a module may have any name
     return module
 
 

@@ -6,12 +6,13 @@ import json
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.compare import race as race_module
 from benchmarks.compare.__main__ import main
 from benchmarks.compare.archive import refuse_other_code, share_costs
-from benchmarks.compare.figures import FIGURES, Compared, missed
+from benchmarks.compare.figures import FIGURES, Compared, SideName, missed
 from benchmarks.compare.process import Child, ChildFailed, environment
 from benchmarks.compare.race import best_of, check, orders
 from benchmarks.compare.report import print_run, remarks, to_json
@@ -121,8 +122,8 @@ def test_sides_take_turns_and_the_best_turn_counts(monkeypatch: pytest.MonkeyPat
             return next(self.values), 0.5
 
     monkeypatch.setattr(race_module, "TURNS", 2)
-    children = {"base": _Told("base", [4, 20, 3, 50]), "head": _Told("head", [9, 80, 7, 60])}
-    found = best_of(children, ("head", "base"), ["a", "b"], 3)  # type: ignore[arg-type]
+    children: Any = {"base": _Told("base", [4, 20, 3, 50]), "head": _Told("head", [9, 80, 7, 60])}
+    found = best_of(children, ("head", "base"), ["a", "b"], 3)
 
     assert found == {"a": {"base": (3, 0.5), "head": (7, 0.5)}, "b": {"base": (20, 0.5), "head": (60, 0.5)}}
     turns = [("head", "a"), ("base", "a"), ("head", "b"), ("base", "b")]
@@ -168,8 +169,8 @@ def test_each_child_runs_its_own_commits_code(tmp_path: Path) -> None:
             Child("hot_path", base.root, base.root, None) as before,
             Child("hot_path", head.root, head.root, None) as changed,
         ):
-            sides = {"base": base, "head": head}
-            check("hot_path", sides, {"base": base.root, "head": head.root}, {"base": before, "head": changed})  # type: ignore[arg-type]
+            sides: dict[SideName, Side] = {"base": base, "head": head}
+            check("hot_path", sides, {"base": base.root, "head": head.root}, {"base": before, "head": changed})
             told = [Path(child.about()["package"]) for child in (before, changed)]
         texts = [(package / "__init__.py").read_text() for package in told]
 
@@ -328,17 +329,20 @@ def test_floors_are_three_percent_of_the_hot_path_and_five_of_the_archive() -> N
 
 def test_a_run_is_told_to_people_and_machines(tmp_path: Path) -> None:
     """The report has the compared commits and the reasons for doubt."""
-    sides = {"base": Side("base", "abc A change", tmp_path), "head": Side("head", "the working tree", tmp_path)}
+    sides: dict[SideName, Side] = {
+        "base": Side("base", "abc A change", tmp_path),
+        "head": Side("head", "the working tree", tmp_path),
+    }
     found = [compared(1.02), compared(1.2, "core_ms", share=0.5)]
     console = Console(width=80)
     with console.capture() as capture:
-        print_run(sides, found, 20, console)  # type: ignore[arg-type]
-    told = to_json(sides, found, {"pairs": 20})  # type: ignore[arg-type]
+        print_run(sides, found, 20, console)
+    told = to_json(sides, found, {"pairs": 20})
 
     rows = [line.split() for line in capture.get().splitlines() if "1.20" in line]
     assert rows == [["archive", "1.000", "1.200", "1.200", "(1.200", "to", "1.200)", "1.05", "slower"]]
     assert told["about"] == {"pairs": 20, "base": "abc A change", "head": "the working tree"}
     assert [one["verdict"] for one in json.loads(json.dumps(told))["figures"]] == ["within", "slower"]
-    assert any("50%" in line for line in remarks(sides, found, 20))  # type: ignore[arg-type]
-    assert any("trial" in line for line in remarks(sides, found, 6))  # type: ignore[arg-type]
-    assert len(remarks(sides, [compared(1.0)], 20)) == 2  # type: ignore[arg-type]
+    assert any("50%" in line for line in remarks(sides, found, 20))
+    assert any("trial" in line for line in remarks(sides, found, 6))
+    assert len(remarks(sides, [compared(1.0)], 20)) == 2

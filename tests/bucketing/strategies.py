@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import strategies as st
 
@@ -104,9 +106,9 @@ def specs(draw: st.DrawFn) -> TensorSpec:
     """Layouts with batch and time in any position or absent; time may occur twice, as in an attention map."""
     named: list[str] = draw(st.sampled_from((["batch"], []))) + ["time"] * draw(st.integers(0, 2))
     fixed: list[int] = draw(st.lists(st.integers(1, 3), max_size=2))
-    shape = draw(st.permutations([*named, *fixed]))
+    shape: list[Any] = draw(st.permutations([*named, *fixed]))
     dtype = draw(st.sampled_from(ALL_DTYPES))
-    return TensorSpec("x", dtype, tuple(shape), pad_value=draw(st.sampled_from((0, 1))))  # type: ignore[arg-type]
+    return TensorSpec("x", dtype, tuple(shape), pad_value=draw(st.sampled_from((0, 1))))
 
 
 def item_of(spec: TensorSpec, length: int, seed: int) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Index:
 
 def test_a_number_of_another_library_is_an_index() -> None:
     """Every type that Python accepts as an index is accepted."""
-    assert tabulate_selector(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]
+    assert tabulate_selector(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]  # no int
 
 
 def forgetful() -> BucketSelector:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -35,10 +37,10 @@ def test_every_example_holds_on_eager(example: Example) -> None:
     ("example", "engine"),
     [(partitioned, "neuronx"), (function, "neuron"), pytest.param(function, "neuronx", marks=pytest.mark.long)],
 )
-def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: object, engine: str) -> None:
+def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: ModuleType, engine: str) -> None:
     """The options are those for compiling without a device."""
     with on_path():
-        row = row_of("example", example.show, engine_named(engine))  # type: ignore[attr-defined]
+        row = row_of("example", example.show, engine_named(engine))
 
         assert (row.status, row.note) == ("ok", "")
         assert row.ran == "contract double"
@@ -48,9 +50,9 @@ def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: 
 
 @pytest.mark.skipif(find_spec("vollo_compiler") is None, reason="the extra [vollo] is not installed")
 @pytest.mark.parametrize(("example", "latency_us"), [(lstm, 6.9), (streaming_lstm, 0.7)])
-def test_vollos_examples_hold_on_its_vm(example: object, latency_us: float) -> None:
+def test_vollos_examples_hold_on_its_vm(example: ModuleType, latency_us: float) -> None:
     """Answers are right to a hundredth, in bfloat16; the compiler's microseconds are the documented ones."""
-    row = row_of("example", example.show, engine_named("vollo"))  # type: ignore[attr-defined]
+    row = row_of("example", example.show, engine_named("vollo"))
 
     assert (row.status, row.ran) == ("ok", "VM")
     assert row.latency_us == pytest.approx(latency_us, abs=0.05)
@@ -85,9 +87,9 @@ def not_a_number(engine: Engine) -> Shown:
         (nothing_refused, "nothing was raised where ValueError is documented"),
     ],
 )
-def test_what_does_not_hold_is_a_failure_with_its_reason(show: object, note: str) -> None:
+def test_what_does_not_hold_is_a_failure_with_its_reason(show: Callable[[Engine], Shown], note: str) -> None:
     """The rows of the other examples are kept."""
-    row = row_of("example", show, Engine("eager"))  # type: ignore[arg-type]
+    row = row_of("example", show, Engine("eager"))
 
     assert row.status == "failed"
     assert note in row.note

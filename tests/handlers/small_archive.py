@@ -13,14 +13,8 @@ from torchserve_neuron_lstm.backends.travelling_files import travelling_files
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 
 PACKAGE = "torchserve_neuron_lstm"
-
-
 ENTRY_FILE = "neuron_lstm.py"
-
-
 MARKER = "import os\nopen(os.environ['MARKER'], 'a').write(__name__)\n"
-
-
 START = """
 import builtins, importlib, json, os, sys, traceback
 import dataclasses, hashlib, logging, pathlib, typing  # as TorchServe does before any handler

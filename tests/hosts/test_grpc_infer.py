@@ -79,7 +79,7 @@ def tensors(draw: st.DrawFn) -> np.ndarray:
 def test_the_v2_format_reads_the_same_tensor_from_bytes_and_from_typed_contents(array: np.ndarray, typed: bool) -> None:
     """Whatever the datatype: the numbers that were put in, bit for bit."""
     name = str(array.dtype)
-    target: DType = name if name in DATATYPES else "int64"  # type: ignore[assignment]
+    target: DType = name if name in DATATYPES else "int64"  # type: ignore[assignment]  # it is one of them
     datatype = DATATYPES.get(target) if name == target else name.upper()
     entry: dict[str, Any] = {"name": "x", "datatype": datatype, "shape": array.shape}
     raw = []

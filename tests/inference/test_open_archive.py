@@ -6,8 +6,9 @@ import io
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,11 +72,11 @@ def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count
     ],
     ids=["list", "tuple", "array", "tensor", "mapping", "mapping with array"],
 )
-def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive, form: object) -> None:
+def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive, form: Callable[[list[int]], Any]) -> None:
     """Each is answered alike."""
     ids = [5, 17, 9]
 
-    assert opened.predict([form(ids)]) == opened.predict([ids])  # type: ignore[operator]
+    assert opened.predict([form(ids)]) == opened.predict([ids])
 
 
 def test_arrays_come_out_on_request_and_are_the_callers_own(opened: OpenArchive) -> None:
@@ -238,7 +239,7 @@ def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
         (place / "shared_name.py").write_text(code, "utf-8")
         (place / "shared_helper.py").write_text(f"VALUE = {10 * number}\n", "utf-8")
         with isolated_modules(place):
-            import shared_name  # type: ignore[import-not-found]
+            import shared_name  # type: ignore[import-not-found]  # the user's file
 
             found.append(shared_name.VALUE)
 

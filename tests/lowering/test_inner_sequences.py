@@ -57,7 +57,7 @@ class Words(nn.Module):
 class Counted(Words):
     """The same, with the words' lengths counted from their characters."""
 
-    def forward(self, chars: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]
+    def forward(self, chars: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]  # without the counts
         """Tag."""
         return super().forward(chars, (chars != 0).sum(-1).clamp(min=1), lengths)
 

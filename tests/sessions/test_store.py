@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -283,13 +284,13 @@ def test_a_store_does_what_was_promised(limited_places: Places, limits: Limits, 
             bases = read[name][-2] if basis == "stale" else bases
             record = name.encode() * size
             starts = found[NAMES.index(name)] is None  # only a start has a client, or is unconfirmed
-            facts = {
+            facts: dict[str, Any] = {
                 "ended": kind == "ended",
                 "unconfirmed": starts and kind == "unconfirmed",
                 "client": kind if starts and kind in ("one", "other") else None,
             }
-            ours.append(RecordUpdate(name, record, bases[0], **facts))  # type: ignore[arg-type]
-            theirs.append(RecordUpdate(name, record, bases[1], **facts))  # type: ignore[arg-type]
+            ours.append(RecordUpdate(name, record, bases[0], **facts))
+            theirs.append(RecordUpdate(name, record, bases[1], **facts))
         assert store.write(ours) == promised.write(theirs)
         totals, as_totals = store.totals(), promised.totals()
         assert (totals.sessions, totals.oldest_seconds) == (as_totals.sessions, as_totals.oldest_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ def make_manifest(
     inputs: Sequence[TensorSpec] = (IDS,), outputs: Sequence[TensorSpec] = (SUMS,), **facts: object
 ) -> Manifest:
     """A manifest over `GRID` with some values changed."""
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "backend": "fake",
         "requires": (),
         "host": {},
@@ -49,7 +50,7 @@ def make_manifest(
         "weights": None,
         "constants": None,
     }
-    return Manifest(**(given | facts))  # type: ignore[arg-type]
+    return Manifest(**(given | facts))
 
 
 @dataclass
@@ -95,6 +96,5 @@ class FakeModel:
 
 def running_sums(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """float32[B, T] of inputs [B, T] and [B, T, F]."""
-    return sum(  # type: ignore[return-value]
-        tensor.float().reshape(*tensor.shape[:2], -1).sum(dim=2).cumsum(dim=1) for tensor in inputs
-    )
+    sums = [tensor.float().reshape(*tensor.shape[:2], -1).sum(dim=2).cumsum(dim=1) for tensor in inputs]
+    return torch.stack(sums).sum(dim=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from fake_model import make_manifest
@@ -34,7 +35,7 @@ CARRIED = (CarriedValue(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
 
 def streaming_manifest(**facts: object) -> Manifest:
     """The manifest of a model that answers the running sum of its ids, and the sum so far."""
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "outputs": (SUMS, TOTAL),
         "kind": "chunk",
         "carried": CARRIED,
@@ -42,7 +43,7 @@ def streaming_manifest(**facts: object) -> Manifest:
         "streaming": SETTINGS,
         "variants": (Variant("chunk", None, "programs/fake/chunk"), Variant("head", None, "programs/fake/head")),
     }
-    return make_manifest(**(given | facts))  # type: ignore[arg-type]
+    return make_manifest(**(given | facts))
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from graph_device import GraphDevice
@@ -17,10 +18,10 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
 
 
-def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: str) -> Path:
+def compiled(program: torch.export.ExportedProgram, directory: Path, **settings: Any) -> Path:
     """The program as the engine writes it, in a directory of its own."""
     directory.mkdir(exist_ok=True)
-    Cuda().compile(program, None, directory, CompileSettings(**settings))  # type: ignore[arg-type]
+    Cuda().compile(program, None, directory, CompileSettings(**settings))
     return directory
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,10 +127,10 @@ def exported(module: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedP
         return torch.export.export(module.eval(), inputs, dynamic_shapes=shapes, strict=False)
 
 
-def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
+def largest_error(ours: Iterable[torch.Tensor], theirs: list[torch.Tensor]) -> float:
     """The largest absolute difference; shapes must agree and all numbers must be finite."""
     errors = []
-    for mine, other in zip(list(ours), theirs, strict=True):  # type: ignore[call-overload]
+    for mine, other in zip(ours, theirs, strict=True):
         assert mine.shape == other.shape
         assert mine.is_contiguous()
         errors.append(float((mine - other).abs().max()))
@@ -164,7 +165,7 @@ class Several(nn.Module):
     def alone(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
         """The answers of torch for each row without its padding."""
         x = self._prepared(*inputs[:3])
-        return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]
+        return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]  # a `Recurrent`
 
 
 def several_inputs(garbage: float) -> tuple[torch.Tensor, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class LocalCluster:
     def wait_until_complete(self) -> None:
         """Wait until every server knows all others, all slots are served, and all replicas have caught up."""
         for server in self.servers:
-            wait_until(lambda server=server: self._is_complete(server))  # type: ignore[misc]
+            wait_until(partial(self._is_complete, server))
 
     def begin_move(self, slot: int, target: RedisServer) -> SlotMove:
         """Begin to move a slot to another server."""
@@ -168,7 +169,7 @@ def join(cluster: LocalCluster) -> None:
         ask(server, "CLUSTER", "MEET", "127.0.0.1", cluster.servers[0].port, cluster.servers[0].port + _BUS)
     cluster.identities.update((identity(server), server) for server in cluster.servers)
     for server in cluster.servers:
-        wait_until(lambda server=server: _known(server) == len(cluster.servers))  # type: ignore[misc]
+        wait_until(partial(_knows, server, len(cluster.servers)))
     for number, server in enumerate(replicas):
         ask(server, "CLUSTER", "REPLICATE", identity(primaries[number % SHARDS]))
     cluster.wait_until_complete()
@@ -202,8 +203,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _known(server: RedisServer) -> int:
-    return int(_facts(ask(server, "CLUSTER", "INFO"))["cluster_known_nodes"])
+def _knows(server: RedisServer, count: int) -> bool:
+    return int(_facts(ask(server, "CLUSTER", "INFO"))["cluster_known_nodes"]) == count
 
 
 def _facts(told: bytes) -> dict[str, str]:

@@ -23,8 +23,8 @@ ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", 
 
 def make_store(**limits: float) -> MemoryStore:
     """A store in memory."""
-    given = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
-    return MemoryStore(Limits(**given), Clock())  # type: ignore[arg-type]
+    given: dict[str, Any] = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
+    return MemoryStore(Limits(**given), Clock())
 
 
 def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from fake_model import GRID, make_manifest
 
@@ -19,7 +20,7 @@ def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Ma
 
     A call takes 1 ms, and 0.1 ms for each timestep of each row.
     """
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "kind": "chunk",
         "carried": CARRIED,
         "variants": tuple(Variant("chunk", bucket, "programs/fake") for bucket in GRID.buckets),
@@ -27,7 +28,7 @@ def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Ma
         "costs": tuple(MeasuredCost("chunk", bucket, call_ms(bucket)) for bucket in GRID.buckets),
         "streaming": streaming,
     }
-    return make_manifest(**(given | facts))  # type: ignore[arg-type]
+    return make_manifest(**(given | facts))
 
 
 def call_ms(bucket: Bucket) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -96,7 +97,7 @@ def _add_serving_half(folder: Path) -> None:
 
 
 def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
-    given: dict[str, object] = {
+    given: dict[str, Any] = {
         "backend": "eager",
         "requires": tuple((need.distribution, need.module, need.version) for need in Eager().requirements()),
         "host": {},
@@ -119,4 +120,4 @@ def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
         "constants": None,
         "files": digest_files(folder),
     }
-    return Manifest(**(given | facts))  # type: ignore[arg-type]
+    return Manifest(**(given | facts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,11 +39,11 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
     signature = Signature({"x": TensorType("int64", (size, 2)), "y": TensorType("int64", (size,))}, {})
     x = torch.arange(rows * 2).reshape(rows, 2)
 
-    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         signature.check_inputs(inputs)
         return [inputs[0].sum(1), inputs[1] + 1]
 
-    total, following = run_in_batches(run, signature, [x, torch.arange(rows)])  # type: ignore[arg-type]
+    total, following = run_in_batches(run, signature, [x, torch.arange(rows)])
 
     assert torch.equal(total, x.sum(1))
     assert torch.equal(following, torch.arange(rows) + 1)
@@ -112,9 +114,9 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
         (torch.sum, torch.rand(2, 3), "output 0 of a row depends"),
     ],
 )
-def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: object, example: object, message: str) -> None:
+def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: Any, example: Any, message: str) -> None:
     """Time-major data, states by layer, or rows that depend on each other."""
-    traced = tracing.trace(func, example, backend="eager")  # type: ignore[arg-type]
+    traced = tracing.trace(func, example, backend="eager")
 
     with pytest.raises(ValueError, match=message):
         tracing.dynamic_batch(traced)

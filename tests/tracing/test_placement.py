@@ -24,7 +24,7 @@ def test_the_answers_are_the_same_and_the_process_is_as_it_was(backend: str) -> 
     traced = tracing.trace(model, x, backend=backend)
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
 
-    assert tracing.move_trace_to_device(traced, 0) is None  # type: ignore[func-returns-value]
+    assert tracing.move_trace_to_device(traced, 0) is None  # type: ignore[func-returns-value]  # it returns nothing, as documented
 
     with torch.no_grad():
         torch.testing.assert_close(traced(x), model(x))
@@ -40,9 +40,9 @@ def test_a_call_is_on_its_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     run = traced._runs[0]
 
-    def looking(inputs: object) -> object:
+    def looking(inputs: Any) -> Any:
         seen.append((os.sched_getaffinity(0), torch.get_num_threads()))
-        return run(inputs)  # type: ignore[arg-type]
+        return run(inputs)
 
     monkeypatch.setattr(traced, "_runs", [looking])
     traced(torch.rand(1, 1, 3, 3))

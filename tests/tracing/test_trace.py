@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -226,10 +227,10 @@ def branches(x: torch.Tensor) -> torch.Tensor:
         (lambda x: x @ torch.rand(7, 7), "could not be traced.*test_trace.py"),
     ],
 )
-def test_what_cannot_be_a_program_is_refused(func: object, message: str) -> None:
+def test_what_cannot_be_a_program_is_refused(func: Any, message: str) -> None:
     """The error names the reason, and the line if it is known."""
     with pytest.raises(LoweringError, match=message):
-        tracing.trace(func, torch.rand(3), backend="eager")  # type: ignore[arg-type]
+        tracing.trace(func, torch.rand(3), backend="eager")
 
 
 @pytest.mark.parametrize("example", [3, (torch.rand(2), "x"), (torch.rand(2), torch.rand(2, device="meta"))])

@@ -84,7 +84,7 @@ def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
     model(X, LENGTHS)
 
     assert count == len(used) == 1
-    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
+    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
 
 
 def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
@@ -146,7 +146,7 @@ def test_a_forward_that_fails_leaves_no_trace() -> None:
     with pytest.raises(RuntimeError):
         lower(Encoder())(X, LENGTHS + 9)
 
-    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
+    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
 
 
 def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:
@@ -168,7 +168,7 @@ def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:
     lowered.join(30)
 
     assert (count, len(used)) == (0, 1)
-    assert rnn_modules._VF is torch._VF  # type: ignore[attr-defined]
+    assert rnn_modules._VF is torch._VF  # type: ignore[attr-defined]  # torch does not say that it has it
 
 
 def test_rows_of_one_length_are_left_to_torch_without_gradients(used: list[bool]) -> None:

@@ -39,7 +39,7 @@ Those are layouts of a single sequence, and of two inputs that are concatenated 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
     """The file is valid in all cases."""
-    text, config = started(case.make)  # type: ignore[arg-type]
+    text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
 
     assert config.grid.buckets
     assert "TODO" not in text
@@ -49,7 +49,7 @@ def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
 @pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
 def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
     """Dtypes, layouts, feature sizes and the argument for lengths equal those of a hand-written file."""
-    text, config = started(case.make)  # type: ignore[arg-type]
+    text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
     written = parse_config(case.yaml, "a test model")
 
     assert [replace(spec, value_range=None) for spec in config.input_specs] == list(written.input_specs)

@@ -52,7 +52,7 @@ def test_every_call_takes_its_turn_twice_in_a_row_and_in_both_orders() -> None:
 def test_a_machine_that_is_busy_for_a_while_does_not_decide() -> None:
     """Work that begins or ends during the measurement leaves the order of the engines as it is."""
     for begin, end in ((0.0, 0.3), (0.1, 0.6), (0.25, 99.0)):
-        machine = Machine(lambda now, begin=begin, end=end: 5.0 if begin <= now < end else 1.0)  # type: ignore[misc]
+        machine = Machine(lambda now, begin=begin, end=end: 5.0 if begin <= now < end else 1.0)  # type: ignore[misc]  # a lambda has no types
         compared = measure_alternating(
             {"slow": machine.costing("slow", 12), "fast": machine.costing("fast", 10)}, meters=machine.meters
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ TABLE = Path(module.__file__).with_name("operators_since.json")
 class Called(nn.Module):
     """A model that calls one function."""
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.function(x)  # type: ignore[operator]
+        result: torch.Tensor = self.function(x)
         return result
 
 
@@ -47,7 +48,9 @@ def attention(x: torch.Tensor, **options: Any) -> torch.Tensor:
     ],
     ids=["erf", "as old as all", "a newer operator", "an operator with an older form", "with a newer argument"],
 )
-def test_a_program_needs_the_release_that_has_its_calls(function: object, lowest: str | None) -> None:
+def test_a_program_needs_the_release_that_has_its_calls(
+    function: Callable[[torch.Tensor], torch.Tensor], lowest: str | None
+) -> None:
     """An argument that was added later counts only where it is passed."""
     program = torch.export.export(Called(function), (torch.randn(8, 6),))
 
@@ -55,7 +58,9 @@ def test_a_program_needs_the_release_that_has_its_calls(function: object, lowest
 
 
 @pytest.mark.parametrize("function", [torch.erf, torch.tanh], ids=["an operator", "a function in its place"])
-def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one(function: object) -> None:
+def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     """Its operators may be new."""
     source = program_source(torch.export.export(Called(function), (torch.randn(8, 6),)))
 

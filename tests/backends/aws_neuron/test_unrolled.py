@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -103,11 +104,11 @@ def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", [unrolled, source_module, compile_job], ids=lambda module: module.__name__[-12:])
-def test_what_goes_to_another_interpreter_stands_alone(module: object, tmp_path: Path) -> None:
+def test_what_goes_to_another_interpreter_stands_alone(module: ModuleType, tmp_path: Path) -> None:
     """It imports torch and the standard library only, in the syntax of Python 3.8."""
     import ast
 
-    source = Path(str(module.__file__)).read_text()  # type: ignore[attr-defined]
+    source = Path(str(module.__file__)).read_text()
     ast.parse(source, feature_version=(3, 8))
     (tmp_path / "alone.py").write_text(source)
     code = "import sys; import alone; assert not [m for m in sys.modules if m.startswith('torchserve_neuron')]"

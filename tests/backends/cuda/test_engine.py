@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -369,7 +370,7 @@ def test_the_double_notices_broken_rules() -> None:
         own = device.allocate(8)
     host = torch.ones(8, dtype=torch.uint8)
     kept: list[torch.Tensor] = []
-    broken = {
+    broken: dict[str, Callable[[], Any]] = {
         "waits for a value": lambda: bool(own.sum()),
         "allocates memory": lambda: device.allocate(1),
         "waits for the device": device.synchronize,
@@ -378,4 +379,4 @@ def test_the_double_notices_broken_rules() -> None:
     }
     for message, body in broken.items():
         with device.current(), pytest.raises(RuleBroken, match=message):
-            device.capture(body)  # type: ignore[arg-type]
+            device.capture(body)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from native_layers import CELLS, Shape, isas_here
@@ -35,7 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def outcomes(file: Path, shape: Shape, threads: int) -> list[dict[str, object]]:
+def outcomes(file: Path, shape: Shape, threads: int) -> list[dict[str, Any]]:
     """Results of the process: one for each allocation that failed, and a last one without a fault."""
     command = [sys.executable, str(HERE / "fault_loop.py"), str(file), json.dumps(asdict(shape)), str(threads)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
@@ -59,7 +60,7 @@ def test_every_allocation_can_fail(library: Path, shape: Shape, threads: int) ->
 def test_an_allocation_that_fails_is_told(library: Path) -> None:
     """The message names what was opened or computed; an optional buffer for sorting is done without."""
     *faults, _ = outcomes(library, SHAPE, THREADS)
-    errors = [error for fault in faults for error in fault["errors"]]  # type: ignore[attr-defined]
+    errors = [error for fault in faults for error in fault["errors"]]
 
     assert {error.partition(" over")[0].partition(": raise")[0] for error in errors} == {
         "LoadError: the system cannot start 3 threads",
@@ -67,5 +68,5 @@ def test_an_allocation_that_fails_is_told(library: Path) -> None:
         "MemoryError: out of memory for recurrences",
         "MemoryError: out of memory for a linear layer",
     }
-    assert all(len(fault["errors"]) <= 1 for fault in faults)  # type: ignore[arg-type]
+    assert all(len(fault["errors"]) <= 1 for fault in faults)
     assert sum(not fault["errors"] for fault in faults) <= 3

@@ -228,10 +228,11 @@ def test_segments_smaller_than_asked_for_are_refused(size: int, fits: bool) -> N
 class Counting(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.calls: torch.Tensor
         self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls.add_(1)  # type: ignore[operator]
+        self.calls.add_(1)
         return x * 2
 
 
@@ -278,7 +279,7 @@ def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], t
 def test_options_are_given_by_name_alone() -> None:
     """This is the documented form."""
     with pytest.raises(TypeError):
-        PartitionerConfig(None, 0.5)  # type: ignore[call-arg]
+        PartitionerConfig(None, 0.5)  # type: ignore[call-arg]  # which is wrong
 
 
 def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:

@@ -88,8 +88,9 @@ def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> tor
     """The final state of a further layer, with weights h -> gates, which fit both sides."""
     zeros = y.new_zeros(1, y.shape[0], 16)
     w_hh = module.core.weight_hh_l0
+    h: torch.Tensor
     _, h, _ = torch.ops.neuron_lstm.lstm(y, lengths, zeros, zeros, [w_hh, w_hh], False, 1, False, False)
-    return h[0]  # type: ignore[no-any-return]
+    return h[0]
 
 
 @torch.no_grad()

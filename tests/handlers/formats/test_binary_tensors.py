@@ -76,8 +76,8 @@ def test_every_datatype_that_an_input_can_have_is_read(dtype: str) -> None:
         content, datatype = to_bytes(torch.tensor([1.0, 0.0], dtype=torch.bfloat16)), "BF16"
     else:
         content = np.array([1, 0], dtype).tobytes()
-        datatype = DATATYPES.get(dtype, dtype.upper())  # type: ignore[call-overload]
-    target: DType = dtype if dtype in DATATYPES else "int64"  # type: ignore[assignment]
+        datatype = DATATYPES.get(dtype, dtype.upper())  # type: ignore[call-overload]  # it may be none of them
+    target: DType = dtype if dtype in DATATYPES else "int64"  # type: ignore[assignment]  # it is one of them
     manifest = make_manifest(inputs=(TensorSpec("x", target, ("batch", "time")),))
     entry = {"name": "x", "shape": [2], "datatype": datatype, "parameters": {"binary_data_size": len(content)}}
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 
 @pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
 @pytest.mark.parametrize("field", ["body", "data"])
-def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap, field: str) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap: Callable[[str], Any], field: str) -> None:
     """It may be parsed, text, bytes or a bytearray, in either field, or without a row (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
     for raw in (

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from busy_machine import BusyMachine
@@ -51,9 +52,9 @@ def never() -> float:
 UNREAD = Meters(never, never)
 
 
-def serve(archive: Path, **facts: object) -> Service:
+def serve(archive: Path, **facts: Any) -> Service:
     """Serve an archive with some values of its manifest changed, as every server does."""
-    write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
+    write_manifest(replace(read_manifest(archive), **facts), archive)
     model = ModelIdentity("sums", "1.0")
     host = Host(archive, model, 6_553_500, 120_000.0, lambda *_: None, dict(os.environ), threads=1)
     return open_service(host)

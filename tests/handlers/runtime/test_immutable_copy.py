@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 LOAD = """
 import hashlib, sys
 from pathlib import Path
+from subprocess import PIPE
 from torchserve_neuron_lstm.handlers.runtime.immutable_copy import immutable_copy
 path = Path(sys.argv[1])
 copy = immutable_copy(path, sys.argv[2])
@@ -100,10 +102,10 @@ def test_a_file_of_another_digest_is_refused(file: Path) -> None:
 def test_workers_that_start_together_share_one_copy(file: Path) -> None:
     """Each is a process of its own; a further one finds the copy of those that are left."""
     words = [sys.executable, "-c", LOAD, str(file), digest_of(file)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen(words, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+    workers = [subprocess.Popen(words, stdin=PIPE, stdout=PIPE, text=True) for _ in range(3)]
     try:
-        told = [worker.stdout.readline() for worker in workers]
+        told = [worker.stdout.readline() for worker in workers if worker.stdout is not None]
+        assert len(told) == len(workers)
         workers[0].kill()
         workers[0].wait()
         own = immutable_copy(file, digest_of(file))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,9 +54,9 @@ def placed(archive: Path) -> Path:
     return changed(archive, placement="cores")
 
 
-def changed(archive: Path, **facts: object) -> Path:
+def changed(archive: Path, **facts: Any) -> Path:
     """The archive with other values in its manifest."""
-    write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
+    write_manifest(replace(read_manifest(archive), **facts), archive)
     return archive
 
 

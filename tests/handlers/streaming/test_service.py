@@ -51,7 +51,7 @@ def test_sessions_of_one_batch_run_together() -> None:
     answers = ask(service, *(piece([10, 1], id=f"s{n}") for n in range(5)), piece([7], id="new", start="true"))
 
     assert [body["total"] for _, body in answers] == [11, 12, 13, 14, 15, 7]
-    assert service.model.batches == [5, 6]  # type: ignore[attr-defined]
+    assert service.model.batches == [5, 6]  # type: ignore[attr-defined]  # the fake keeps them
 
 
 def test_a_session_without_an_id_gets_one() -> None:
@@ -71,7 +71,7 @@ def test_an_unknown_session_is_never_a_new_one() -> None:
     service = make_service()
 
     assert [(status, body["type"]) for status, body in ask(service, piece([1], id="a"))] == [(410, "SessionUnknown")]
-    assert service.model.batches == []  # type: ignore[attr-defined]
+    assert service.model.batches == []  # type: ignore[attr-defined]  # the fake keeps them
 
 
 def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
