@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from ..padded_batch import same_size
 from .cells import CELLS, run_cell
-from .joins import in_a_row, joined_members
-from .members import LastOnly, Stacked
-from .order import evaluation_order, operands_of, sources_of
-from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
-from .steps import Steps
+from .joins import joined_members
+from .order import evaluation_order, sources_of
+from .recipe import Count, Counting, Member, Recipe, Result, Unit
+from .recurrences import compute_recurrence
+from .unit_values import UnitValues
 from .vectorized import call_for_all
 
 _aten = torch.ops.aten
@@ -26,10 +24,8 @@ class Evaluation:
     """Values of the units of a recipe for one request of `timesteps` timesteps."""
 
     def __init__(self, recipe: Recipe, inputs: Mapping[str, torch.Tensor], timesteps: Any) -> None:
-        self._recipe, self._inputs, self._timesteps = recipe, inputs, timesteps
-        self._values: dict[int, Any] = {}
-        self._final: dict[int, torch.Tensor] = {}
-        """States after the last step of a scan: where it has no steps, they are the first ones."""
+        self._inputs = inputs
+        self._values = UnitValues(recipe, timesteps)
 
     def outputs(self) -> list[Any]:
         """Compute every unit, and return the outputs.
@@ -37,31 +33,25 @@ class Evaluation:
         Raises:
             UnknownLoop: a recurrence is none of the standard cells; names the line.
         """
-        for units in evaluation_order(self._recipe):
+        for units in evaluation_order(self._values.recipe):
             self._compute(units)
-        return [self._single(operand) for operand in self._recipe.outputs]
+        return [self._values.single(operand) for operand in self._values.recipe.outputs]
 
     def _compute(self, indices: Sequence[int]) -> None:
-        units = {index: self._recipe.units[index] for index in indices}
+        units = {index: self._values.recipe.units[index] for index in indices}
         index, unit = next(iter(units.items()))
         if unit.count is None:
             self._values[index] = self._call(unit)
         elif not any(sources_of(unit) & units.keys() for unit in units.values()):
             self._values[index] = self._family(unit)
         else:
-            self._recurrence(units)
-
-    def _number(self, count: Count) -> Any:
-        frames = self._recipe.frames
-        if not count.frame_slope or frames is None:
-            return count.at(self._timesteps, 0)
-        return count.at(self._timesteps, self._values[frames[0]].shape[frames[1]])
+            compute_recurrence(self._values, units)
 
     def _call(self, unit: Unit) -> Any:
         """Compute a single call."""
         if unit.node.op == "placeholder":
             return self._inputs[unit.target]
-        args = [self._single(operand) for operand in unit.args]
+        args = [self._values.single(operand) for operand in unit.args]
         if unit.target is _aten.unbind.int:
             return args[0].movedim(args[1] if len(args) > 1 else 0, 0)
         if unit.target is _aten.split.Tensor and args[1] == 1:
@@ -73,52 +63,7 @@ class Evaluation:
         return unit.target(*args, **self._kwargs(unit)) if joined is None else joined
 
     def _kwargs(self, unit: Unit) -> dict[str, Any]:
-        return {name: self._single(operand) for name, operand in unit.kwargs.items()}
-
-    def _single(self, operand: Operand | Run) -> Any:
-        """Return an argument of a single call."""
-        match operand:
-            case Count():
-                return self._number(operand)
-            case Constant():
-                return operand.value
-            case Result():
-                return self._values[operand.unit]
-            case Member():
-                return self._element(operand)
-            case Run():
-                return self._members(operand.unit, operand.first, operand.step, operand.count)
-            case Listed():
-                return [Stacked(self._single(i)) if isinstance(i, Run) else self._single(i) for i in operand.items]
-        raise UnknownLoop(f"{type(operand).__name__} outside of a loop")
-
-    def _element(self, member: Member) -> torch.Tensor:
-        count = self._recipe.units[member.unit].count
-        assert count is not None
-        if member.unit in self._final and member.first == count.plus(-1):
-            return self._final[member.unit]
-        value = self._values[member.unit]
-        if isinstance(value, LastOnly):
-            if member.first != count.plus(-1):
-                raise UnknownLoop(f"a state of a cell is read before the last timestep{self._at(member.unit)}")
-            return value.tensor
-        element: torch.Tensor = value.select(0, self._number(member.first))
-        return element
-
-    def _members(self, unit: int, first: Count, step: int, count: Count) -> torch.Tensor:
-        """Return members of a family, or timesteps of what was split into them, as [count, ...]."""
-        value: torch.Tensor | LastOnly = self._values[unit]
-        if isinstance(value, LastOnly):
-            raise UnknownLoop(f"the states of a cell are read at every timestep{self._at(unit)}")
-        start, length = self._number(first), self._number(count)
-        whole = self._recipe.units[unit].count
-        if step < 0:
-            start = start - (length - 1)
-        part = value if whole == count and step > 0 and first == Count(0) else value.narrow(0, start, length)
-        return part if step > 0 else part.flip(0)
-
-    def _at(self, unit: int) -> str:
-        return source_suffix(node_line(self._recipe.units[unit].node))
+        return {name: self._values.single(operand) for name, operand in unit.kwargs.items()}
 
     def _family(self, unit: Unit) -> Any:
         """Compute all members of a family that is no recurrence."""
@@ -129,13 +74,13 @@ class Evaluation:
                 return sliced
         if unit.target is operator.getitem:
             return self._item(unit)
-        args = [self._all_members(operand, unit) for operand in unit.args]
+        args = [self._values.all_members(operand, unit) for operand in unit.args]
         if unit.target in CELLS:
             raise UnknownLoop(
                 f"a cell is called with a state of its own at every timestep{source_suffix(node_line(unit.node))}"
             )
-        kwargs = {name: self._all_members(operand, unit) for name, operand in unit.kwargs.items()}
-        return call_for_all(unit.target, args, kwargs, self._number(unit.count))
+        kwargs = {name: self._values.all_members(operand, unit) for name, operand in unit.kwargs.items()}
+        return call_for_all(unit.target, args, kwargs, self._values.number(unit.count))
 
     def _item(self, unit: Unit) -> Any:
         """Return one of the results of a family whose operator has several."""
@@ -174,186 +119,13 @@ class Evaluation:
         assert unit.count is not None
         if index.step not in (1, -1):
             raise UnknownLoop(f"a loop does not read every timestep{source_suffix(node_line(unit.node))}")
-        start, length = self._number(index.first), self._number(unit.count)
+        start, length = self._values.number(index.first), self._values.number(unit.count)
         if index.step > 0:
             return value.narrow(0, start, length)
         return value.narrow(0, start - (length - 1), length).flip(0)
-
-    def _all_members(self, operand: Operand | Run, unit: Unit) -> Any:
-        """Return an argument for all members of a family: `Stacked`, or what they share."""
-        count = unit.count
-        assert count is not None
-        match operand:
-            case Member() if operand.step:
-                missing = self._missing(operand, count)
-                members = self._members(operand.unit, operand.first, operand.step, count.plus(-missing))
-                return Stacked(members if not missing else _lengthened(members, missing))
-            case Starting():
-                first = self._single(operand.first)
-                rest = operand.rest
-                assert isinstance(rest, Member)
-                later = rest.first.plus(rest.step)
-                others = self._members(rest.unit, later, rest.step, count.plus(-1))
-                return Stacked(torch.cat([first.unsqueeze(0), others]))
-            case Listed():
-                return [self._all_members(item, unit) for item in operand.items]
-            case Counting():
-                at = source_suffix(node_line(unit.node))
-                raise UnknownLoop(f"a loop computes with the index of the timestep{at}")
-        return self._single(operand)
-
-    def _missing(self, member: Member, count: Count) -> int:
-        """Return how many members that a loop reads are not in the trace, as nothing reads its results."""
-        own = self._recipe.units[member.unit].count
-        fixed = replace(member.first, base=0) == Count(0)
-        if own is None or member.step != 1 or not fixed or isinstance(self._values[member.unit], LastOnly):
-            return 0
-        alike = (own.slope, own.frame_slope) == (count.slope, count.frame_slope)
-        return max(0, member.first.base + count.base - own.base) if alike else 0
-
-    def _recurrence(self, units: Mapping[int, Unit]) -> None:
-        """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step."""
-        found = [(index, unit) for index, unit in units.items() if unit.target in (*CELLS, *_WRITES)]
-        index, unit = (*found, *units.items())[0]
-        if unit.target in _WRITES and len(units) == 1:
-            self._values[index] = LastOnly(self._written(index, unit))
-            return
-        if unit.target is _aten.cat.default and len(units) == 1:
-            self._values[index] = LastOnly(self._appended(index, unit))
-            return
-        others = {i: u for i, u in units.items() if i != index}
-        if unit.target not in CELLS or not self._is_layer(index, others):
-            self._scan(units)
-            return
-        states, last = self._cell(unit, set(units))
-        self._values[index] = states
-        for i, u in others.items():
-            number = u.args[1]
-            assert isinstance(number, Count)
-            self._values[i] = states if number.base == 0 else LastOnly(last[number.base])
-
-    def _is_layer(self, cell: int, others: Mapping[int, Unit]) -> bool:
-        """Whether a recurrent layer computes a cell: its calls follow each other, and c is read at the end only."""
-        for index, unit in others.items():
-            if unit.target is not operator.getitem or unit.args[0] != Member(cell, Count(0), 1):
-                return False
-            if unit.args[1] != Count(0) and not all(map(self._is_last, self._readers(index, {cell, *others}))):
-                return False
-        return True
-
-    def _is_last(self, operand: Member | Run) -> bool:
-        count = self._recipe.units[operand.unit].count
-        return count is not None and operand == Member(operand.unit, count.plus(-1), 0)
-
-    def _readers(self, index: int, own: set[int]) -> list[Member | Run]:
-        """Return the arguments outside of a recurrence that read the values of one of its units."""
-        units = [unit for i, unit in enumerate(self._recipe.units) if i not in own]
-        read = [operand for unit in units for operand in operands_of((*unit.args, *unit.kwargs.values()))]
-        read += operands_of(self._recipe.outputs)
-        return [operand for operand in read if isinstance(operand, Member | Run) and operand.unit == index]
-
-    def _scan(self, units: Mapping[int, Unit]) -> None:
-        """Compute units step by step.
-
-        Raises:
-            UnknownLoop: a buffer is read and written in each step, or some calls are missing in one.
-        """
-        index = next(iter(units))
-        if any(one.target in _WRITES for one in units.values()):
-            raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{self._at(index)}")
-        count = _longest([one.count for one in units.values() if one.count is not None])
-        if count is None:
-            raise UnknownLoop(f"the operators of a recurrence have different numbers of calls{self._at(index)}")
-        steps = Steps({i: replace(one, count=count) for i, one in units.items()}, self._all_members)
-        seen = {i: self._number(one.count) for i, one in units.items() if one.count and self._readers(i, set(units))}
-        values, final = steps.run(self._single, self._number(count), seen)
-        self._values.update(values)
-        self._final.update({unit: state for unit, state in final.items() if self._recipe.units[unit].count == count})
-
-    def _cell(self, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""
-        x, state, *weights = unit.args
-        assert unit.count is not None
-        initial = []
-        for given in state.items if isinstance(state, Listed) else (state,):
-            if not isinstance(given, Starting) or not _previous(given, own):
-                at = source_suffix(node_line(unit.node))
-                raise UnknownLoop(f"the state of a cell is not that of the timestep before{at}")
-            initial.append(self._single(given.first))
-        inputs = self._all_members(x, unit)
-        if not isinstance(inputs, Stacked):
-            inputs = Stacked(inputs.unsqueeze(0).expand(self._number(unit.count), *inputs.shape))
-        return run_cell(CELLS[unit.target], inputs.tensor, initial, [self._single(weight) for weight in weights])
-
-    def _written(self, index: int, unit: Unit) -> torch.Tensor:
-        """Return a buffer after all members have written their timestep."""
-        buffer, source, dim, where, *rest = unit.args
-        assert unit.count is not None
-        if (
-            not isinstance(buffer, Starting)
-            or buffer.rest != Member(index, Count(-1), 1)
-            or not isinstance(where, Counting)
-            or where.step not in (1, -1)
-            or where.first.slope == where.first.frame_slope == 0 > where.first.base
-            or rest not in ([], [Counting(where.first.plus(1), where.step)])
-        ):
-            raise UnknownLoop(f"a buffer is not written timestep by timestep{self._at(index)}")
-        before = self._single(buffer.first)
-        place = self._single(dim) % before.dim()
-        written = self._all_members(source, unit)
-        if not isinstance(written, Stacked):
-            raise UnknownLoop(f"one value is written at every timestep{self._at(index)}")
-        new = written.tensor if where.step > 0 else written.tensor.flip(0)
-        new = new.movedim(0, place) if not rest else new.movedim(0, place).squeeze(place + 1)
-        start, length = self._number(where.first), self._number(unit.count)
-        start = start if where.step > 0 else start - (length - 1)
-        end, size = start + length, before.shape[place]
-        parts = [] if same_size(start, 0) else [before.narrow(place, 0, start)]
-        parts += [new] if same_size(end, size) else [new, before.narrow(place, end, size - end)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, place)
-
-    def _appended(self, index: int, unit: Unit) -> torch.Tensor:
-        """Return a tensor to which each step appends its result: `outputs = torch.cat([outputs, h], 1)`."""
-        parts, *dim = unit.args
-        place = self._single(dim[0]) if dim else 0
-        match parts:
-            case Listed((Starting(before, Member(own, Count(-1, 0, 0), 1)), new)) if own == index:
-                appended = self._all_members(new, unit)
-                return torch.cat([self._single(before), self._in_a_row(index, appended, place)], place)
-            case Listed((new, Starting(before, Member(own, Count(-1, 0, 0), 1)))) if own == index:
-                appended = self._all_members(new, unit)
-                if isinstance(appended, Stacked):
-                    appended = Stacked(appended.tensor.flip(0))
-                return torch.cat([self._in_a_row(index, appended, place), self._single(before)], place)
-        raise UnknownLoop(f"a loop concatenates other tensors than its results{self._at(index)}")
-
-    def _in_a_row(self, index: int, appended: Any, dim: int) -> torch.Tensor:
-        if not isinstance(appended, Stacked):
-            raise UnknownLoop(f"one value is appended at every timestep{self._at(index)}")
-        return in_a_row(appended.tensor, dim)
-
-
-_WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
-
-
-def _lengthened(members: torch.Tensor, missing: int) -> torch.Tensor:
-    """Append members that nothing reads."""
-    return torch.cat([members, members.new_zeros(missing, *members.shape[1:])])
-
-
-def _longest(counts: Sequence[Count]) -> Count | None:
-    """Return the greatest of counts that grow alike; a call whose last result nothing reads is missing in the trace."""
-    alike = len({(count.slope, count.frame_slope) for count in counts}) == 1
-    return max(counts, key=lambda count: count.base) if alike else None
 
 
 def _one_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:
     """Compute a cell that is called once."""
     _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
     return last if cell == "lstm" else last[0]
-
-
-def _previous(state: Starting, own: set[int]) -> bool:
-    """Whether a state is that of the member before, in the same recurrence."""
-    rest = state.rest
-    return isinstance(rest, Member) and rest.unit in own and rest.first == Count(-1) and rest.step == 1
