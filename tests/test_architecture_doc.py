@@ -11,6 +11,12 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
+def folders_in(folder: Path) -> set[str]:
+    """The names of folders with files of the project."""
+    found = [path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"]
+    return {path.name for path in found if any(file.suffix != ".pyc" for file in path.rglob("*") if file.is_file())}
+
+
 def test_every_file_that_is_named_exists() -> None:
     """A path in backticks is relative to the repository's root, or to the package."""
     layers = TEXT[: TEXT.index("## The archive")] + TEXT[TEXT.index("## Decisions") :]
@@ -24,6 +30,16 @@ def test_every_file_that_is_named_exists() -> None:
 def test_every_package_has_a_paragraph() -> None:
     """Each sub-package is introduced by its name in bold."""
     assert {name for name in FOLDERS if f"**`{name}/`**" not in TEXT} == set()
+
+
+def test_every_folder_has_its_line() -> None:
+    """The table has every folder beside the sub-packages, and every example."""
+    tops = folders_in(ROOT) - {*FOLDERS, "src", "build", "dist"}
+    examples = folders_in(ROOT / "examples")
+
+    assert len(tops) > 8
+    assert {name for name in tops if f"| `{name}/` |" not in TEXT} == set()
+    assert {name for name in examples if f"`{name}/`" not in TEXT} == set()
 
 
 def test_arrows_are_allowed_imports() -> None:
