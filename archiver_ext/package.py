@@ -87,7 +87,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         staged.mkdir()
         work.mkdir()
         tree = model_archiver.stage(flags, staged)
-        layout.check_collisions(tree, _given_files(flags))
+        layout.check_collisions(tree, _given_files(flags).values())
         with importable(tree):
             result = _build(flags, config, tree, work, console, engines)
         publish(flags, tree, manifest)
@@ -108,15 +108,21 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
             "--serialized-file as a state dict; or a function of tensors"
         )
-    for file in _given_files(flags):
+    for option, file in _given_files(flags).items():
         if not Path(file).is_file():
-            raise PackagingError(f"there is no file {file}")
+            raise PackagingError(f"{option}: there is no file {file}")
     return flags.config_file
 
 
-def _given_files(flags: model_archiver.Flags) -> list[str]:
-    files = (flags.config_file, flags.model_file, flags.serialized_file, flags.requirements_file)
-    return [file for file in files if file is not None]
+def _given_files(flags: model_archiver.Flags) -> dict[str, str]:
+    """Return the files by their options."""
+    files = {
+        "--config-file": flags.config_file,
+        "--model-file": flags.model_file,
+        "--serialized-file": flags.serialized_file,
+        "--requirements-file": flags.requirements_file,
+    }
+    return {option: file for option, file in files.items() if file is not None}
 
 
 def _build(

@@ -32,10 +32,11 @@ def _table(outcome: PackagingResult) -> Table:
     trials = (outcome.selected, *outcome.others)
     estimated = any(trial.estimates for trial in trials)
     padded = any(trial.padding for trial in trials)
+    # Headings of two lines leave a terminal of 80 columns the room for the longest name of an engine.
     numbers = (
-        *("compile s", "size", "max error", "measured ms"),
-        *["padded ms"] * padded,
-        *["estimate us"] * estimated,
+        *("compile\ns", "size", "max\nerror", "measured\nms"),
+        *["padded\nms"] * padded,
+        *["estimate\nus"] * estimated,
     )
     table = make_table("bucket", "backend", numbers=numbers)
     for trial in trials:

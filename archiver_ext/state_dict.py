@@ -15,11 +15,12 @@ from .weight_check import check_dtypes, check_finite
 
 
 def load_state_dict(
-    model: torch.nn.Module, serialized_file: Path | None, tell: Tell = tell_nothing
+    model: torch.nn.Module, serialized_file: Path | None, tell: Tell = tell_nothing, source: str | None = None
 ) -> FoundWeights | None:
     """Load the weights of a file into the model, and return them; None if there are none to load.
 
-    `tell` gets a sentence if the file holds more than a state dict with the model's own names.
+    `tell` gets a sentence if the file holds more than a state dict with the model's own names. `source` is the file's
+    name in messages about its numbers (default: its own), for a copy under another name.
 
     Raises:
         PackagingError: no file for a model that has weights, a file that holds no state dict or another model's, or
@@ -40,7 +41,7 @@ def load_state_dict(
         tell(found.describe(serialized_file))
     check_dtypes(expected, found.weights, serialized_file.name)
     model.load_state_dict(dict(found.weights))
-    check_finite(model, serialized_file.name)
+    check_finite(model, source or serialized_file.name)
     return found
 
 
@@ -66,5 +67,6 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWei
         lines = "\n  ".join(problems)
         raise PackagingError(
             f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
-            f"\n  {lines}"
+            f"\n  {lines}\nWrite the arguments that the trained model was built with under neuron_lstm.model.args: "
+            f"`neuron-lstm init --model-file FILE --serialized-file {file.name}` finds them"
         )

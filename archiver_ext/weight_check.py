@@ -24,8 +24,8 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
     if found:
         named = len(list(model.named_parameters())) + len(list(model.named_buffers()))
         raise PackagingError(
-            f"{source}: {len(found)} of {named} weights hold NaN or infinite numbers, so the answers would be no "
-            f"numbers either:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
+            f"{source}: {len(found)} of {named} weights hold NaN or infinite numbers, so the outputs would hold them "
+            f"too:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
             "all(torch.isfinite(w).all() for w in model.parameters()) is true"
         )
 

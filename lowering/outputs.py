@@ -84,7 +84,7 @@ def output_specs(
     if names is not None and len(names) != len(own):
         raise LoweringError(
             f"outputs: {len(names)} names ({', '.join(names)}) for the {len(own)} tensors forward() returns "
-            f"({', '.join(own)})"
+            f"({', '.join(own)}). Write one name for each, or leave `outputs` out"
         )
     axes = symbolic_sizes(trace.exported, inputs)
     has_batch = any(spec.batch_dim is not None for spec in inputs)

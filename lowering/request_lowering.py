@@ -74,7 +74,7 @@ def _lower(
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(
             f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors "
-            f"forward() returns ({', '.join(names)})"
+            f"forward() returns ({', '.join(names)}). Write one name for each, or leave `outputs` out"
         )
     outputs = tuple(
         TensorSpec(name, dtype, shape)

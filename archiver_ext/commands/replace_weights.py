@@ -88,7 +88,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             given = _checked(tree / weights, file)
             _put(given, file, tree / weights)
             write_manifest(_with_digest(before, tree, weights), tree)
-            after = _verified(tree, weights, console)
+            after = _verified(tree, weights, file.name, console)
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
@@ -164,8 +164,10 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 
-def _verified(tree: Path, weights: str, console: Console) -> Manifest:
+def _verified(tree: Path, weights: str, source: str, console: Console) -> Manifest:
     """Verify with the same requests and tolerance as packaging; returns the manifest with the results.
+
+    `source` is the name of the file that the user gave.
 
     Raises:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
@@ -183,12 +185,14 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ..evaluation.verify_programs import verify_programs
     from ..model_file import importable
     from ..progress import show_progress
-    from ..user_model import load_model
+    from ..state_dict import load_state_dict
+    from ..user_model import build_model
 
     names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
     with importable(tree), simulation.enable_emulation():
-        model = load_model(tree / names["modelFile"], tree / weights, config.model)
+        model = build_model(tree / names["modelFile"], config.model)
+        load_state_dict(model, tree / weights, source=source)
         loaded = with_value_ranges(load_archive(tree), config.input_specs)
         facts = loaded.manifest
         if (emulation := simulation_of(get_backend(facts.backend))) is not None:

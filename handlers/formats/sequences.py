@@ -97,6 +97,7 @@ def _check_names(values: Mapping[str, object], manifest: Manifest) -> None:
     unknown = [name for name in values if name not in names]
     problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
     problems += [f"unknown: {', '.join(map(abbreviate, unknown[:3]))}"] * bool(unknown)
+    problems += ["the server counts the timesteps itself"] * any("length" in name.lower() for name in unknown)
     raise invalid(f"the model's inputs are {', '.join(map(repr, names))}; {'; '.join(problems)}")
 
 

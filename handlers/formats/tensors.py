@@ -53,6 +53,7 @@ _JSON_NAMES = {
     list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
     type(None): "null",
 }  # fmt: skip
+_SEVERAL = 'an input of one sequence has no batch dimension; send several as {"instances": [...]}'
 
 
 def describe_spec(spec: TensorSpec) -> str:
@@ -272,7 +273,7 @@ def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorS
     index = next(i for i, element in enumerate(flat) if type(element) not in accepted)
     found = flat[index]
     if isinstance(found, list):
-        return f"expected {describe_spec(spec)}, but the lists are nested deeper"
+        return f"expected {describe_spec(spec)}, but the lists are nested deeper: {_SEVERAL}"
     text = f" ({abbreviate(found)})" if isinstance(found, (str, float)) else ""
     return f"expected {describe_spec(spec)}, but value {index} is {_json_name(type(found))}{text}"
 

@@ -121,8 +121,9 @@ def _waiting(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:
         return None
     worst = max(waiting, key=waiting.__getitem__)
     return (
-        f"{len(waiting)} of {len(slices)} costs were measured while threads waited for cores ({waiting[worst]:.0%} of "
-        f"the time of {worst}): other processes used the cores, or there are fewer cores than threads"
+        f"{len(waiting)} of {len(slices)} costs were measured while threads waited for cores (all threads together "
+        f"{waiting[worst]:.0%} of the time of {worst}): other processes used the cores, or there are fewer cores than "
+        "threads"
     )
 
 

@@ -55,14 +55,14 @@ def same_name_twice(project: Project) -> list[str]:
 
 
 FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
-    (no_config, "there is no file model-config.yaml"),
+    (no_config, "--config-file: there is no file model-config.yaml"),
     (bad_config, "model-config.yaml:1: batchSize"),
     (packed_answer, "model.py:"),
     (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
     (taken_name, "variants.json would replace a file"),
     (same_name_twice, "model.py: another file of that name"),
     (lambda project: ["--extra-files", "nowhere.txt"], "nowhere.txt"),
-    (lambda project: ["--requirements-file", "nowhere.txt"], "there is no file nowhere.txt"),
+    (lambda project: ["--requirements-file", "nowhere.txt"], "--requirements-file: there is no file nowhere.txt"),
     (lambda project: ["--export-path", "nowhere"], "nowhere is not a directory"),
     (lambda project: ["--model-name", "a/b"], "special characters"),
     (lambda project: ["--runtime", "LSP"], "--runtime LSP"),

@@ -325,7 +325,7 @@ def no_place(archive: Path) -> Sequence[object]:
     [
         (no_file, "there is no weights file nowhere.pt"),
         (rubbish, "new.pt is damaged"),
-        (not_a_number, "7 of 7 weights hold NaN or infinite numbers"),
+        (not_a_number, "new.pt: 7 of 7 weights hold NaN or infinite numbers"),
         (no_archive, "no variants.json"),
         (damaged, "model.py was changed"),
         (no_weights, "the archive has no weights"),

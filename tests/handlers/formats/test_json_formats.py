@@ -79,6 +79,10 @@ def test_inputs_come_by_name_in_any_order() -> None:
         ({"ids": [1]}, "missing: 'frames'"),
         ({}, "missing: 'ids', 'frames'"),
         ({"ids": [1], "frames": [[0, 0]], "x": 1}, "unknown: 'x'"),
+        (
+            {"ids": [1], "frames": [[0, 0]], "lengths": [1]},
+            "unknown: 'lengths'; the server counts the timesteps itself",
+        ),
         ({"ids": [1, 2], "frames": [[0, 0]]}, "input 'frames' has 1 timesteps, but input 'ids' has 2"),
         ({"ids": [1], "frames": [[0, 0, 0]]}, "input 'frames': dimension 1 has 3 values, expected 2"),
     ],

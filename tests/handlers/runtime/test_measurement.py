@@ -84,7 +84,9 @@ def test_work_that_does_not_end_is_told_and_bounded() -> None:
     slices = measured(machine)
 
     (doubt,) = doubts(slices)
-    assert doubt.startswith("2 of 2 costs were measured while threads waited for cores (100% of the time of")
+    assert doubt.startswith(
+        "2 of 2 costs were measured while threads waited for cores (all threads together 100% of the time of"
+    )
     assert machine.now < 3 * (0.03 * 2 + 4 * 20 * sum(MS.values()) / 1000)
 
 
