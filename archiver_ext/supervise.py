@@ -45,7 +45,7 @@ def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) ->
 
 
 def _outcome(process: subprocess.Popen[str], task: str) -> int:
-    """The exit code; a signal that arrives meanwhile is forwarded, and the process has time to clean up."""
+    """The exit code; a signal that arrives before it is forwarded, and the process has time to clean up."""
     assert process.stdin is not None
     try:
         with raise_on_termination():

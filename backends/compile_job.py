@@ -81,7 +81,7 @@ def compile_seconds(job: CompileJob, program: ExportedProgram) -> float:
 
     Raises:
         CompileError: the engine does not support the program, or the disk fails.
-        Exception: whatever a failing engine raises.
+        Exception: any exception of a failing engine.
     """
     started = time.perf_counter()
     engine = get_backend(job.backend)

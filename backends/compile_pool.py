@@ -4,7 +4,7 @@ When packaging stops (an unsupported program, a failure, Ctrl-C), the processes 
 started, and leave no files behind.
 
 A single engine that compiles quickly does so in this process, which has imported torch already. Beside other engines it
-has a process of its own: if that ends, the others go on. A program that was compiled before is copied from the cache.
+has a separate process: if that ends, the others continue. A program that was compiled before is copied from the cache.
 """
 
 from __future__ import annotations

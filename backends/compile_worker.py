@@ -1,6 +1,6 @@
 """Compiling process: one job for each line of standard input, one reply for each on standard output.
 
-It ends when its input ends, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
+It ends when its input ends, so that it cannot outlive the packaging that started it. All output of an engine goes to
 standard error.
 """
 

@@ -32,7 +32,7 @@ def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
                 yield Path(copy)
             return
     raise LoadError(
-        f"{directory} lies on a file system mounted noexec, so its compiled programs cannot be run, and none of "
+        f"{directory} is on a file system mounted noexec, so its compiled programs cannot be run, and none of "
         f"{', '.join(map(str, _copy_directories()))} can hold a copy: set TMPDIR to a directory that is writable and "
         f"not noexec, or package the model with backend: onnxruntime"
     )

@@ -57,7 +57,7 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
 
 @contextlib.contextmanager
 def trial_errors(product: str) -> Iterator[None]:
-    """Report whatever fails while a compiled program is tried.
+    """Report any failure of a trial of a compiled program.
 
     Raises:
         CompileError: the engine does not support the program.

@@ -1,4 +1,4 @@
-"""Reader of .safetensors files, which maps the tensors and trusts nothing in the file's table."""
+"""Reader of .safetensors files, which maps the tensors and checks every entry of the file's table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
     with mapped.open("rb") as file:
         if mapped.stat().st_size < 8:
             raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")
-        # A private mapping: pages are shared with every other process until somebody writes, and nobody does.
+        # A private mapping: pages are shared with all other processes until one writes, and none does.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
         header, start = _header(data)

@@ -1,8 +1,8 @@
 """Device emulation: whether programs of a missing device may run on the CPU.
 
 They run from the source that their compiler was given: the outputs are the model's, the speed is torch's. Packaging
-enables it to verify such programs without the device. A host enables it only by hand: a server without its device is a
-mistake, and must not look as if it worked.
+enables it to verify such programs without the device. On a host only its operator enables it: a server whose device is
+missing is misconfigured, and must fail.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files that torch's zip writer makes.
 
 The writer ends the process if a write fails: its destructor completes the file, finds that bytes are missing, and
-throws (`PyTorchStreamWriter` in caffe2/serialize/inline_container.cc). So it is given a file that takes everything, and
-the failure is raised after it. Used only while packaging.
+throws (`PyTorchStreamWriter` in caffe2/serialize/inline_container.cc). So it is given a file that accepts all writes,
+and the failure is raised afterwards. Used only while packaging.
 """
 
 from __future__ import annotations

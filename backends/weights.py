@@ -82,7 +82,7 @@ def load_checkpoint(path: Path, content: Path | None = None) -> Any:
         if "Cannot allocate memory" not in str(error):
             raise WeightsError(_damaged(path, error)) from error
         raise WeightsError(f"{path.name} cannot be mapped into memory ({error}): free memory") from error
-    except Exception as error:  # whatever the unpickler raises for damaged data
+    except Exception as error:  # the unpickler raises any exception for damaged data
         raise WeightsError(_damaged(path, error)) from error
 
 

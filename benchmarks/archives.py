@@ -202,7 +202,7 @@ def _compare(one: Path, other: Path) -> list[bool]:
 
 
 def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ...]]:
-    """Run every batch in one bucket: each archive has costs of its own, so its plans may differ."""
+    """Run every batch in one bucket: each archive has other costs, so its plans may differ."""
     bucket = variants.manifest.grid.buckets[place]
     rng = torch.Generator().manual_seed(place)
     lengths = [int(torch.randint(1, LONGEST + 1, (), generator=rng)) for _ in range(bucket.batch)]

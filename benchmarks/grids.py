@@ -1,8 +1,8 @@
-"""Padding of bucket lengths on the log-normal sample: by habit, without data, and for the sample.
+"""Padding of bucket lengths on the log-normal sample: common choices, and lengths for the sample.
 
 python -m benchmarks.grids
 
-The lengths chosen for the sample are compared with the textbook's dynamic program, and must come within 0.1 point of
+The lengths chosen for the sample are compared with a plain dynamic program, and must come within 0.1 point of
 its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, for which no lengths
 were chosen. Exits 1 if the optimum is missed.
 """

@@ -1,7 +1,7 @@
 """Time of packaging in 25 buckets with `backend: auto`: the first, and those after a change.
 
 Run from the repository's root: `python -m benchmarks.packaging_time [--json FILE]`. The model is the token classifier
-of the REST benchmark. Every packaging is the command `neuron-lstm archive` in a process of its own; the cache of
+of the REST benchmark. Every packaging is the command `neuron-lstm archive` in a separate process; the cache of
 compiled programs begins empty, in a folder of this run.
 """
 

@@ -1,6 +1,6 @@
 """Gain of bfloat16 and int8 on this machine: OpenVINO, native, torch and ONNX Runtime, all in one run.
 
-A contestant that needs instructions which this processor lacks is told as not run.
+A contestant that needs instructions which this processor lacks is reported as not run.
 
 Run it from the repository's root: `python -m benchmarks.precision [--threads 1] [--rounds 15]`.
 

@@ -86,7 +86,7 @@ COLUMNS = (
 
 
 def use_store(store: Store, batch: int, choice: random.Random) -> None:
-    """Read and write a batch of random sessions; those that another client wrote meanwhile count too."""
+    """Read and write a batch of random sessions; those that another client wrote in between count too."""
     names = [f"session-{name}" for name in choice.sample(range(SESSIONS), batch)]
     found = [one for one in store.read(names) if isinstance(one, StoredRecord)]
     store.write([RecordUpdate(name, RECORD, one.revision) for name, one in zip(names, found, strict=True)])

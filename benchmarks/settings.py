@@ -104,7 +104,7 @@ SETTINGS = tuple(
 
 @dataclass
 class Figures:
-    """Figures of one setting by round: milliseconds of a lone request; answers per second and p99 of many."""
+    """Figures of one setting by round: milliseconds of a single request; rate and p99 of many."""
 
     lone: list[float] = field(default_factory=list)
     rates: dict[int, list[float]] = field(default_factory=dict)

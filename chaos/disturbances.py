@@ -92,7 +92,7 @@ class HostFaults:
 
 
 def redis_pause(pid: int) -> Mapping[str, Disturbance]:
-    """A Redis server that answers nobody for five seconds."""
+    """A Redis server that answers no client for five seconds."""
 
     async def pause() -> None:
         os.kill(pid, signal.SIGSTOP)

@@ -177,7 +177,7 @@ def coloured(text: bytes, bits: list[float]) -> Text:
 
 
 def name_the_odd(answers: list[Answer]) -> None:
-    """Print the texts with the greatest surprise, and whether they are the planted ones."""
+    """Print the texts with the greatest surprise, and whether they are the inserted ones."""
     most = sorted(answers, key=lambda answer: answer.mean, reverse=True)[: len(ODD)]
     found = sum(answer.text in ODD for answer in most)
     console.print(f"\nThe {len(ODD)} lines of most bits per byte, {found} of them planted:")

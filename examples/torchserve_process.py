@@ -166,7 +166,7 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         while len(found) < count:
             port = random.randint(*PORTS)
-            with suppress(OSError):  # somebody has this one
+            with suppress(OSError):  # another process has this port
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 found.append(port)
     return found

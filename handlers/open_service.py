@@ -13,7 +13,7 @@ from .formats import load_codec
 from .host import Host
 from .metrics import BatchMetrics
 from .runtime.cores import available_cores, threads_per_worker
-from .runtime.doubtful_costs import with_believable_costs
+from .runtime.doubtful_costs import with_reliable_costs
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
 from .service import Service
@@ -55,7 +55,7 @@ def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
     placed = apply_placement(manifest, host.directory, host.workers, host.environment)  # before anything starts threads
     torch.set_num_threads(_threads(placed, manifest, host))
-    archive = with_believable_costs(load_archive(host.directory, torch.get_num_threads(), device=host.device))
+    archive = with_reliable_costs(load_archive(host.directory, torch.get_num_threads(), device=host.device))
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))

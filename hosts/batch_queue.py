@@ -1,7 +1,7 @@
 """Queue of requests before one thread that computes.
 
-What came while the last batch was computed is the next batch. There is no timer: a request that finds the thread idle
-is computed at once, and under load the batches grow by themselves, as in a busy TorchServe worker.
+The requests that arrived while the last batch was computed are the next batch. There is no timer: a request that finds
+the thread idle is computed at once, and under load the batches grow by themselves, as in a busy TorchServe worker.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BatchQueue:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def close(self) -> None:
-        """Compute what waits, and end the thread."""
+        """Compute the waiting requests, and end the thread."""
         while self._work is not None:
             await asyncio.wait([self._work])
         self._thread.shutdown()

@@ -1,4 +1,4 @@
-"""A request to try a model with: the shell command that sends it."""
+"""Example request for a model, as a shell command."""
 
 from __future__ import annotations
 

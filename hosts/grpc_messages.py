@@ -1,6 +1,6 @@
 """Messages of the Open Inference Protocol over gRPC.
 
-They are made when this module is imported, in a pool of descriptors of their own: generated code registers its
+They are made when this module is imported, in a separate pool of descriptors: generated code registers its
 messages for the whole process, so that two clients or servers of the protocol cannot be in one.
 """
 

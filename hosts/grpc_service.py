@@ -50,7 +50,7 @@ async def _respond(method: str, content: bytes, metadata: Metadata, archives: Ar
 
 
 async def _is_ready(name: str, version: str, archives: Archives) -> bool:
-    """Whether a model is ready: one that is not here is not, as Triton answers."""
+    """Whether a model is ready; an unknown one is not, as in Triton."""
     try:
         archive = _find(name, version, archives)
     except GrpcRefusalError:
@@ -65,7 +65,7 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
     message = parse("ModelInferRequest", content)
     archive = _find(message.model_name, message.model_version, archives)
     if archive.manifest.codec is not None:
-        told = f"model {archive.name} reads requests by a codec of its own: send them over REST"
+        told = f"model {archive.name} reads requests by its own codec: send them over REST"
         raise GrpcRefusalError("CodecOverGrpc", told, 501)
     request = rest_request(message, metadata)
     try:

@@ -2,7 +2,7 @@
 
     python -m torchserve_neuron_lstm.hosts.kserve --archive tagger.mar
 
-KServe's server has the process: its arguments, its logs, its metrics, its end. The routes of the protocols stand
+KServe's server runs the process: arguments, logs, metrics and shutdown. The routes of the protocols stand
 before its own, because those parse requests, and answer errors, each in their own way.
 """
 
@@ -46,7 +46,7 @@ _PATHS = (
     "/v2/models/{path:path}",
 )
 _REPOSITORY = "/v2/repository/{path:path}"
-"""KServe's route to load and unload models, which anybody might call: it has none here."""
+"""KServe's route to load and unload models, which any client might call: it is removed here."""
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
@@ -82,14 +82,14 @@ class ArchiveServer(ModelServer):  # type: ignore[misc]  # KServe has no types
         self._grpc = GrpcServer(self.grpc_port, archives, given_to_kserve.grpc_max_receive_message_length)
 
     def serve(self) -> None:
-        """Answer requests until a signal ends the process; those that came by then are answered."""
+        """Answer requests until a signal ends the process; the requests received by then are answered."""
         add_routes(self._archives)
         if given_to_kserve.enable_grpc:
             self.servers.append(self._grpc.serve())
         self.start([ArchiveModel(archive) for archive in self._archives.values()])
 
     def stop(self, sig: int) -> None:
-        """Stop, as KServe calls it once its REST server has answered all."""
+        """Stop; KServe calls this once its REST server has answered all requests."""
         super().stop(sig)
         self._ending = asyncio.create_task(self._grpc.stop(self.grace_period))
 

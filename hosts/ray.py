@@ -140,7 +140,7 @@ class Replica(GrpcMethods):
         return await respond(request, self._served)
 
     async def check_health(self) -> None:
-        """Try the engines and the session stores, as Ray asks from time to time.
+        """Try the engines and the session stores; Ray calls this periodically.
 
         Raises:
             RuntimeError: one of them does not work.

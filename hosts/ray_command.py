@@ -146,7 +146,7 @@ def _started_here() -> bool:
 
 
 def _check_cpus(settings: RaySettings) -> None:
-    """Refuse replicas for which this machine has no CPUs: they would wait without end."""
+    """Refuse replicas for which this machine has no CPUs: they would wait forever."""
     needed, present = settings.replicas * settings.threads, int(ray.cluster_resources().get("CPU", 0))
     if needed > present:
         raise ArchiveError(

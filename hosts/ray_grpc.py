@@ -1,6 +1,6 @@
 """gRPC methods of a replica on Ray Serve.
 
-Ray calls the method of a replica that has the name of the protocol's, with the request of whatever type the service's
+Ray calls the method of a replica that has the name of the protocol's, with the request of the type that the service's
 registration left it: here bytes. It calls `SerializeToString` of what the method returns.
 """
 

@@ -1,4 +1,4 @@
-"""Error by which a replica did not start, out of the message that Ray makes of it."""
+"""Error that kept a replica from starting, extracted from Ray's message."""
 
 from __future__ import annotations
 

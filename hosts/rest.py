@@ -60,7 +60,7 @@ async def _infer(archive: HostedArchive, archives: Mapping[str, HostedArchive], 
     try:
         raw = await raw_request(request, archive.manifest.limits.body_bytes)
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # no client reads it
     present = archives.get(archive.name)  # it may have been replaced, or removed, while the body was read
     if present is None:
         return _no_model(archive.name)

@@ -1,4 +1,4 @@
-"""Check of sessions where replicas may be on several machines: each must find what another has kept."""
+"""Check that replicas on several machines share the sessions of a model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def check_shared_sessions(name: str, manifest: Manifest) -> None:
         return
     if settings.store == "disk":
         raise ArchiveError(
-            f"model {name} keeps its sessions on the disk of one machine (store: disk), and its replicas may lie on "
+            f"model {name} keeps its sessions on the disk of one machine (store: disk), and its replicas may be on "
             "several: package it with store: redis, or with store: client and key_env"
         )
     if settings.key_env is None:
         raise ArchiveError(
-            f"model {name} signs its session tokens with a key on the disk of one machine, and its replicas may lie "
+            f"model {name} signs its session tokens with a key on the disk of one machine, and its replicas may be "
             "on several: package it with key_env, the environment variable that has the key on each of them"
         )

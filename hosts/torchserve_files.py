@@ -38,7 +38,7 @@ class ServeSettings:
     tokens: bool = True
     """Whether requests need a token."""
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Settings that replace ours, or come beside them."""
+    """Settings that replace ours, or are added to them."""
 
 
 def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:

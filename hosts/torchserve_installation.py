@@ -33,7 +33,7 @@ def java_environment() -> dict[str, str]:
 
 
 def unknown_settings(names: list[str]) -> list[str]:
-    """Return the names that this TorchServe does not read: it would ignore them without a word.
+    """Return the names that this TorchServe does not read: it would ignore them without a message.
 
     Raises:
         ArchiveError: there is no TorchServe.

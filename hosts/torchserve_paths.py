@@ -1,6 +1,6 @@
 """Settings of TorchServe that are a file or a folder.
 
-TorchServe runs in a folder of its own, and so do its workers. With a relative path, or a file that is missing, workers
+TorchServe and its workers run in a separate folder. With a relative path, or a file that is missing, workers
 do not start, and TorchServe starts them again without end.
 """
 

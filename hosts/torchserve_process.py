@@ -1,4 +1,4 @@
-"""Process of a stock TorchServe, in a folder of its own, until a `with` block ends."""
+"""Process of a stock TorchServe, in a separate folder, until a `with` block ends."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ tempfile.tempdir = sys.argv.pop(1)
 from ts.model_server import start
 start()
 """
-"""Start of TorchServe with its file of the process id in a folder of its own; workers keep TMPDIR.
+"""Start of TorchServe with its file of the process id in a separate folder; workers keep TMPDIR.
 
 Its standard input ends when this process does, even if that was killed. Then TorchServe ends too: it would keep its
-ports, without anybody who knows of it.
+ports, and no command would stop it.
 """
 _CONFIG_VARIABLE = "TS_CONFIG_FILE"
 """A variable by which TorchServe would read another config.properties than ours."""
@@ -68,7 +68,7 @@ class TorchServeProcess:
             try:
                 write(line)
             except (OSError, ValueError):
-                write = _nowhere  # nobody reads the log any more; TorchServe must not wait for a full pipe
+                write = _nowhere  # no process reads the log any more; TorchServe must not wait for a full pipe
 
     def wait_until_ready(self, management: str, model: str) -> int:
         """Return when all workers that a model begins with are ready, with their number.
@@ -87,7 +87,7 @@ class TorchServeProcess:
         return workers
 
     def wait(self) -> None:
-        """Return never.
+        """Wait until TorchServe ends; never returns.
 
         Raises:
             ArchiveError: TorchServe ended.
@@ -192,5 +192,5 @@ def _group_of_running(process: Path) -> int | None:
     try:
         state, _, group, *_ = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except (OSError, ValueError):
-        return None  # it ended meanwhile
+        return None  # it has ended
     return None if state in "ZX" else int(group)

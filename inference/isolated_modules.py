@@ -32,9 +32,9 @@ class _FolderFinder(MetaPathFinder):
 
 @contextmanager
 def isolated_modules(folder: Path) -> Iterator[None]:
-    """Import modules of a folder meanwhile; afterwards the process has those that it had before."""
+    """Import modules of a folder within the block; afterwards the process has those that it had before."""
     found = {file.stem for file in folder.glob("*.py")} | {entry.name for entry in folder.iterdir() if entry.is_dir()}
-    own = found - {_top(__name__)} - sys.stdlib_module_names  # of this package every archive has a part
+    own = found - {_top(__name__)} - sys.stdlib_module_names  # every archive contains a part of this package
     with _ONE_AT_A_TIME:
         before = {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in own}
         finder, bytecode, path = _FolderFinder(folder), sys.dont_write_bytecode, list(sys.path)

@@ -1,6 +1,6 @@
 """One session of an archive in the user's own process.
 
-Its state lies where that of a server's sessions lies.
+Its state is stored where a server stores the state of its sessions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ModelSession:
 
         Raises:
             InvalidSequence: the chunk is not one that the model takes; nothing is applied.
-            SessionError: the session does not exist, has ended, or was changed by somebody else.
+            SessionError: the session does not exist, has ended, or was changed by another client.
         """
         manifest = self._manifest
         tensors = read_one(chunk, 0, manifest).tensors

@@ -27,7 +27,7 @@ class Tree:
 
     @contextmanager
     def changed(self, file: str, text: str) -> Iterator[None]:
-        """Give a file another text meanwhile."""
+        """Give a file another text within the block."""
         path = self.folder / file
         original = path.read_bytes()
         path.write_text(text, encoding="utf-8")

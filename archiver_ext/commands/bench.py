@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
-    from ...handlers.runtime.doubtful_costs import with_believable_costs
+    from ...handlers.runtime.doubtful_costs import with_reliable_costs
     from ...inference.open_archive import open_archive
     from ..evaluation.value_ranges import with_ranges_of_tree
     from ..worker_threads import worker_threads
@@ -51,7 +51,7 @@ def _bench(options: argparse.Namespace) -> None:
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
-        loaded = with_believable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
+        loaded = with_reliable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
         result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
     for doubt in result.doubts:
         sys.stderr.write(f"these figures are doubtful: {doubt}\n")

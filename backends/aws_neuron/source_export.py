@@ -64,7 +64,7 @@ def _lines(
     names: tuple[str, ...],
 ) -> Iterator[str]:
     yield f"def forward({', '.join(['tensors', *map(_expression, inputs)])}):"
-    # Compilers trace on devices of their own: new tensors must be on the device of the inputs.
+    # Compilers trace on their own devices: new tensors must be on the device of the inputs.
     yield f"    device = {_device_expression(inputs, names)}"
     for node, name in weights.items():
         yield f"    {_expression(node)} = tensors[{names.index(name)}]  # {name!r}"

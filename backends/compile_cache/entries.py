@@ -1,7 +1,7 @@
 """Entries of the cache: a folder of files for each key, with the digest of each file.
 
-An entry is written beside its place and renamed into it, so that it is there whole or not at all, also where two
-processes write it at once. The digest of each file is compared whenever the entry is used.
+An entry is written to a temporary folder and renamed into its place, so that it is there whole or not at all, also
+where two processes write it at once. The digest of each file is compared whenever the entry is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LIMIT = 2 * 2**30
-"""Bytes of all entries; beyond it, the entries that were not used for longest are deleted."""
+"""Bytes of all entries; beyond it, the least recently used entries are deleted."""
 
 _DIGESTS = "digests.json"
 _FILES = "files"
@@ -54,7 +54,7 @@ def fetch(folder: Path, key: str, target: Path) -> bool:
 def keep(folder: Path, key: str, source: Path, limit: int = LIMIT) -> None:
     """Add a directory's files as an entry, unless there is one.
 
-    Entries beyond `limit` bytes are deleted, those first that were not used for longest. A failure of the disk leaves
+    Entries beyond `limit` bytes are deleted, the least recently used first. A failure of the disk leaves
     no entry and is not raised.
     """
     try:
@@ -64,7 +64,7 @@ def keep(folder: Path, key: str, source: Path, limit: int = LIMIT) -> None:
     try:
         _write(source, unfinished)
         unfinished.rename(folder / key)
-    except OSError:  # of the disk, or another process has added the entry meanwhile
+    except OSError:  # of the disk, or another process has added the entry
         _delete(unfinished)
     _shrink(folder, limit)
 
@@ -120,7 +120,7 @@ def _read(file: Path) -> bytes:
 def _mark_used(entry: Path) -> None:
     try:
         os.utime(entry)
-    except OSError:  # deleted meanwhile, or a disk that is now read-only
+    except OSError:  # another process has deleted it, or a disk that is now read-only
         return
 
 

@@ -1,6 +1,6 @@
 """Folder of the cache: the environment names it, and it must belong to this user alone.
 
-Whatever lies in it is code that will run. So a folder that another user owns, or may enter, is not used.
+Its files are code that will run. So a folder that another user owns, or may enter, is not used.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _ADDRESS = " at 0x"
 
 
 class _UnknownContent(Exception):
-    """A part of a program that has no text of its own."""
+    """A part of a program that cannot be written as text."""
 
 
 def program_digest(program: torch.export.ExportedProgram) -> Optional[str]:

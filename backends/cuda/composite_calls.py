@@ -1,4 +1,4 @@
-"""Calls that a composite operator makes: torch computes it by other operators, whatever the device.
+"""Calls that a composite operator makes: torch computes it by other operators, on every device.
 
 Used while packaging only.
 """

@@ -21,9 +21,9 @@ class OutOfMemory(RuntimeError):
 
 
 class Device(Protocol):
-    """A device with one stream: work runs in the order in which it was given, and later than it was given.
+    """A device with one stream: work runs asynchronously, in the order in which it was enqueued.
 
-    Each thread has a current device and stream of its own, so all methods are called in the context of `current`.
+    Each thread has its own current device and stream, so all methods are called in the context of `current`.
     """
 
     name: str

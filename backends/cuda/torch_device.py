@@ -80,7 +80,7 @@ def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
 
 
 class TorchDevice:
-    """A `Device`: one GPU, with a stream and a pool of graph memory of its own."""
+    """A `Device`: one GPU, with its own stream and its own pool of graph memory."""
 
     def __init__(self, index: int, *, own_kernel: bool = True) -> None:
         """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
@@ -152,7 +152,7 @@ class TorchDevice:
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
         """Record a function; all graphs take the pool of this device."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads of the process may use the GPU meanwhile.
+        # Other threads of the process may use the GPU during the capture.
         recording = torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode="thread_local")
         try:
             with _memory_errors(), _without_tf32(), _without_collections(), recording:

@@ -1,7 +1,7 @@
 """Weights in huge pages, each of which takes one entry of the processor's TLB in place of 512.
 
-With few rows most of the time is reading weights. A lone row of 128 -> 256 x 2 takes 3 to 5 % less time, and 5 to 10 %
-less after a pause.
+With few rows most of the time is reading weights. A single row of 128 -> 256 x 2 takes 3 to 5 % less time, and 5 to 10
+% less after a pause.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HUGE_PAGE = 2 << 20
 _LINE = 64
 """Bytes of a cache line."""
 _LEAST_BYTES = _HUGE_PAGE // 2
-"""Bytes from which on weights get huge pages of their own."""
+"""Bytes from which on weights get separate huge pages."""
 
 
 def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -298,7 +298,7 @@ using Recurrent = Float16;
 #elif defined(INT8_PRECISION) && (defined(__AVX512VNNI__) || defined(__AVXVNNI__))
 
 // Weights of 8 bits, four inputs in the place of one float, with a scale for each unit of a gate. A row is rounded to 8
-// bits too, by a scale of its own, which follows its numbers. The instruction takes numbers of a row from 0 to 255, so
+// bits too, by its own scale, which follows from its numbers. The instruction takes numbers of a row from 0 to 255, so
 // 128 is added to them, and 128 times the sum of the weights, which follows the scales, is taken off in the end. All of
 // that is in integers: no order of the sums changes a bit.
 struct Int8Quads : Vectors {
@@ -402,7 +402,7 @@ constexpr int64_t gate_size(int64_t depth) { return ARITHMETIC::VECTOR * depth +
 // ---------------------------------------------------------------------------------------------------------------------
 
 // sums[r][gate] = addend[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows, and GATES gates of LANES
-// units. `addend` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs
+// units. `addend` (the same bias for every row, or the sums themselves) is added at the end, as torch does: with inputs
 // in the thousands the order decides the last digits.
 template <class ARITHMETIC, int ROWS, int GATES>
 inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* addend,
@@ -1276,7 +1276,7 @@ struct LinearLayer {
 // All layers
 // ---------------------------------------------------------------------------------------------------------------------
 
-// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise, or null if nobody reads it. c is
+// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise, or null if it has no reader. c is
 // [layers * directions, rows, hidden], and h likewise with `outputs`. With ids, x is as in Layer.
 struct Batch {
   int64_t rows, steps;

@@ -60,7 +60,7 @@ def native_source(program: ExportedProgram) -> NativeSource:
     names = weight_names(program)
     weights = {node: names[node.name] for node in module.graph.nodes if _is_weight(node, names)}
     simplify(module.graph)
-    module.graph.eliminate_dead_code()  # outputs that nobody reads have no users then
+    module.graph.eliminate_dead_code()  # unread outputs then have no users
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
             _replace_recurrence(node, weights)

@@ -47,7 +47,7 @@ def unsupported_operators(
 
 
 def single_operator_program(node: Node) -> torch.export.ExportedProgram:
-    """Export one call of a program of fixed sizes as a program of its own, with tensors as inputs.
+    """Export one call of a program of fixed sizes as a separate program, with tensors as inputs.
 
     Raises:
         CompileError: an argument is computed and not a tensor.
@@ -136,7 +136,7 @@ def _save(program: torch.export.ExportedProgram, directory: Path) -> Path:
 def _run_probes(probes: Sequence[_Probe], workers: int) -> list[str | None]:
     """Run the probes; with several workers in processes, since compilers are not thread-safe.
 
-    A compiler that crashes ends the other probes of its pool, too. These run again, each in a pool of its own.
+    A compiler that crashes ends the other probes of its pool, too. These run again, each in a separate pool.
     """
     if workers == 1:
         return [_run_probe(probe) for probe in probes]

@@ -78,7 +78,7 @@ def load_source(
             f"torch {torch.__version__} lacks an operator of the program ({error}): install the release that the "
             f"archive's requirements name, or a later one"
         ) from error
-    except Exception as error:  # whatever damaged source raises
+    except Exception as error:  # damaged source raises any exception
         raise _damaged(path, error) from error
     return program
 

@@ -113,7 +113,8 @@ BINDINGS: Mapping[Any, str] = {
 }
 """Functions of torch that take the same arguments as an operator.
 
-Calls through `torch.ops` take 1.4 to 2 times as long, and 20 to 40 us longer when a lone request finds the caches cold.
+Calls through `torch.ops` take 1.4 to 2 times as long, and 20 to 40 us longer when a single request finds the caches
+cold.
 """
 
 

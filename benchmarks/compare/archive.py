@@ -74,7 +74,7 @@ def refuse_other_code(archive: Path, side: Side) -> None:
 
 
 def share_costs(base: Path, head: Path) -> bool:
-    """Give the head's archive the costs measured for the base's archive, so that both plan alike.
+    """Give the head's archive the costs measured for the base's archive, so that both make the same plans.
 
     Returns whether that was possible.
 

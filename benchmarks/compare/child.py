@@ -4,7 +4,7 @@ python child.py hot_path ROOT      times the batches of ROOT/benchmarks/hot_path
 python child.py archive FOLDER     serves the archive in FOLDER by its own handler
 
 This file imports no file beside it, because the same names exist at the other commit. PYTHONPATH decides whose package
-is imported; `about` reports whose it was.
+is imported; `about` reports which.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two commits, each in a folder of its own."""
+"""The two commits, each in a separate folder."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def main() -> int:
     for one in TRAININGS:
         try:
             steps = device_ms(training_calls(one, torch.device("cuda", 0)), max(5, options.rounds // 5), limit_s=5.0)
-        except Exception as error:  # noqa: BLE001, PERF203 - the other lines are told, whatever it raises
+        except Exception as error:  # noqa: BLE001, PERF203 - after any exception the other lines follow
             complete = False
             _tell([f"| {one.setup}, {one.which} | {one.longest} | not run: {_reason(error)} | | | |"])
         else:
@@ -107,7 +107,7 @@ def compare(case: Case, folder: Path, device: Callable[..., Device], torch_devic
         try:
             one = make()
             found[name] = one.call()
-        except Exception as error:  # noqa: BLE001, PERF203 - one that fails, by whatever, leaves the others
+        except Exception as error:  # noqa: BLE001, PERF203 - after any exception the others run
             not_run[name] = _reason(error)
         else:
             made[name] = one

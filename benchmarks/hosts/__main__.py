@@ -1,8 +1,8 @@
-"""`make bench-hosts`: our archive on Ray Serve, beside a plain application and our TorchServe.
+"""`make bench-hosts`: our archive on Ray Serve, compared with a plain application and with TorchServe.
 
-All have the same model and all cores, and the same clients ask them in turns. Both applications are behind the same
-ingress of Ray Serve, with its settings for throughput and without access logs. Exits 1 if a floor is missed; the last
-lines name it.
+All have the same model and all cores, and the same clients send them requests in turns. Both applications are behind
+the same ingress of Ray Serve, with its settings for throughput and without access logs. Exits 1 if a floor is missed;
+the last lines name it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ray Serve with our archive and with plain applications, behind the same ingress.
 
-The benchmark starts it as a process of its own, because Ray reads the settings of its ingress when it is imported.
+The benchmark starts it as a separate process, because Ray reads the settings of its ingress when it is imported.
 The first line of its output is `ready`; it ends with its standard input.
 """
 

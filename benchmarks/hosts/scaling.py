@@ -1,6 +1,6 @@
-"""Requests per second of two replicas with one thread each, beside those of one.
+"""Requests per second of two replicas with one thread each, compared with one.
 
-A request has many long sequences, so that what Ray Serve and HTTP cost is small beside the engine.
+A request has many long sequences, so that the cost of Ray Serve and HTTP is small compared with the engine's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Servers of this benchmark, each a process of its own that ends with a `with` block."""
+"""Servers of this benchmark, each a separate process that ends with a `with` block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class RayServer:
-    """Ray Serve in a process of its own."""
+    """Ray Serve in a separate process."""
 
     port: int
     process: subprocess.Popen[str]

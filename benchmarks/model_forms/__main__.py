@@ -1,4 +1,4 @@
-"""Speed of models that are traced for one request, beside eager mode.
+"""Speed of models that are traced for one request, compared with eager mode.
 
 They are a subsampling encoder, and a loop over timesteps with a cell.
 

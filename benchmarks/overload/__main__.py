@@ -1,10 +1,11 @@
 """Deadlines under three times the load that a host can take.
 
-Clients send requests at a fixed rate, each with an absolute deadline (`X-Request-Deadline-Ms`). What is answered late,
-and how much is still answered beside the rate without overload? The rate is measured first, and TorchServe's queue
-follows from it, as `docs/requests.md` says. The engine has one core less than the host, for TorchServe and the clients:
-otherwise their work for what is refused would be taken from the engine. Run from the repository's root:
-`python -m benchmarks.overload`; about a minute. Exits 1 if a floor is missed; the last lines name it.
+Clients send requests at a fixed rate, each with an absolute deadline (`X-Request-Deadline-Ms`). The benchmark measures
+how late responses are, and the rate of answers compared with that without overload. The latter is measured first, and
+TorchServe's queue size follows from it, as `docs/requests.md` says. The engine has one core less than the host, for
+TorchServe and the clients: otherwise their work for refused requests would take time from the engine. Run from the
+repository's root: `python -m benchmarks.overload`; about a minute. Exits 1 if a floor is missed; the last lines name
+it.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ def summarise(
 
 
 def standings(rounds: Sequence[Round]) -> list[Standing]:
-    """The floors: nobody is answered later than a deadline and one call, little is computed for nothing."""
+    """The floors: no response is later than its deadline and one call, and no request is lost."""
     share = median(one.answered / one.capacity for one in rounds)
     latest = max(max(one.latest_ms.values()) / one.batch_ms for one in rounds)
     lost = sum(one.statuses.get(0, 0) for one in rounds)

@@ -23,7 +23,7 @@ Answer = tuple[torch.Tensor, torch.Tensor]
 """Outputs of one request: the states of every timestep [T, D x H], the last states [D x H]."""
 
 Contestant = Callable[[Sequence[torch.Tensor]], list[Answer]]
-"""A function from requests [T, F], each of its own length, to their answers, in order."""
+"""A function from requests [T, F], of any lengths, to their answers, in order."""
 
 
 def alone(model: Ragged) -> Contestant:
@@ -87,7 +87,7 @@ def onnx_padded(model: Ragged, threads: int) -> Contestant:
 def served(archive: Path, threads: int) -> Contestant:
     """The archive, unpacked in a folder and then loaded, planned and run as in the handler."""
     variants = load_archive(archive, threads)
-    serving = torch.get_num_threads()  # those of torch: an engine may have threads of its own
+    serving = torch.get_num_threads()  # those of torch: an engine may have other threads
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)

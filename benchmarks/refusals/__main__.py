@@ -128,7 +128,7 @@ def _post(port: int, body: bytes, headers: Mapping[str, str]) -> int:
 
 @contextmanager
 def _growth(pid: int) -> Iterator[list[int]]:
-    """Resident memory of a process, in bytes more than at the start, read every millisecond meanwhile."""
+    """Resident memory of a process, in bytes more than at the start, read every millisecond within the block."""
     before, grown, ended = _resident_bytes(pid), [], threading.Event()
 
     def read() -> None:

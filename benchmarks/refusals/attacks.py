@@ -1,4 +1,4 @@
-"""Requests that are made to cost others their responses, for a model of frames[B, T, 3]."""
+"""Hostile requests, made to take much time or memory, for a model of frames[B, T, 3]."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`make bench-serve`: `neuron-lstm serve` against a plain handler on a TorchServe with stock settings.
 
-All have the same model, and the same clients ask them in turns. The CPU time of a request is that of Java and of the
-workers. A row for each setting shows what it is worth: it is as in a stock TorchServe there. Run from the repository's
-root: `python -m benchmarks.serve`. Exits 1 if a floor is missed; the last lines name it.
+All have the same model, and the same clients send them requests in turns. The CPU time of a request is that of Java and
+of the workers. A row for each setting shows its gain: there, the setting is that of a stock TorchServe. Run from the
+repository's root: `python -m benchmarks.serve`. Exits 1 if a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations

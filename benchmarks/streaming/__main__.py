@@ -1,4 +1,4 @@
-"""Cost of sessions: bytes, time of a step, and throughput beside that of requests without a session.
+"""Cost of sessions: bytes, time of a step, and throughput compared with requests without a session.
 
 One unmodified server with 10,000 open sessions on its disk answers chunks of one token over 64 connections. Steps of
 the sessions take turns with chunks that begin and end a session at once, which are the same work without a store.

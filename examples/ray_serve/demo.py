@@ -83,7 +83,7 @@ def main() -> None:
         archive(work)
         step(f"3/4 Start two nodes of Ray on this machine, and {REPLICAS} replicas")
         with two_nodes(Path(folder) / "r") as cluster, served(work / f"{NAME}.mar") as port:
-            step("4/4 Ask all the time; meanwhile kill a replica, and then remove a node")
+            step("4/4 Send requests all the time, kill a replica, and then remove a node")
             sent = ask_and_disturb(cluster, port, options.seconds, options.clients)
         refused = report(sent, work)
     console.print("Stopped Ray.", style="bold")
@@ -94,7 +94,7 @@ def main() -> None:
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[Cluster]:
     """Start a head with two CPUs and a node with one; the head has room for the replicas of both."""
-    # A folder of its own: the one that Ray shares tells other programs where the last cluster is.
+    # A separate folder: the one that Ray shares tells other programs where the last cluster is.
     # Replicas that are killed leave the files that they unpacked: those are here too.
     folder.mkdir()
     os.environ.update(RAY_TMPDIR=str(folder), TMPDIR=str(folder))

@@ -27,7 +27,7 @@ EFFORT = Effort(budget_ms=5.0, fewest=2, limit_ms=300.0)
 """A fraction of a second, however many programs there are."""
 
 
-def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters: Meters = METERS) -> LoadedArchive:
+def with_reliable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters: Meters = METERS) -> LoadedArchive:
     """Return the archive, planning by costs measured here if its own are unreliable; the log says so."""
     manifest = archive.manifest
     reasons, known, device = doubts_of(manifest), costs_of(manifest), device_of(manifest)
@@ -46,7 +46,7 @@ def with_believable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meter
         return archive
     left = doubts(taken)
     # Costs of another device say nothing about this one.
-    costs = believable(known, taken, left if elsewhere is None else ())
+    costs = reliable_costs(known, taken, left if elsewhere is None else ())
     found = with_measured(manifest, costs, CostMeasurement(archive.threads, left, device))
     _log.log(
         logging.WARNING if left else logging.INFO,
@@ -111,7 +111,7 @@ def corners_first(keys: Sequence[CostKey]) -> list[CostKey]:
     return sorted(keys, key=lambda key: key not in first)
 
 
-def believable(
+def reliable_costs(
     known: Mapping[CostKey, float], taken: Mapping[CostKey, Sequence[Slice]], left: Sequence[str]
 ) -> dict[CostKey, float]:
     """Choose the costs to plan by: those measured here.

@@ -119,7 +119,7 @@ def _seals() -> int:
 
 
 def _checked(file: IO[bytes], digest: str) -> IO[bytes]:
-    """Compare the content of a copy that nobody changes any more.
+    """Compare the content of a copy that no process changes any more.
 
     Raises:
         DigestMismatch: it has another sha256; the file is closed.

@@ -92,7 +92,7 @@ class StoreSessions:
 
 
 def _stored(session: Session) -> Session:
-    """Return a session without the response that has its id: nobody else can repeat its request."""
+    """Return a session without the response that has its id: no other client can repeat its request."""
     return session._replace(last_digest=b"", last_reply=Reply(b"", ""))
 
 

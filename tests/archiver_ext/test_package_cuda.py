@@ -14,7 +14,7 @@ from graph_device import GraphDevice
 
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.backends.interface import LoadError
-from torchserve_neuron_lstm.handlers.runtime.doubtful_costs import EFFORT, with_believable_costs
+from torchserve_neuron_lstm.handlers.runtime.doubtful_costs import EFFORT, with_reliable_costs
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 
 MODEL = '''
@@ -159,7 +159,7 @@ def test_the_host_measures_its_gpu(packaged: tuple[Source, Path], device: GraphD
     """Costs that were not measured on this GPU are measured at load, and said to be its own."""
     _, host = packaged
     loaded = load_archive(host, threads=1)
-    measured = with_believable_costs(loaded, replace(EFFORT, limit_ms=60_000.0))  # other tests run beside it
+    measured = with_reliable_costs(loaded, replace(EFFORT, limit_ms=60_000.0))  # other tests run beside it
 
     assert loaded.manifest.measurement is None
     assert measured.manifest.measurement is not None

@@ -40,7 +40,8 @@ PRIVATE_WORDS = (
     "even proportion",
     "for their sake",
     "dealt anew",
-    "to nobody",
+    "nobody",
+    "meanwhile",
     "again and again",
 )
 """Words without a meaning in the field; docs/glossary.md has a standard term for each."""

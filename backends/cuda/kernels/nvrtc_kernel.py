@@ -67,7 +67,7 @@ def kernel_missing(device: torch.device) -> str | None:
         return str(error)
     except ImportError as error:
         return f"it needs the package cuda-bindings: {error}"
-    except Exception as error:  # noqa: BLE001 - libraries that cannot be loaded raise errors of their own
+    except Exception as error:  # noqa: BLE001 - libraries that cannot be loaded raise other errors
         return f"a trial failed with {type(error).__name__}: {error}"
     return None
 

@@ -170,7 +170,7 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
     __syncwarp();
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-    // Nobody waits for a warp without units, so it could fall behind by more than one use of a barrier. It leaves.
+    // No warp waits for a warp without units, so it could fall behind by more than one use of a barrier. It returns.
     if constexpr (CLUSTER * UNITS >= HIDDEN + 2)
         if (blockIdx.x * UNITS + threadIdx.x / 32 * 2 >= HIDDEN) return;
 #else
@@ -180,7 +180,7 @@ recurrence(const float *__restrict__ gates, const float *__restrict__ w_hh, cons
     for (int step = 0; step < longest; step++) {
         const int now = step & 1;
 #if CLUSTER > 1
-        // Each warp sends values of its own, so each can send those of the next step only after all have sent those of
+        // Each warp sends other values, so each can send those of the next step only after all have sent those of
         // this one. So no value arrives in memory that is still read, and none of the next use of a barrier before the
         // end of this one.
         if (step) {

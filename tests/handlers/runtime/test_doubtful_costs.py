@@ -25,12 +25,12 @@ from torchserve_neuron_lstm.handlers.runtime import loader
 from torchserve_neuron_lstm.handlers.runtime.cost_samples import CostKey, Slice
 from torchserve_neuron_lstm.handlers.runtime.doubtful_costs import (
     EFFORT,
-    believable,
     corners,
     corners_first,
     costs_of,
     doubts_of,
-    with_believable_costs,
+    reliable_costs,
+    with_reliable_costs,
 )
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive
 from torchserve_neuron_lstm.handlers.runtime.measurement import METERS, Effort, Meters
@@ -111,7 +111,7 @@ def test_costs_without_a_doubt_are_kept(
     served = planned_by(serve(archive, costs=ABSURD, measurement=measurement))
 
     assert served.cost.of(Bucket(4, 8)) == ABSURD_MS
-    assert with_believable_costs(served, meters=UNREAD) is served
+    assert with_reliable_costs(served, meters=UNREAD) is served
     assert "costs" not in told.text
 
 
@@ -123,7 +123,7 @@ def test_estimates_of_an_emulated_device_are_kept(pristine: Path, monkeypatch: p
 
     monkeypatch.setattr(doubtful_costs, "simulation_of", lambda _: "emulated")
 
-    assert with_believable_costs(marked, meters=UNREAD) is marked
+    assert with_reliable_costs(marked, meters=UNREAD) is marked
 
 
 def test_programs_that_take_too_long_keep_their_costs(pristine: Path, told: pytest.LogCaptureFixture) -> None:
@@ -132,7 +132,7 @@ def test_programs_that_take_too_long_keep_their_costs(pristine: Path, told: pyte
     marked = replace(loaded, manifest=replace(loaded.manifest, measurement=BUSY))
     readings = iter(range(1000))
 
-    assert with_believable_costs(marked, meters=Meters(lambda: float(next(readings)), lambda: 0.0)) is marked
+    assert with_reliable_costs(marked, meters=Meters(lambda: float(next(readings)), lambda: 0.0)) is marked
     assert next(readings) < 20
     assert "take too long" in told.text
     assert "neuron-lstm calibrate" in told.text
@@ -144,7 +144,7 @@ def test_costs_that_are_still_doubtful_are_never_larger(pristine: Path, told: py
     marked = replace(loaded, manifest=replace(loaded.manifest, measurement=BUSY))
     waited = iter(range(10**6))  # a second for each slice
 
-    served = with_believable_costs(marked, meters=METERS._replace(waited_ms=lambda: 1000.0 * next(waited)))
+    served = with_reliable_costs(marked, meters=METERS._replace(waited_ms=lambda: 1000.0 * next(waited)))
 
     assert all(served.cost.of(bucket) <= 0.5 for bucket in GRID.buckets)
     assert served.manifest.measurement is not None
@@ -157,8 +157,8 @@ def test_the_smaller_cost_is_taken_only_while_the_measurement_is_doubtful() -> N
     key = CostKey("sequence", Bucket(1, 4))
     taken = {key: [Slice(2.0, 4.0, 0.0)]}
 
-    assert believable({key: 1.0}, taken, ()) == {key: 2.0}
-    assert believable({key: 1.0}, taken, ("busy",)) == {key: 1.0}
+    assert reliable_costs({key: 1.0}, taken, ()) == {key: 2.0}
+    assert reliable_costs({key: 1.0}, taken, ("busy",)) == {key: 1.0}
 
 
 @pytest.mark.parametrize("name", ["speech_native", "stream_disk", "divided_onnxruntime", "exact_eager"])
@@ -172,7 +172,7 @@ def test_real_archives_are_measured_whole(name: str, tmp_path: Path) -> None:
             padding_costs=tuple(replace(cost, milliseconds=ABSURD_MS) for cost in manifest.padding_costs),
             measurement=BUSY,
         )
-        served = with_believable_costs(replace(model.loaded, manifest=absurd), replace(EFFORT, limit_ms=20_000.0))
+        served = with_reliable_costs(replace(model.loaded, manifest=absurd), replace(EFFORT, limit_ms=20_000.0))
 
     assert costs_of(served.manifest).keys() == costs_of(manifest).keys()
     assert max(costs_of(served.manifest).values()) < 1000
@@ -184,7 +184,7 @@ def test_a_selector_goes_on_to_choose_the_buckets(tmp_path: Path) -> None:
     archive = make_archive(tmp_path / "archive", measurement=BUSY)
     loaded = loader.load_archive(archive, threads=1, select=lambda manifest, directory: (8,) * 8)
 
-    planner = with_believable_costs(loaded).planner
+    planner = with_reliable_costs(loaded).planner
 
     assert isinstance(planner, BucketPlanner)
     assert planner.selected == (8,) * 8
@@ -214,7 +214,7 @@ def test_time_that_ends_early_leaves_the_corners(pristine: Path) -> None:
         machine.now += 0.01
         return machine.now
 
-    served = with_believable_costs(marked, Effort(limit_ms=190), Meters(clock, lambda: 0.0))
+    served = with_reliable_costs(marked, Effort(limit_ms=190), Meters(clock, lambda: 0.0))
 
     assert {cost.bucket for cost in served.manifest.costs} >= set(GRID.buckets)
     assert len(served.manifest.costs) < len(costs)
