@@ -24,7 +24,11 @@ def describe_file_error(error: OSError, written: Path | None = None) -> str:
 
     >>> describe_file_error(OSError(errno.ENOSPC, "No space left on device", "/mnt/model.mar"))
     '/mnt/model.mar: no space left on device; make room on its disk'
+    >>> describe_file_error(FileNotFoundError(errno.ENOENT, "No such file or directory"), Path("/none/new.mar"))
+    '/none/new.mar cannot be written: there is no folder /none: make it, or name another one'
     """
+    if written is not None and error.errno == errno.ENOENT and not written.absolute().parent.is_dir():
+        return f"{written} cannot be written: there is no folder {written.parent}: make it, or name another one"
     if not error.strerror:
         return str(error) if written is None else f"{written} cannot be written: {error}"
     # The system names no file where reading or writing fails.

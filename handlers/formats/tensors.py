@@ -53,7 +53,7 @@ _JSON_NAMES = {
     list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
     type(None): "null",
 }  # fmt: skip
-_SEVERAL = 'an input of one sequence has no batch dimension; send several as {"instances": [...]}'
+_SEVERAL = 'leave out the batch dimension (a request over HTTP has several sequences as {"instances": [...]})'
 
 
 def describe_spec(spec: TensorSpec) -> str:

@@ -74,7 +74,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(directory: Path, monkeypa
     """The message names the tried places and TMPDIR."""
     monkeypatch.setenv("TMPDIR", str(directory.parent))
     monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: True)
-    message = rf"{directory} lies on .* mounted noexec.*none of {directory.parent}, .*set TMPDIR to a directory"
+    message = rf"{directory} is on .* mounted noexec.*none of {directory.parent}, .*set TMPDIR to a directory"
 
     with (
         pytest.raises(LoadError, match=message),

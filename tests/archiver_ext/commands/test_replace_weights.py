@@ -329,7 +329,7 @@ def no_place(archive: Path) -> Sequence[object]:
         (no_archive, "no variants.json"),
         (damaged, "model.py was changed"),
         (no_weights, "the archive has no weights"),
-        (no_place, "nowhere/new.mar cannot be written"),
+        (no_place, "nowhere/new.mar cannot be written: there is no folder nowhere: make it"),
     ],
 )
 def test_a_refusal_is_one_message_and_writes_nothing(

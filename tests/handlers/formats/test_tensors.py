@@ -30,7 +30,7 @@ DEEP = [[[[[1]]]]]
         (IDS, [1, None], "value 1 is null"),
         (IDS, [1, "two"], "value 1 is a string ('two')"),
         (IDS, [1, [2]], "the lists are nested deeper"),
-        (IDS, [[1, 2]], 'nested deeper: an input of one sequence has no batch dimension; send several as {"instances"'),
+        (IDS, [[1, 2]], 'deeper: leave out the batch dimension (a request over HTTP has several sequences as {"'),
         (IDS, DEEP, "the lists are nested deeper"),
         (IDS, [3, 10, 4], "id 10 at [1] is outside the vocabulary (0 to 9)"),
         (IDS, [3, -1, 4], "id -1 at [1] is outside the vocabulary (0 to 9)"),
