@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Sequence
@@ -111,7 +112,15 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
     for option, file in _given_files(flags).items():
         if not Path(file).is_file():
             raise PackagingError(f"{option}: there is no file {file}")
+    _check_extra_files(flags.extra_files or "")
     return flags.config_file
+
+
+def _check_extra_files(given: str) -> None:
+    for name in filter(None, given.split(",")):
+        if not Path(name).exists() and not glob.has_magic(name):
+            blanks = ": write the commas without blanks" if name != name.strip() else ""
+            raise PackagingError(f"--extra-files: there is no file or folder {name.strip()}{blanks}")
 
 
 def _given_files(flags: model_archiver.Flags) -> dict[str, str]:

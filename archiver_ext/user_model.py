@@ -73,7 +73,8 @@ def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[
     except TypeError as error:
         raise PackagingError(
             f"neuron_lstm.model.args does not fit the model: {error}. Given: {', '.join(args) or 'nothing'}; "
-            f"the class takes {model_class.__name__}{signature}"
+            f"the class takes {model_class.__name__}{signature}. Write them as `model: {{args: {{NAME: VALUE}}}}` "
+            "under `neuron_lstm:`; `neuron-lstm init` with --serialized-file finds sizes"
         ) from error
     tuples = {name for name, parameter in signature.parameters.items() if _takes_tuple(parameter)}
     values = {name: as_argument(value) for name, value in args.items()}
