@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import select
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+
+from accepting import accepting
 
 
 @dataclass
 class Way:
     """The state of the proxy: its port, and the number of answers to lose."""
 
-    port: int
+    port: int = 0
     answers_to_lose: int = 0
 
 
 @contextmanager
 def lossy_way(port: int) -> Iterator[Way]:
     """A port of this machine that forwards to `port`, until answers shall be lost."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        way = Way(listener.getsockname()[1])
-        threading.Thread(target=_accept, args=(listener, way, port), daemon=True).start()
-        try:
-            yield way
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-
-
-def _accept(listener: socket.socket, way: Way, port: int) -> None:
-    with suppress(OSError):  # until the listener is closed
-        while True:
-            client, _ = listener.accept()
-            threading.Thread(target=_relay, args=(client, way, port), daemon=True).start()
+    way = Way()
+    with accepting(lambda client: _relay(client, way, port)) as way.port:
+        yield way
 
 
 def _relay(client: socket.socket, way: Way, port: int) -> None:

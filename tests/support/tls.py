@@ -6,10 +6,11 @@ import select
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from accepting import accepting
 
 
 def certificate(directory: Path, host: str) -> tuple[Path, Path]:
@@ -32,19 +33,8 @@ def tls_in_front(port: int, certificate_file: Path, key_file: Path) -> Iterator[
     """A port of this machine with TLS that forwards to `port`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file, key_file)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_accept, args=(listener, context, port), daemon=True).start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-
-
-def _accept(listener: socket.socket, context: ssl.SSLContext, port: int) -> None:
-    with suppress(OSError):  # until the listener is closed
-        while True:
-            plain, _ = listener.accept()
-            threading.Thread(target=_relay, args=(plain, context, port), daemon=True).start()
+    with accepting(lambda plain: _relay(plain, context, port)) as front:
+        yield front
 
 
 def _relay(plain: socket.socket, context: ssl.SSLContext, port: int) -> None:
