@@ -28,6 +28,7 @@ class Eager(Backend):
     name = "eager"
     polymorphic = True
     any_shape = True
+    runs_in_forks = True
     precisions: tuple[Precision, ...] = ("float32",)
 
     def unavailable(self) -> str | None:

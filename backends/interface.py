@@ -266,6 +266,16 @@ class Ragged(Backend, Protocol):
 
 
 @runtime_checkable
+class Forking(Backend, Protocol):
+    """An engine whose programs also run in a fork of the process that loaded them, on one thread.
+
+    Others may wait there without end for threads, which a fork does not inherit.
+    """
+
+    runs_in_forks: bool
+
+
+@runtime_checkable
 class Simulating(Backend, Protocol):
     """An engine whose programs run in a slower emulation if its device is missing."""
 

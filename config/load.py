@@ -31,6 +31,9 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(\.[0-9]*)?[eE]([-+]?)([0-9]+)")
 
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
+"""Errors that PyYAML raises on a text that is not what its tag promises, as in `!!int x` or a 13th month."""
+
 ModelT = TypeVar("ModelT", bound=Strict)
 
 
@@ -51,7 +54,7 @@ def max_workers(text: str) -> object:
     """
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (*_UNREADABLE, RecursionError):
         return None
     return found.get("maxWorkers") if isinstance(found, dict) else None
 
@@ -115,7 +118,7 @@ def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
     try:
         return read_lengths(folder / name)
     except LengthsError as error:
-        document.report(_HISTOGRAM, f"{truncate(name)}: {error}")
+        document.report(_HISTOGRAM, f"{truncate(name if name.isprintable() else ascii(name))}: {error}")
         return None
 
 
@@ -185,9 +188,18 @@ class _Document:
             elif slip:
                 strangers.add(slip)
                 self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
+            else:
+                self._refuse_unreadable(value, (key,))
         if BLOCK not in self.values and BLOCK not in strangers:
             message = "is missing: this block names the model's inputs and the buckets to compile them for"
             self.diagnostics.append(Diagnostic(BLOCK, 1, message))
+
+    def _refuse_unreadable(self, node: yaml.Node, at: Location) -> None:
+        """Refuse a value of another program that no worker could read: workers read the whole file."""
+        try:
+            yaml.constructor.SafeConstructor().construct_document(node)
+        except _UNREADABLE:
+            self.report(at, "is a value that TorchServe's workers cannot read: expected plain YAML, without tags")
 
     def report(self, location: Location, message: str) -> None:
         self.refused.add(location)
@@ -224,7 +236,7 @@ class _Document:
         self._refuse_excess(at)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, at)
-        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+        if node.tag != _plain_tag(node):
             self.report(at, f"expected a plain mapping or list, got the tag {truncate(repr(node.tag))}")
         if isinstance(node, yaml.MappingNode):
             return {key: self._value(value, (*at, key)) for key, value in self._entries(node, at)}
@@ -248,8 +260,7 @@ class _Document:
     def _constructed(self, node: yaml.ScalarNode, at: Location, kind: str) -> Any:
         try:
             return yaml.constructor.SafeConstructor().construct_document(node)
-        except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError):
-            # What PyYAML raises on a text that is not what its tag promises, as in `!!int x` or a 13th month.
+        except _UNREADABLE:
             self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
             return None
 
@@ -270,6 +281,9 @@ def _composed(text: str, source: str) -> yaml.MappingNode:
     if not isinstance(root, yaml.MappingNode):
         got = "a list" if isinstance(root, yaml.SequenceNode) else truncate(repr(root.value))
         raise ConfigError(source, [Diagnostic("", _line_of(root), f"expected keys with values, got {got}")])
+    if root.tag != _plain_tag(root):
+        message = f"expected a plain mapping, got the tag {truncate(repr(root.tag))}"
+        raise ConfigError(source, [Diagnostic("", _line_of(root), message)])
     return root
 
 
@@ -329,6 +343,10 @@ def _mappings(node: yaml.Node, at: Location, seen: set[int]) -> Iterator[tuple[L
     else:
         for index, item in enumerate(node.value):
             yield from _mappings(item, (*at, index), seen)
+
+
+def _plain_tag(node: yaml.Node) -> str:
+    return f"{_TAG}map" if isinstance(node, yaml.MappingNode) else f"{_TAG}seq"
 
 
 def _is_text(key: yaml.Node) -> bool:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
+import torch
 from typing_extensions import Self
 
 from ..bucketing.bucket_selector import tabulate_selector
@@ -32,6 +32,7 @@ from ..handlers.service import Service
 from ..handlers.streaming.open_sessions import open_sessions
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..sessions.ids import check_id
+from .call_lock import CallLock
 from .errors import HOST_ERRORS, ArchiveError
 from .isolated_modules import isolated_modules
 from .model_session import ModelSession
@@ -74,8 +75,9 @@ class OpenArchive:
     def __init__(self, loaded: LoadedArchive, directory: Path, name: str, files: ExitStack) -> None:
         self.loaded, self.directory, self.name = loaded, directory, name
         self._files = files
-        self._one_call = threading.Lock()
-        self._is_closed = False
+        self._one_call = CallLock(self._enter_fork)
+        self._is_closed = self._is_forked = False
+        self._of_parent: list[object] = []
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -100,6 +102,7 @@ class OpenArchive:
 
         Raises:
             InvalidSequence: a sequence is not one that the model takes; the message has its index. Nothing is run.
+            ArchiveError: this process is a fork, and the engine does not run in forks.
             ValueError: the archive is closed.
         """
         manifest = self.loaded.manifest
@@ -130,15 +133,11 @@ class OpenArchive:
             check_id(id)
         elif resume:
             raise ValueError("to resume a session, give its id")
-        try:
-            service = self._session_service
-        except RuntimeError as error:
-            raise ArchiveError(str(error)) from error
+        self._open_session_service()
 
         def ask(request: RawRequest) -> RawResponse:
-            with self._one_call:
-                self._check_open()
-                (response,) = service.handle([request])
+            with self._call():
+                (response,) = self._open_session_service().handle([request])
                 return response
 
         return ModelSession(ask, self.loaded.manifest, id, resume=resume)
@@ -160,8 +159,7 @@ class OpenArchive:
                 raise ArchiveError(str(error)) from error
 
         def handle(requests: Sequence[RawRequest]) -> Sequence[RawResponse]:
-            with self._one_call, isolated_modules(self.directory):  # a codec may import late
-                self._check_open()
+            with self._call(), isolated_modules(self.directory):  # a codec may import late
                 return service.handle(requests)
 
         return answer_lines(handle, read_lines(file, manifest.limits.body_bytes))
@@ -183,9 +181,19 @@ class OpenArchive:
     def _run(self, sequences: list[SequenceInput]) -> list[Tensors]:
         lengths = tuple(one.length for one in sequences)
         plan = self.loaded.plan(lengths)
-        with self._one_call:  # not every engine takes calls from several threads
-            self._check_open()
+        with self._call():
             return self.loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
+
+    def _open_session_service(self) -> Service:
+        """Return the service of sessions.
+
+        Raises:
+            ArchiveError: it cannot be opened.
+        """
+        try:
+            return self._session_service
+        except RuntimeError as error:
+            raise ArchiveError(str(error)) from error
 
     @cached_property
     def _session_service(self) -> Service:
@@ -195,9 +203,31 @@ class OpenArchive:
             self._files.callback(sessions.store.close)
         return make_service(self.loaded, make_codec(manifest, ModelIdentity(self.name, "")), sessions)
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("the archive is closed: use it within the `with` statement")
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """Hold the programs for one call: not every engine takes calls from several threads."""
+        with self._one_call:
+            if self._is_closed:
+                raise ValueError("the archive is closed: use it within the `with` statement")
+            self._check_process()
+            yield
+
+    def _check_process(self) -> None:
+        if not self._is_forked:
+            return
+        if not self.loaded.runs_in_forks:
+            engine = self.loaded.manifest.backend
+            raise ArchiveError(
+                f"this process is a fork of the one that opened {self.name}, and has no threads of {engine}: open the "
+                f"archive in each process, or start processes by multiprocessing's method spawn or forkserver"
+            )
+        torch.set_num_threads(1)  # torch would wait for the threads of the parent
+
+    def _enter_fork(self) -> None:
+        """Leave to the parent process what this one has as a copy: the files, and the store of sessions."""
+        self._is_forked = True
+        # A database or a connection must not be used, or closed, by two processes.
+        self._of_parent += [self._files.pop_all(), self.__dict__.pop("_session_service", None)]
 
 
 def _model_name(reader: ArchiveReader) -> str:

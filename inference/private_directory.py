@@ -21,16 +21,18 @@ _log = logging.getLogger(__name__)
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """Create a directory for this user alone, deleted at the end; by default among temporary files.
 
-    The process holds a lock on it. Directories beside it without a lock are those of processes that were killed: they
-    are deleted first.
+    A fork of this process leaves it to its parent. The process holds a lock on it. Directories beside it without a lock
+    are those of processes that were killed: they are deleted first.
     """
     within = Path(tempfile.gettempdir() if parent is None else parent).resolve()
     _delete_abandoned(within)
     path, lock = _locked(within)
+    owner = os.getpid()
     try:
         yield path
     finally:
-        _delete(path)
+        if os.getpid() == owner:
+            _delete(path)
         if lock is not None:
             os.close(lock)
 

@@ -32,6 +32,8 @@ DAMAGE = (
 """Errors of reading a damaged file."""
 STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 """The manifest that torch-model-archiver writes."""
+_MOST_BYTES = 1 << 28
+"""The largest file that is read into memory: far more than a manifest or a list has, and less than a zip bomb."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""
 
@@ -106,10 +108,23 @@ class ArchiveReader:
     def config_text(self) -> str | None:
         """Read the YAML by which TorchServe starts workers; None if the archive has none."""
         try:
-            name = json.loads(self._read(STOCK_MANIFEST))["model"]["configFile"]
-            return self._read(name).decode("utf-8")
-        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError):
+            return self._read(self.file_name("configFile")).decode("utf-8")
+        except (ValueError, KeyError, FileNotFoundError, ArchiveError):
             return None
+
+    def file_name(self, key: str) -> str:
+        """Read the name of one of the user's files, such as `modelFile`. It is at the top of the archive.
+
+        Raises:
+            ArchiveError: the archive does not say it, or it leads elsewhere.
+        """
+        try:
+            name = json.loads(self._read(STOCK_MANIFEST))["model"][key]
+        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError) as error:
+            raise ArchiveError(f"{self.path} is damaged: {STOCK_MANIFEST} has no {key} of the model") from error
+        if not isinstance(name, str) or not name.isprintable() or Path(name).name != name:
+            raise ArchiveError(f"{self.path} is damaged: {key} in {STOCK_MANIFEST} is not the name of a file")
+        return name
 
     def file_list(self) -> bytes | None:
         """Read the list SHA256SUMS; None for an archive of a version without lists."""
@@ -124,12 +139,12 @@ class ArchiveReader:
         Raises:
             ArchiveError: the file is no archive, or damaged.
         """
-        if self.path.is_dir():
-            return {name: (self.path / name).read_bytes() for name in names if (self.path / name).is_file()}
         with self._damage_reported():
+            if self.path.is_dir():
+                return {name: _file_of_folder(self.path / name) for name in names if (self.path / name).is_file()}
             if is_zip(self.path):
                 with zipfile.ZipFile(self.path) as file:
-                    return {name: file.read(name) for name in file.namelist() if name in names}
+                    return {name: _file_of_zip(file, name) for name in file.namelist() if name in names}
             if tarfile.is_tarfile(self.path):
                 return _files_of_tar(self.path, names)
         raise self._not_an_archive()
@@ -156,12 +171,12 @@ class ArchiveReader:
         Raises:
             KeyError, FileNotFoundError: the archive has no such file.
         """
-        if self.path.is_dir():
-            return (self.path / name).read_bytes()
         with self._damage_reported():
+            if self.path.is_dir():
+                return _file_of_folder(self.path / name)
             if is_zip(self.path):
                 with zipfile.ZipFile(self.path) as file:
-                    return file.read(name)
+                    return _file_of_zip(file, name)
             if tarfile.is_tarfile(self.path):
                 return _files_of_tar(self.path, [name])[name]
         raise self._not_an_archive()
@@ -212,6 +227,24 @@ def _root(directory: Path) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else directory
 
 
+def _file_of_folder(path: Path) -> bytes:
+    """Read a file; a pipe or a device, whose content may have no end, counts as missing."""
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    _check_size(path.name, path.stat().st_size)
+    return path.read_bytes()
+
+
+def _file_of_zip(archive: zipfile.ZipFile, name: str) -> bytes:
+    _check_size(name, archive.getinfo(name).file_size)
+    return archive.read(name)
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > _MOST_BYTES:
+        raise ValueError(f"{name} has {size} bytes: expected at most {_MOST_BYTES}")
+
+
 def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
     """Read the named files, each where it comes first."""
     contents: dict[str, bytes] = {}
@@ -219,6 +252,7 @@ def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
         for member in file:
             name = member.name.partition("/")[2]
             if name in names and name not in contents and (found := file.extractfile(member)):
+                _check_size(name, member.size)
                 contents[name] = found.read()
         read_to_end(file)
     return contents

@@ -22,6 +22,8 @@ from ..errors import PackagingError
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _ZIP64 = struct.Struct("<HHQQ")
 _FLAGS = 0x806  # UTF-8 names, and two bits on the speed of compression; not encryption, not sizes after the data
+_LONGEST_LIST = 1 << 26
+"""Bytes of a list: half a million files."""
 _PAX_KEYS = frozenset({"mtime", "atime", "ctime", "path", "uid", "gid", "uname", "gname"})
 
 
@@ -62,7 +64,9 @@ def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
             if name in found or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
                 raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
             if name == LIST:
-                content = data.read()
+                content = data.read(_LONGEST_LIST + 1)
+                if len(content) > _LONGEST_LIST:
+                    raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
             found[name] = _sha256(data)
     found.pop(LIST, None)
     return found, content

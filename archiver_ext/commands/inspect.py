@@ -47,6 +47,15 @@ def _inspect(options: argparse.Namespace) -> None:
     from ...inference.reader import ArchiveReader
 
     reader = ArchiveReader(options.archive)
+    try:
+        _show(options, reader)
+    except Exception:
+        # Manifests of other versions are shown too, so none is checked first.
+        reader.manifest()  # raises for a manifest that is damaged, with the path in it
+        raise
+
+
+def _show(options: argparse.Namespace, reader: ArchiveReader) -> None:
     text = reader.manifest_json()
     manifest = json.loads(text)
     times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ...config.manifest import Manifest
+    from ...inference.reader import ArchiveReader
     from ..checkpoint import FoundWeights
 
 _REBUILD = "package the model again, with the new file as --serialized-file"
@@ -67,18 +67,23 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     Progress goes to `console` if it takes more than two seconds.
 
     Raises:
-        PackagingError: the archive has no weights, or they differ in names, shapes or dtypes; the new ones do not agree
-            with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
+        PackagingError: the archive is not as it was packaged or has no weights; they differ in names, shapes or dtypes;
+            the new ones do not agree with the model in eager mode; or the archive cannot be read or written. Nothing
+            was written then.
         LoadError: this host cannot run the archive.
     """
     from ...backends.weights_error import WeightsError
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files, write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
+    from ..archive.packed_files import check_packed_files
     from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 
-    with private_directory() as private, temporary_files_in(private), ArchiveReader(archive).unpacked() as found:
+    reader = ArchiveReader(archive)
+    if reader.file_list() is not None:  # the model's code is run below
+        check_packed_files(archive, None)
+    with private_directory() as private, temporary_files_in(private), reader.unpacked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
         try:
@@ -88,7 +93,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             given = _checked(tree / weights, file)
             _put(given, file, tree / weights)
             write_manifest(_with_digest(before, tree, weights), tree)
-            after = _verified(tree, weights, file.name, console)
+            after = _verified(reader, tree, weights, file.name, console)
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
@@ -164,7 +169,7 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 
-def _verified(tree: Path, weights: str, source: str, console: Console) -> Manifest:
+def _verified(reader: ArchiveReader, tree: Path, weights: str, source: str, console: Console) -> Manifest:
     """Verify with the same requests and tolerance as packaging; returns the manifest with the results.
 
     `source` is the name of the file that the user gave.
@@ -177,7 +182,6 @@ def _verified(tree: Path, weights: str, source: str, console: Console) -> Manife
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
-    from ...inference.reader import STOCK_MANIFEST
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
     from ..evaluation.value_ranges import with_value_ranges
@@ -188,10 +192,9 @@ def _verified(tree: Path, weights: str, source: str, console: Console) -> Manife
     from ..state_dict import load_state_dict
     from ..user_model import build_model
 
-    names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
-    config = load_block(tree / names["configFile"])
+    config = load_block(tree / reader.file_name("configFile"))
     with importable(tree), simulation.enable_emulation():
-        model = build_model(tree / names["modelFile"], config.model)
+        model = build_model(tree / reader.file_name("modelFile"), config.model)
         load_state_dict(model, tree / weights, source=source)
         loaded = with_value_ranges(load_archive(tree), config.input_specs)
         facts = loaded.manifest

@@ -36,6 +36,7 @@ class Native(Backend):
     polymorphic = True
     any_shape = True
     ragged = True
+    runs_in_forks = True
     whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
     precisions: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 

@@ -10,7 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from ...backends.interface import Chaining, DeviceSharing, Rehearsal, Waking, Weights
+from ...backends.interface import Chaining, DeviceSharing, Forking, Rehearsal, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
@@ -79,6 +79,12 @@ class LoadedArchive:
     def cost(self) -> CostModel:
         """The costs that plans are made by: of measured calls or, where it was measured apart, of padding."""
         return self.planner.cost
+
+    @property
+    def runs_in_forks(self) -> bool:
+        """Whether the programs also run in a fork of the process that loaded them."""
+        engine = get_backend(self.manifest.backend)
+        return isinstance(engine, Forking) and engine.runs_in_forks
 
     @cached_property
     def chunk_signature(self) -> ChunkSignature:

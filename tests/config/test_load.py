@@ -9,7 +9,7 @@ import pytest
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError, Diagnostic
-from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.load import load_config, max_workers, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
 FULL = """\
@@ -335,7 +335,7 @@ def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
 
 def test_other_blocks_are_left_alone() -> None:
     """Blocks of other programs are neither checked nor refused."""
-    others = "handler: {3: !x y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
+    others = "handler: {3: y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
 
     assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}
 
@@ -357,3 +357,31 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     """A missing file or a folder is refused like any other problem."""
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / name)
+
+
+@pytest.mark.parametrize("value", ["!!int x", "2024-13-01", "!theirs {a: 1}", "[1, !!timestamp x]", "!!map [1]"])
+def test_a_value_that_stops_every_worker_is_refused_in_other_blocks_too(value: str) -> None:
+    """TorchServe's workers read the whole file, before the handler is asked."""
+    assert complaints(SMALL + f"theirs: {value}\n") == (
+        "model-config.yaml:4: theirs: is a value that TorchServe's workers cannot read: expected plain YAML, "
+        "without tags"
+    )
+
+
+def test_a_list_with_the_tag_of_a_mapping_is_refused() -> None:
+    """Neither PyYAML nor TorchServe could make a value of it."""
+    assert "expected a plain mapping or list, got the tag" in complaints(block(buckets="!!map [1]"))
+    assert "expected a plain mapping, got the tag" in complaints("!theirs\n" + SMALL)
+
+
+def test_the_name_of_a_histogram_cannot_break_a_message() -> None:
+    """It is escaped, and the message is one line."""
+    buckets = '{batch: [1], length: {auto: 2, histogram: "a\\nb"}}'
+    (line,) = complaints(block(buckets=buckets)).splitlines()
+    assert "'a\\nb': cannot be read" in line
+
+
+@pytest.mark.parametrize("text", ["a: !!int x", "a: 2024-13-01", "a: !!bool x", "a: !!timestamp x", "[" * 5000])
+def test_a_text_that_cannot_be_read_has_no_number_of_workers(text: str) -> None:
+    """It may come from an archive of another handler."""
+    assert max_workers(text) is None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -119,4 +121,18 @@ def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest
     with private_directory(tmp_path):
         assert directory.is_dir()
     first.__exit__(None, None, None)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_fork_leaves_the_directory_to_its_parent(tmp_path: Path) -> None:
+    """Also where the fork leaves the block before the parent does."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(private_directory(tmp_path))
+        child = os.fork()
+        if child == 0:
+            stack.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert directory.is_dir()
+
     assert [*tmp_path.iterdir()] == []

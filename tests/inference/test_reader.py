@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -96,3 +98,45 @@ def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Pa
 
     assert list(tmp_path.rglob("outside")) == []
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("pack", [lambda folder: folder, as_mar, as_tar])
+def test_a_file_that_is_too_large_to_be_one_of_an_archive_is_not_read(
+    folder: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of a zip can become as many gigabytes."""
+    monkeypatch.setattr("torchserve_neuron_lstm.inference.reader._MOST_BYTES", 100)
+
+    with pytest.raises(ArchiveError, match=r"is damaged: variants\.json has \d+ bytes: expected at most 100"):
+        ArchiveReader(pack(folder)).manifest_json()
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_a_folder_is_no_file_of_an_archive(folder: Path) -> None:
+    """It is not waited for."""
+    (folder / "variants.json").unlink()
+    os.mkfifo(folder / "variants.json")
+
+    with pytest.raises(ArchiveError, match=r"has no variants\.json"):
+        ArchiveReader(folder).manifest_json()
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (None, "has no modelFile of the model"),
+        ([], "has no modelFile of the model"),
+        ({"model": []}, "has no modelFile of the model"),
+        ({"model": {}}, "has no modelFile of the model"),
+        *(
+            ({"model": {"modelFile": name}}, "is not the name of a file")
+            for name in (3, "/dev/zero", "../a.py", "a\0", ".")
+        ),
+    ],
+)
+def test_a_file_outside_an_archive_is_none_of_its_files(folder: Path, told: object, message: str) -> None:
+    """The manifest of torch-model-archiver may be anything."""
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(told))
+
+    with pytest.raises(ArchiveError, match=message):
+        ArchiveReader(folder).file_name("modelFile")

@@ -130,3 +130,14 @@ def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -
         refused += is_refused(ArchiveReader.model_name, archive, "tiny")
 
     assert refused > len(damaged) // 2
+
+
+@pytest.mark.parametrize("content", ["{}", '{"format": 5}', '{"format": 5, "checks": 3}', '{"variants": [1]}'])
+def test_a_manifest_without_its_keys_is_a_refusal(content: str, folder: Path, capsys: Capture) -> None:
+    """The message names what is missing."""
+    (folder / "variants.json").write_text(content)
+
+    assert cli.main(["inspect", str(folder)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder}: variants.json: ")
+    assert "Traceback" not in error

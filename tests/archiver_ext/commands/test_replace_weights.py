@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import Manifest, manifest_text, read_manifest, write_manifest
@@ -378,6 +379,7 @@ def test_programs_with_weights_inside_are_refused(
         shutil.copy("weights.pt", program / "inside.pt")
     facts = replace(read_manifest(folder), backend=engine, files=digest_files(folder))
     write_manifest(facts, folder)
+    write_list(folder)
     before, listing = entries(folder), project.listing()
 
     code, _, error = replace_weights(folder, "new.pt")
@@ -396,3 +398,16 @@ def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "[torchserve_neuron_lstm.backends]\nstubborn = stubborn_engines:Stubborn\ninlines = stubborn_engines:Inlines\n"
     )
     monkeypatch.syspath_prepend(site)
+
+
+def test_no_code_of_a_changed_archive_is_run(project: Project, replace_weights: Replace, tmp_path: Path) -> None:
+    """The list of its files is compared before the model's file is imported, with what might shadow a module."""
+    archive, ran = project.folder / "tiny.mar", tmp_path / "ran"
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("sympy.py", f"open({str(ran)!r}, 'w')")
+
+    code, _, error = replace_weights(archive, "new.pt")
+
+    assert code == 1
+    assert "sympy.py is not in SHA256SUMS" in error
+    assert not ran.exists()

@@ -325,3 +325,14 @@ def test_a_missing_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
     """The message has the cause, without the number of the system's error."""
     assert main(["verify", str(tmp_path / "none.mar"), "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'none.mar'}: no such file or directory\n"
+
+
+def test_a_list_that_would_fill_the_memory_is_refused(
+    made: Path, tmp_path: Path, verify: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few kilobytes of a zip can become as many gigabytes."""
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.archive.packed_files._LONGEST_LIST", 1000)
+    code, _, error = verify(made / "signed-tiny.mar")
+
+    assert code == 1
+    assert "SHA256SUMS has more than 1000 bytes" in error

@@ -1,0 +1,113 @@
+"""Archives in forks of the process that opened them: data loaders fork."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.open_archive import OpenArchive
+
+SEQUENCES = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+SECONDS = 20
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An unpacked archive."""
+    return make_archive(tmp_path / "tiny")
+
+
+def in_fork(run: Callable[[], object]) -> bool:
+    """Whether `run` succeeds in a fork of this process; one that hangs is killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            run()
+            code = 0
+        except Exception:  # noqa: BLE001 - the fork must end here
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
+
+
+def expect(model: OpenArchive, answers: list[object]) -> None:
+    """Check the answers to the sequences."""
+    assert model.predict(SEQUENCES) == answers
+
+
+def test_a_fork_answers_while_threads_of_its_parent_compute(folder: Path) -> None:
+    """It waits neither for their lock, nor for torch's threads, which it does not inherit."""
+    with open_archive(folder, threads=2) as model:
+        answers, is_over = model.predict(SEQUENCES), threading.Event()
+
+        def compute() -> None:
+            while not is_over.is_set():
+                model.predict(SEQUENCES)
+
+        threads = [threading.Thread(target=compute) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            assert all(in_fork(lambda: expect(model, answers)) for _ in range(5))
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_a_fork_of_a_fork_answers_too(folder: Path) -> None:
+    """Each has a lock of its own."""
+    with open_archive(folder) as model:
+        answers = model.predict(SEQUENCES)
+
+        def nested() -> None:
+            assert in_fork(lambda: expect(model, answers))
+
+        assert in_fork(nested)
+
+
+def test_a_fork_that_closes_an_archive_leaves_its_files_to_the_parent(folder: Path, tmp_path: Path) -> None:
+    """The parent still answers, also by code in the files."""
+    packed = tmp_path / "packed.tar.gz"
+    os.system(f"tar -C {folder.parent} -czf {packed} {folder.name}")
+    with open_archive(packed) as model:
+        assert in_fork(model.close)
+        assert model.directory.is_dir()
+        assert len(list(model.answer_lines(io.BytesIO(b"[1, 2]\n")))) == 1
+
+    assert not model.directory.exists()
+
+
+def test_an_engine_with_threads_of_its_own_is_refused_in_a_fork(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of waiting for them without end; the message says what to do."""
+    monkeypatch.setattr("torchserve_neuron_lstm.backends.eager.Eager.runs_in_forks", False)
+    with open_archive(folder) as model:
+
+        def refused() -> None:
+            with pytest.raises(ArchiveError, match=r"is a fork of the one .* open the archive in each process"):
+                model.predict(SEQUENCES)
+
+        assert in_fork(refused)
+        assert len(model.predict(SEQUENCES)) == 3
