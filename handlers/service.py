@@ -78,7 +78,7 @@ class Service:
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
-        if not any(request.headers.get("describe") for request in requests):
+        if not any(request.is_describe_request for request in requests):
             return self._infer(requests)
         inferences = [request for request in requests if not request.is_describe_request]
         responses = iter(self._infer(inferences) if inferences else [])

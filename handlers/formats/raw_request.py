@@ -79,18 +79,20 @@ class RawRequest(NamedTuple):
     def is_describe_request(self) -> bool:
         """Whether it asks for the model's description and readiness, as TorchServe itself does.
 
-        A header of that name in an inference request comes with a body, and means nothing.
+        A header of that name in an inference request comes with a body, and means nothing. Clients in Go, among them
+        the probes of Kubernetes, write it as `Describe`.
 
         >>> RawRequest({}, {"describe": "True"}).is_describe_request
         True
-        >>> RawRequest({"body": b""}, {"describe": "True"}).is_describe_request
+        >>> RawRequest({"body": b""}, {"Describe": "True"}).is_describe_request
         True
         >>> RawRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
         False
         """
-        if self.headers.get("describe") != "True" or not isinstance(self.row, Mapping):
+        row = self.row
+        if not isinstance(row, dict) or any(row.values()) or self.header("describe") != "True":
             return False
-        return all(isinstance(value, (bytes, bytearray, str)) and not value for value in self.row.values())
+        return all(isinstance(value, (bytes, bytearray, str)) for value in row.values())
 
     @property
     def is_explain_request(self) -> bool:

@@ -223,6 +223,16 @@ def test_a_description_is_for_requests_without_a_body() -> None:
     assert [response.status for response in service.handle([spoofed, asked, row([2])])] == [200, 200, 200]
 
 
+@pytest.mark.parametrize("name", ["describe", "Describe", "DESCRIBE"])
+def test_a_description_is_asked_for_in_any_spelling_of_the_header(name: str) -> None:
+    """Clients in Go, such as the probes of Kubernetes, write `Describe`."""
+    service = make_service(description={"backend": "fake"})
+
+    status, description = told(service.handle([RawRequest({}, {"Host": "x", name: "True"})])[0])
+    assert (status, description["backend"]) == (200, "fake")
+    assert [told(one) for one in service.handle([row([1], **{name: "True"})])] == [(200, [1.0])]
+
+
 def test_explanations_are_refused_row_by_row() -> None:
     """The status is 501, and the other rows are answered."""
     responses = make_service().handle([row([1], explain="True"), row([2], explain="False")])

@@ -401,7 +401,7 @@ def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_code_of_a_changed_archive_is_run(project: Project, replace_weights: Replace, tmp_path: Path) -> None:
-    """The list of its files is compared before the model's file is imported, with what might shadow a module."""
+    """All files are compared before the model's file, which would import the added one, is imported."""
     archive, ran = project.folder / "tiny.mar", tmp_path / "ran"
     with zipfile.ZipFile(archive, "a") as file:
         file.writestr("sympy.py", f"open({str(ran)!r}, 'w')")
