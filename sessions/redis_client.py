@@ -8,6 +8,9 @@ from typing import Any, NamedTuple, Optional
 from .settings import RedisSettings
 from .store import StoreFullError, StoreUnavailableError
 
+NO_REPLY = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""Errors of reading what no Redis server replies: another server, or a proxy, is at the address."""
+
 
 class Address(NamedTuple):
     """Address of one server."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Optional
 
-from .redis_client import Address, make_connection, server_url
+from .redis_client import NO_REPLY, Address, make_connection, server_url
 from .redis_partition import Command
 from .settings import RedisSettings
 from .store import StoreUnavailableError
@@ -31,17 +31,19 @@ class RedisNode:
     """One connection to one server.
 
     `seconds` limits the attempt to connect. Every method raises the errors of the package `redis` and of the system.
+    Whatever is raised closes the connection, so that no call reads the replies to an earlier one.
     """
 
     def __init__(self, settings: RedisSettings, address: Address, seconds: float) -> None:
         self._connection = make_connection(settings, address, seconds)
         self._commands: Sequence[Command] = ()
         self._wait: tuple[int, int] | None = None
-        self._connection.connect()
         try:
+            self._connection.connect()
             _warn_of_eviction(self, server_url(settings, address), monotonic() + seconds)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            _raise_for_no_reply(error)
             raise
 
     def send(self, commands: Sequence[Command], replicas: int = 0, seconds: float = 0.0) -> None:
@@ -56,6 +58,14 @@ class RedisNode:
 
         Scripts that the server does not know are loaded, and called again.
         """
+        try:
+            return self._received(deadline)
+        except BaseException as error:  # Ctrl-C comes between two replies, too
+            self.close()
+            _raise_for_no_reply(error)
+            raise
+
+    def _received(self, deadline: float | None) -> Replies:
         from redis.exceptions import NoScriptError
 
         commands = self._commands
@@ -97,6 +107,8 @@ class RedisNode:
         have = None if self._wait is None else self._reply(deadline)
         if isinstance(have, Exception):
             raise have
+        if not (have is None or isinstance(have, int)):
+            raise ValueError(f"WAIT: expected a number, got {have!r}")
         return Replies(values, have)
 
     def _reply(self, deadline: float | None) -> Any:
@@ -120,13 +132,21 @@ def too_few_replicas(settings: RedisSettings, url: str, replies: Replies) -> Sto
     )
 
 
+def _raise_for_no_reply(error: BaseException) -> None:
+    """Raise the error of the package `redis` for a reply that it cannot read, which it raises other errors for."""
+    from redis.exceptions import InvalidResponse
+
+    if isinstance(error, NO_REPLY) and not isinstance(error, OSError):
+        raise InvalidResponse(f"it does not reply as a Redis server does ({error})") from error
+
+
 def _warn_of_eviction(node: RedisNode, url: str, deadline: float) -> None:
     # A server that evicts keys when its memory is full ends sessions without an error.
     node.send([Command(("INFO", "memory"))])
     (text,) = node.receive(deadline).values
     if isinstance(text, Exception):
         return  # the user may lack the right
-    memory = dict(line.partition(":")[::2] for line in text.decode().splitlines())
+    memory = dict(line.partition(":")[::2] for line in text.decode("utf-8", "replace").splitlines())
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and memory.get("maxmemory", "0") != "0":
         _log.warning(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Union
 
-from .redis_client import Address, server_url, store_error
+from .redis_client import NO_REPLY, Address, server_url, store_error
 from .redis_node import RedisNode, too_few_replicas
 from .redis_partition import Command
 from .redis_topology import Later, Redirection, Topology, read_answer, read_topology
@@ -128,7 +128,7 @@ class Shards:
         return answer if few is None else few
 
     def _topology(self, address: Address, deadline: float) -> Topology | StoreUnavailableError | Later:
-        from redis.exceptions import RedisError
+        from redis.exceptions import InvalidResponse, RedisError
 
         try:
             node = self._node(address, deadline)
@@ -138,7 +138,10 @@ class Shards:
             return self._failure(address, error)
         if isinstance(reply, Exception):
             return store_error(self._settings, reply, server_url(self._settings, address))
-        return read_topology(reply, address)
+        try:
+            return read_topology(reply, address)
+        except NO_REPLY as error:
+            return self._failure(address, InvalidResponse(f"it does not reply as a node of a cluster does ({error})"))
 
     def _node(self, address: Address, deadline: float) -> RedisNode:
         if address not in self._nodes:

@@ -11,12 +11,14 @@ seconds, since it delays writes while its disk is busy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
-from typing import Optional, TypeVar, Union
+from typing import Any, Optional, TypeVar, Union
 from urllib.parse import quote
 
 from .ids import store_key
 from .partitions import hash_slot, partition_limits, partition_of, partition_tags
+from .redis_client import NO_REPLY
 from .redis_cluster import ClusterConnections
 from .redis_connections import Answer, Connections, OneServer
 from .redis_partition import Command, PartitionWrite, RedisPartition
@@ -79,7 +81,7 @@ class RedisStore:
             found = {
                 partition: answer
                 if isinstance(answer, StoreUnavailableError)
-                else self._partitions[partition].records(answer)
+                else self._read(self._partitions[partition].records, answer, len(places[partition]))
                 for partition, answer in answers.items()
             }
         return _in_order(len(ids), places, found)
@@ -107,7 +109,10 @@ class RedisStore:
             hurried = frozenset(writes.keys() - places.keys()) if changes else frozenset()
             answers = self._ask(requests, self._settings.replicas, hurried)
             outcomes = {
-                partition: self._outcomes(partition, writes[partition], answers[partition]) for partition in writes
+                partition: self._outcomes(
+                    partition, writes[partition], answers[partition], len(places.get(partition, ()))
+                )
+                for partition in writes
             }
         return _in_order(len(changes), places, outcomes)
 
@@ -119,11 +124,14 @@ class RedisStore:
         """
         with self._lock:
             answers = self._ask({one: [partition.count()] for one, partition in enumerate(self._partitions)})
-        found = []
+        found: list[StoreTotals] = []
         for partition, answer in answers.items():
             if isinstance(answer, StoreUnavailableError):
                 raise answer
-            found.append(self._partitions[partition].totals(answer[0]))
+            read = self._read(partial(_totals, self._partitions[partition]), answer, 1)
+            if isinstance(read, StoreUnavailableError):
+                raise read
+            found += read
         waiting = [one.oldest_seconds for one in found if one.oldest_seconds is not None]
         return StoreTotals(
             sum(one.sessions for one in found), sum(one.bytes for one in found), max(waiting, default=None)
@@ -158,12 +166,37 @@ class RedisStore:
         return answers
 
     def _outcomes(
-        self, partition: int, written: PartitionWrite, answer: Answer
-    ) -> Union[list[WriteOutcome], StoreUnavailableError]:
+        self, partition: int, written: PartitionWrite, answer: Answer, count: int
+    ) -> Union[Sequence[WriteOutcome], StoreUnavailableError]:
         if isinstance(answer, StoreUnavailableError):
             self._partitions[partition].put_off_sweep(written)
             return answer
-        return self._partitions[partition].outcomes(written, answer[0])
+        outcomes = partial(self._partitions[partition].outcomes, written)
+        return self._read(lambda replies: outcomes(*replies), answer, count)
+
+    def _read(
+        self, read: Callable[[list[Any]], Sequence[_T]], replies: list[Any], count: int
+    ) -> Union[Sequence[_T], StoreUnavailableError]:
+        """Return the `count` values in the replies of a partition, or the error of replies of another form."""
+        try:
+            found = read(replies)
+        except NO_REPLY as error:
+            return self._no_reply(error)
+        return found if len(found) == count else self._no_reply(None)
+
+    def _no_reply(self, cause: Optional[Exception]) -> StoreUnavailableError:
+        self._connections.close()  # the next reply might be to another command
+        error = StoreUnavailableError(
+            f"the session store {self._settings.server} does not reply as a Redis server with this store's scripts "
+            f"does: check that its address is that of the server"
+        )
+        error.__cause__ = cause
+        return error
+
+
+def _totals(partition: RedisPartition, replies: Sequence[Any]) -> list[StoreTotals]:
+    (reply,) = replies
+    return [partition.totals(reply)]
 
 
 def _in_order(

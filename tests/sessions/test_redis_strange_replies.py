@@ -1,0 +1,96 @@
+"""Stores at an address where no Redis server replies, or where a call ends between two replies."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from redis.connection import Connection
+from redis_server import RedisServer, running, server_programs
+from store_calls import begin, stored
+
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError, Written
+
+LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+REPLIES = [
+    *(b"+OK", b":1", b":abc", b"$abc", b"*abc", b"$-5", b"*0", b"*-1", b"$-1", b"*1\r\n+x", b"*3\r\n:1\r\n:2\r\n:3"),
+    *(b"-MOVED", b"-MOVED 1", b"-MOVED x y", b"-ASK", b"-ASK 1 :", b"-\xff\xfe", b"+\xff\xfe", b"+QUEUED"),
+    *(b"HTTP/1.1 400 Bad Request", b"*1\r\n*3\r\n:0\r\n:16383\r\n*0", b"*1\r\n*3\r\n+a\r\n+b\r\n+c", b""),
+]
+
+
+@contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """The address of a server that answers everything by this line, again and again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+        def answer(connection: socket.socket) -> None:
+            with connection:
+                try:
+                    while connection.recv(65536):
+                        connection.sendall((reply + b"\r\n") * 40)
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
+@pytest.mark.parametrize("reply", REPLIES, ids=repr)
+def test_what_is_no_redis_server_is_an_unavailable_store(reply: bytes, cluster: bool) -> None:
+    """Nothing else is raised, and no change counts as made."""
+    with answering(reply) as url:
+        store = RedisStore(RedisSettings(url, timeout_seconds=0.2, cluster=cluster), "tagger", LIMITS)
+        update = RecordUpdate("a", b"record", None)
+        for call in (lambda: store.read(["a", "b"]), lambda: store.write([update]), store.totals):
+            try:
+                found = call()
+            except StoreUnavailableError:
+                continue
+            assert isinstance(found, list)
+            assert not any(isinstance(one, (Written, StoredRecord)) for one in found)
+        store.close()
+
+
+def test_a_call_that_is_interrupted_leaves_no_reply_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come after the first of three replies; the next call does not read the second one."""
+    with running(RedisServer(next(iter(server_programs().values())), tmp_path)) as server:
+        store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tagger", LIMITS)
+        begin(store, "a", "b")
+        read_response, replies = Connection.read_response, 0
+
+        def interrupted(self: Connection, *given: object, **named: object) -> object:
+            nonlocal replies
+            replies += 1
+            if replies == 2:
+                raise KeyboardInterrupt
+            return read_response(self, *given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "read_response", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.read(["a"])
+
+        found = stored(store, "b")
+        assert found is not None
+        assert found.record == b"record"
+        assert store.write([RecordUpdate("b", b"next", found.revision)]) == [Written()]
+        store.close()
