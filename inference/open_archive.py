@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import torch
 from typing_extensions import Self
@@ -177,6 +177,14 @@ class OpenArchive:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process.
+
+        Raises:
+            TypeError: says what to do.
+        """
+        raise TypeError("an open archive cannot be sent to another process: send its path, and open it there")
 
     def _run(self, sequences: list[SequenceInput]) -> list[Tensors]:
         lengths = tuple(one.length for one in sequences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -177,3 +178,28 @@ def test_an_archive_without_sessions_says_so(tmp_path: Path) -> None:
     archive = make_archive(tmp_path / "tiny")
     with open_archive(archive, threads=1) as model, pytest.raises(ArchiveError, match="sums has no sessions: package"):
         model.session()
+
+
+def test_a_fork_and_its_parent_send_chunks_by_connections_of_their_own(archive: Path) -> None:
+    """A database must not be used by a fork through its parent's connection: locks are not inherited."""
+    frames = frames_of(3)
+    with open_archive(archive, threads=1) as model:
+        inherited, own = model.session(), model.session()
+        inherited.send(frames)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for _ in range(20):
+                    inherited.send(frames)
+                code = 0 if inherited.step == 63 else 2
+            finally:
+                os._exit(code)
+        for _ in range(20):
+            own.send(frames)
+        assert os.waitpid(child, 0)[1] == 0
+        assert own.step == 60
+        if archive.stem == "disk":
+            resumed = model.session(inherited.id, resume=True)
+            resumed.send(frames, end=True)
+            assert resumed.step == 66

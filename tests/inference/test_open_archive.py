@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import shutil
 import sys
 import threading
@@ -247,3 +248,9 @@ def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
     assert sys.modules.pop("shared_name") is mine
     assert "shared_helper" not in sys.modules
     assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_an_open_archive_is_not_sent_to_another_process(opened: OpenArchive) -> None:
+    """A pool of spawned processes would send it; the message says what to send instead."""
+    with pytest.raises(TypeError, match="send its path, and open it there"):
+        pickle.dumps(opened)
