@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class CallLock:
-    """A lock for a `with` statement. A fork has one of its own, which nobody holds.
+    """A lock for a `with` statement. A fork has one of its own, which no thread holds.
 
     `enter_fork` is called in each fork, before it does anything else.
     """
