@@ -49,11 +49,12 @@ def decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callabl
 
 
 def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions of the operators of a graph that have no rule.
+    """Return torch's decompositions of the operators of a graph and of its loops that have no rule.
 
     Those of the exporter are the operators' own, and come first.
     """
-    targets = {node.target for node in exported.graph.nodes if _returns_tensors(node)}
+    graphs = [part.graph for part in exported.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {node.target for graph in graphs for node in graph.nodes if _returns_tensors(node)}
     found: dict[Any, Callable[..., Any]] = {}
     composed = torch.export.default_decompositions()
     for target in targets:

@@ -7,6 +7,7 @@ output differs, the first value that differs and is computed from equal timestep
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,22 +22,33 @@ from .errors import LoweringError, UnknownRange, node_line, source_suffix
 from .outputs import axis_of, output_nodes, symbolic_sizes
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
+_SCALE = 1e3
 _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3 or of a wrong carry
 
 NodeValues = dict[str, Any]
 
 
 def reject_padding_sensitive_outputs(
-    exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid, *, scale: float = 1e3
+    exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid, *, scale: float = _SCALE
 ) -> None:
     """Run requests alone and in two longer buckets, and compare the outputs.
 
-    Padding is drawn at random, times `scale`.
+    Padding is drawn at random, times `scale`. Then the same is done with requests that hold only what padding holds
+    when it is served, zeros or `pad_value`: a mask computed from the values takes those for padding.
 
     Raises:
         LoweringError: an output changes with the padding; names the user's line.
         UnknownRange: the model fails on the values.
     """
+    _compare_padded(exported, inputs, grid, scale, blank=False)
+    if scale == _SCALE:
+        with contextlib.suppress(UnknownRange):  # the model takes no such request
+            _compare_padded(exported, inputs, grid, scale, blank=True)
+
+
+def _compare_padded(
+    exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid, scale: float, *, blank: bool
+) -> None:
     lengths = [min(length, grid.lengths[-1]) for length in _LENGTHS]
     if not any(spec.batch_dim is not None for spec in inputs):
         lengths = lengths[1:2]
@@ -47,7 +59,7 @@ def reject_padding_sensitive_outputs(
     def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
         """Run at the nearest sizes that the program allows, because code such as `x[:, :-1]` excludes some."""
         rows = [rows[index % len(rows)] for index in range(_allowed(exported, axes, "batch", len(rows)))]
-        tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed, scale)
+        tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed, scale, blank=blank)
         try:
             return _values(graph, tensors)
         except (RuntimeError, IndexError) as error:
@@ -69,6 +81,13 @@ def reject_padding_sensitive_outputs(
     ]
     if any(node in differing for node in output_nodes(exported)):
         culprit = _first_mixing(differing, layouts)
+        if blank:
+            raise LoweringError(
+                f"a request of zeros or `pad_value` only would get different outputs in a longer bucket: "
+                f"{_operator(culprit)} mixes real and padded timesteps{source_suffix(node_line(culprit))}. Mask the "
+                "padded timesteps by their lengths, not by their values; or, if no request has that value, exclude it "
+                "with `range: [least, largest]` of the input under `inputs`"
+            )
         raise LoweringError(
             f"padding reaches an output in spite of `lengths`: {_operator(culprit)} mixes real and padded timesteps"
             f"{source_suffix(node_line(culprit))}. A request would get different outputs in a longer bucket. "
@@ -112,7 +131,14 @@ def _operator(node: torch.fx.Node) -> str:
 
 
 def _batch(
-    inputs: Sequence[TensorSpec], lengths: Sequence[int], rows: Sequence[int], padded: int, seed: int, scale: float
+    inputs: Sequence[TensorSpec],
+    lengths: Sequence[int],
+    rows: Sequence[int],
+    padded: int,
+    seed: int,
+    scale: float,
+    *,
+    blank: bool,
 ) -> list[torch.Tensor]:
     """Build a batch of requests; they are the same for every seed, which determines the padding."""
     tensors = []
@@ -123,9 +149,16 @@ def _batch(
             part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, index)
             if spec.time_dim is not None:
                 part = part.narrow(spec.item_shape.index("time"), 0, lengths[row])
-            part.copy_(random_tensor(spec, tuple(part.shape), request))
+            part.copy_(_blank(spec, part) if blank else random_tensor(spec, tuple(part.shape), request))
         tensors.append(tensor)
     return [*tensors, torch.tensor([lengths[row] for row in rows])]
+
+
+def _blank(spec: TensorSpec, like: torch.Tensor) -> torch.Tensor:
+    """Return what serving writes into padding, or the value of the input's range that is nearest to it."""
+    value = 0.0 if torch_dtype(spec).is_floating_point else spec.pad_value
+    lowest, highest = spec.value_range or (value, value)
+    return torch.full_like(like, max(lowest, min(highest, value)))
 
 
 def random_tensor(

@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .plain_outputs import plain_outputs
+
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
     """Call a model without gradients; a `.cuda()` in its code leaves the tensor on the CPU."""
     with torch.no_grad(), _StaysOnCpu():
-        return model(**arguments)
+        return plain_outputs(model(**arguments))
 
 
 class _StaysOnCpu(TorchFunctionMode):

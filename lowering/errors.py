@@ -38,6 +38,10 @@ class UnknownRange(LoweringError):
     """A model that fails on values drawn at random; the message says which range to declare."""
 
 
+class Unproved(LoweringError):
+    """A refusal of a padded batch for what one request alone allows: a missing proof, lengths in Python."""
+
+
 class DecisiveRefusal(LoweringError):
     """A refusal by the last way of tracing, with more detail than those of the others."""
 

@@ -24,6 +24,7 @@ from .mask import mask_of_lengths
 from .model_attributes import restored_attributes
 from .packed_placeholder import reject_packed_outputs
 from .packed_sequence import packed_sequence_mode
+from .plain_outputs import plain_outputs
 
 
 def bind_arguments(
@@ -156,7 +157,7 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs, lengths = (arguments[:-1], arguments[-1]) if has_time else (arguments, None)
         with packed_sequence_mode(*_sizes(config, inputs, lengths), lengths) as batch:
-            outputs = own_forward(**bind_arguments(config, inputs, lengths))
+            outputs = plain_outputs(own_forward(**bind_arguments(config, inputs, lengths)))
             reject_packed_outputs(outputs)
         leaves, notes["output_tree"] = pytree.tree_flatten(outputs)
         notes["max_length"] = batch.max_length

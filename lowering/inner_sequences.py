@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import DecisiveRefusal, LoweringError, calling_line, source_suffix
 from .known_numbers import known_values
-from .packed_placeholder import is_identity, placeholder_of
+from .packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, is_identity, placeholder_of
 from .packed_rules import PACKED_RULES
 from .padded_batch import PaddedBatch, same_size
 from .value_ranges import value_range
@@ -46,10 +46,25 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
             rows, steps = args[0].shape[:2] if args[2] else args[0].shape[1::-1]
             _check_lengths(lengths, rows, steps)
     elif not _concerns_inner(name, args):
+        _reject_other_use(name, caller, args, kwargs)
         return NotImplemented
     elif name == "_pad_packed_sequence":
         _check_total(args[0], args[4])
     return PACKED_RULES[name](_UNMASKED, caller, args, kwargs)
+
+
+def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> None:
+    """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`.
+
+    Raises:
+        DecisiveRefusal: names the line.
+    """
+    used = any(is_inner(value) for value in pytree.tree_leaves((args, kwargs)))
+    if used and name not in PACKED_FACTS and caller.co_filename not in TORCH_RNN_FILES:
+        raise DecisiveRefusal(
+            f"{name.strip('_')} takes the data of packed sequences within a timestep{source_suffix(calling_line())}: "
+            "pad them with pad_packed_sequence(..., total_length=...) first, and mask what is beyond their lengths"
+        )
 
 
 def _concerns_inner(name: str, args: Any) -> bool:

@@ -21,6 +21,7 @@ from .errors import (
     InputsDoNotFit,
     LoweringError,
     UnknownRange,
+    Unproved,
     names_line,
     node_line,
     source_suffix,
@@ -49,16 +50,17 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     first = _attempt(model, config)
     if isinstance(first, LoweringError):  # the second way starts outside of the handler: its errors have no context
         return _lower_request(model, config, first)
-    if first.padding == "exact_lengths" or _needs_finite_padding(first, config):
-        with contextlib.suppress(LoweringError):
-            return _lower_request(model, config, None)
+    if first.padding_proved:
+        return first
+    with contextlib.suppress(LoweringError):  # the second way needs no proof
+        second = _lower_request(model, config, None)
+        if first.padding == "exact_lengths" or second.chunked or not first.chunked or _needs_more(first, config):
+            return second
     return first
 
 
-def _needs_finite_padding(program: LoweredModel, config: ServingConfig) -> bool:
+def _needs_more(program: LoweredModel, config: ServingConfig) -> bool:
     """Whether infinite padding reaches an output of a program that was tested with finite padding."""
-    if program.padding_proved:
-        return False
     try:
         reject_padding_sensitive_outputs(program.exported, program.inputs, config.grid, scale=float("inf"))
     except LoweringError:
@@ -81,8 +83,12 @@ def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | Lo
 
 
 def _says_more(second: LoweringError, first: LoweringError) -> bool:
-    """Whether only the second refusal names a line, and the first no range to declare."""
-    return names_line(second) and not names_line(first) and not isinstance(first, UnknownRange)
+    """Whether the second refusal names a line, and the first none or only a missing proof."""
+    return (
+        names_line(second)
+        and (not names_line(first) or isinstance(first, Unproved))
+        and not isinstance(first, UnknownRange)
+    )
 
 
 def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
@@ -117,7 +123,7 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     inputs = with_vocabularies(traced.exported, config.input_specs)
     outputs = output_specs(traced, inputs, config.outputs)
     if (mixing := find_row_mixing(traced.exported, inputs)) is not None:
-        raise LoweringError(
+        raise Unproved(
             f"{mixing.operator} may let one request of a batch change the output of another"
             f"{source_suffix(mixing.line)}: compute it for each row of the batch by itself"
         )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.utils import rnn as rnn_utils
 
-from .errors import LoweringError, calling_line, source_suffix
+from .errors import LoweringError, Unproved, calling_line, source_suffix
 from .last_step import read_last_step
 from .masked_recurrence import masked_recurrence
 from .packed_placeholder import (
@@ -172,7 +172,7 @@ def _len(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
     if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
         return NotImplemented
     line = calling_line()
-    raise LoweringError(
+    raise Unproved(
         f"the model takes len() of a tensor whose first dimension varies{source_suffix(line)}: that fixes the "
         "dimension. Take its size(0) instead."
     )

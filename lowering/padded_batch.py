@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .errors import LoweringError, calling_line, source_suffix
+from .errors import Unproved, calling_line, source_suffix
 
 
 @dataclass
@@ -35,13 +35,15 @@ class PaddedBatch:
 class TracedLengths(list[int]):
     """Result of `lengths.tolist()` while tracing: pack_padded_sequence takes it, reading it is refused."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, owner: str = "") -> None:
         super().__init__()
         self.tensor = tensor
+        self._owner = owner
 
     def _refuse(self, *_: object) -> Any:
-        raise LoweringError(
-            f"the model reads the values of `lengths` in Python{source_suffix(calling_line())}. Its graph must not "
+        lengths = f"the lengths of {self._owner}" if self._owner else "the values of `lengths`"
+        raise Unproved(
+            f"the model reads {lengths} in Python{source_suffix(calling_line())}. Its graph must not "
             "depend on them: keep lengths a tensor, and pass it to pack_padded_sequence unchanged."
         )
 

@@ -69,7 +69,7 @@ def _lower(
     model: torch.nn.Module, config: ServingConfig, single: SingleExport, shortest: int
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = config.input_specs
-    program = export_ragged(single, inputs, example_timesteps(config), shortest)
+    program = export_ragged(single, inputs, example_timesteps(config, shortest), shortest)
     names = output_names(single.output_tree, program.layouts)
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(

@@ -28,7 +28,7 @@ class Condition:
     @property
     def is_least_size(self) -> bool:
         """Whether a size must be 2 or more, as the exporter may write that it must not be 1."""
-        return self.text.endswith(">= 2")
+        return self.text.endswith((">= 2", "> 1")) or self.text.startswith(("2 <= ", "1 < "))
 
     @property
     def is_inequation(self) -> bool:

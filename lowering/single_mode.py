@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +14,9 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from .embedding_bags import embedding_bag
 from .errors import LoweringError, calling_line
+from .gaussian_loss import gaussian_nll_loss
 from .inner_sequences import inner_result
 from .known_numbers import (
     forget_values,
@@ -25,6 +28,7 @@ from .known_numbers import (
     with_known_values,
     with_symbols,
 )
+from .library_checks import truth_that_passes
 from .masked_recurrence import masked_recurrence
 from .packed_placeholder import (
     PACKED_TAG,
@@ -35,10 +39,11 @@ from .packed_placeholder import (
     reject_packed_outputs,
 )
 from .packed_rules import viewed
-from .padded_batch import same_size
+from .padded_batch import TracedLengths, same_size
+from .positions import note_positions_after
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
-from .value_ranges import note_range_after
+from .value_ranges import like_range, note_range_after
 
 
 class SingleRequestMode(TorchFunctionMode):
@@ -68,6 +73,7 @@ class SingleRequestMode(TorchFunctionMode):
         result = _CALLS.get(name, func)(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
+        note_positions_after(name, args, kwargs, result)
         if out_of_place(name) is not None and args:
             return _changed(args[0], result, values)
         if values is None:
@@ -120,10 +126,14 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     if value is not None:
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and (tensor.dtype != torch.int64 or name not in ("max", "min")):
-                with_uniform_value(tensor, value)
+                with_uniform_value(tensor, value, source=None if name in _COPIES else args[0])
                 if _is_single(tensor):
                     with_known_values(tensor, np.full(tuple(tensor.shape), value, dtype=object))
     return result
+
+
+_COPIES = {"clone", "repeat", "flip"}
+"""Functions whose results never share memory with their argument."""
 
 
 def _is_single(result: Any) -> bool:
@@ -144,7 +154,21 @@ def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     known = known_values(args[0])
-    return NotImplemented if known is None or known.size != 1 else bool(known.reshape(-1)[0])
+    if known is not None and known.size == 1:
+        return bool(known.reshape(-1)[0])
+    passed = truth_that_passes(sys._getframe(2))
+    return NotImplemented if passed is None else passed
+
+
+def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule that calls another function in place of torch's, with its arguments by name."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        given = inspect.signature(func).bind(*args, **kwargs)
+        given.apply_defaults()
+        return function(**given.arguments)
+
+    return rule
 
 
 def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -154,6 +178,8 @@ def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Make a tensor of symbolic numbers, as `torch.tensor([t])` and `torch.from_numpy` do of plain ones."""
+    if args and isinstance(args[0], TracedLengths):
+        return args[0].tensor
     if not args or isinstance(args[0], torch.Tensor):
         return args[0] if args and known_values(args[0]) is not None else NotImplemented
     values = np.asarray(args[0], dtype=object)
@@ -284,7 +310,7 @@ def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     steps = known_values(lengths).reshape(-1)[0]  # others are inner sequences
     rows = data.squeeze(0 if batch_first else 1)
     rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
-    rows = _packed(rows.clone(), "aten::_pack_padded_sequence")
+    rows = _packed(like_range(rows.clone(), data), "aten::_pack_padded_sequence")
     return rows, with_known_values(torch.ones(rows.shape[0], dtype=torch.int64), [1])
 
 
@@ -358,6 +384,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cuda": _same,
     "max_pool1d": _max_pool1d,
     "pad_sequence": _padded_together,
+    "embedding_bag": _by_name(embedding_bag),
+    "gaussian_nll_loss": _by_name(gaussian_nll_loss),
     "scatter_": _inverted,
     "__getitem__": _key,
 }

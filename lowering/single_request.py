@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sympy import isprime
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
@@ -46,16 +47,18 @@ from .mask import in_layout
 from .model_attributes import register_tensors
 from .overwritten_buffers import drop_overwritten_buffers
 from .packed_sequence import unchecked_packed_states
+from .padded_batch import TracedLengths
+from .plain_outputs import plain_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode, reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .timestep_branches import Branch, branch_error, noted_branches
 from .uniform_values import as_number, with_uniform_value
-from .value_ranges import with_range
+from .value_ranges import value_range, with_range
 
 _BATCHES = (1, 2, 5)
 _MOST_TIMESTEPS = 23
-"""Timesteps to trace with, unless no sequence is that long: enough for the strides of a model."""
+"""Timesteps to trace with at most, unless the model needs more: enough for the strides of a model."""
 
 
 RequestForward = Callable[[Any, Sequence[torch.Tensor]], Any]
@@ -106,7 +109,7 @@ def export_request(
     dims = [
         {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
     ]
-    exported, tree = _trace(model, forward, config, example_timesteps(config), dims, name)
+    exported, tree = _trace(model, forward, config, example_timesteps(config, shortest), dims, name)
     with quiet():
         functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
@@ -145,7 +148,7 @@ def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set
                 with_range(tensor, spec.value_range, partial(decided.add, spec.name))
                 for tensor, spec in zip(inputs, config.input_specs, strict=True)
             ]
-            own = own_forward(**bind_arguments(config, ranged, lengths, _mask_alone))
+            own = plain_outputs(own_forward(**bind_arguments(config, ranged, lengths, _mask_alone)))
             reject_packed_results(own)
         return own
 
@@ -184,9 +187,15 @@ def _trace(
         return export_quietly(model, tensors, dims), notes["output_tree"]
 
 
-def example_timesteps(config: ServingConfig) -> int:
-    """Return the number of timesteps to trace with; one would be taken for a constant."""
-    return max(2, min(_MOST_TIMESTEPS, config.grid.lengths[-1]))
+def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
+    """Return the number of timesteps to trace with: `shortest` or more, and one that no stride divides.
+
+    One that a stride divides would be taken for the rule: code that pads to a multiple adds nothing to it. A size of
+    1 would be taken for a constant.
+    """
+    longest = config.grid.lengths[-1]
+    most = max(2, min(max(_MOST_TIMESTEPS, 2 * shortest), longest))
+    return next((number for number in range(most, max(shortest, 2) - 1, -1) if isprime(number)), most)
 
 
 def lengths_outside(
@@ -325,4 +334,8 @@ def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
     known = known_values(tensor)
-    return original(tensor) if known is None else in_python(known).tolist()
+    if known is not None:
+        return in_python(known).tolist()
+    # Lengths of sequences within the request are data: only packing may take them.
+    inner = tensor.dim() == 1 and value_range(tensor) is not None
+    return TracedLengths(tensor, "sequences within a timestep") if inner else original(tensor)

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from .errors import LoweringError, calling_line, source_suffix
+from .positions import compared_with_size
 from .value_ranges import COMPARED, forget_range, within_range
 
 _UNIFORM = "_neuron_lstm_uniform"
 _KEPT = {
     *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
     *("transpose", "t", "T", "permute", "expand", "expand_as", "repeat", "flip", "narrow", "select", "chunk", "split"),
-    *("max", "min", "amax", "amin", "mean", "getitem"),
+    *("max", "min", "amax", "amin", "mean", "getitem", "unbind", "view_as", "movedim", "swapaxes", "diagonal", "ravel"),
 }
 """Functions whose results have the elements of their first argument, or a mean of them."""
 _MOVED = {"getitem", "expand_as", "to", "type"}
@@ -47,15 +47,31 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
 _ASSIGNMENTS = {f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor")}
 
 
-def with_uniform_value(tensor: torch.Tensor, value: Any) -> torch.Tensor:
-    """Record on a tensor that all of its elements are `value`, and return it."""
-    setattr(tensor, _UNIFORM, value)
+class _Elements:
+    """The value of all elements of a tensor and of its views, until one of them is changed in place."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def with_uniform_value(tensor: torch.Tensor, value: Any, source: object = None) -> torch.Tensor:
+    """Record on a tensor that all of its elements are `value`, and return it.
+
+    `source` is a tensor with which it may share its memory.
+    """
+    shared = _elements(source)
+    setattr(tensor, _UNIFORM, shared if shared is not None and shared.value is value else _Elements(value))
     return tensor
+
+
+def _elements(tensor: object) -> _Elements | None:
+    return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
 
 
 def uniform_value(tensor: object) -> Any:
     """Return the value of all elements of a tensor; None if it is not known."""
-    return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
+    elements = _elements(tensor)
+    return None if elements is None else elements.value
 
 
 def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -64,7 +80,8 @@ def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         return None
     own, plain, others = uniform_value(args[0]), name.strip("_"), [*args[1:], *kwargs.values()]
     if own is None:
-        return within_range(plain, args[0], others)
+        known = within_range(plain, args[0], others)
+        return compared_with_size(plain, args[0], others) if known is None else known
     computed = plain not in _MOVED and any(isinstance(other, torch.Tensor) for other in others)
     return None if computed else _of_uniform(plain, own, others)
 
@@ -81,15 +98,11 @@ def _of_uniform(name: str, own: Any, others: Sequence[Any]) -> Any:
 
 
 def forget_changed(name: str, args: Sequence[Any]) -> None:
-    """Forget the range of a tensor that a call changes in place.
-
-    Raises:
-        LoweringError: it changes a mask, which other tensors may share.
-    """
+    """Forget the range of a tensor that a call changes in place, and its value, also that of views."""
     if not args or not _in_place(name):
         return
-    if uniform_value(args[0]) is not None:
-        raise LoweringError(f"a mask is changed in place{source_suffix(calling_line())}: change a copy")
+    if (elements := _elements(args[0])) is not None:
+        elements.value = None
     forget_range(args[0])
 
 

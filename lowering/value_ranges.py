@@ -48,6 +48,12 @@ def with_range(
     return tensor
 
 
+def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Record on a tensor the bounds of another one whose elements it has, and return it."""
+    known = value_range(source)
+    return tensor if known is None else with_range(tensor, known.bounds, known.use)
+
+
 def value_range(tensor: object) -> ValueRange | None:
     """Return the bounds of all elements of a tensor; None if they are not known."""
     return getattr(tensor, _RANGE, None) if isinstance(tensor, torch.Tensor) else None

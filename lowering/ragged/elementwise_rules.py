@@ -9,7 +9,7 @@ import torch
 
 from .call import Call, Results, unsqueezed
 from .sizes import is_ragged
-from .value import Batch, NoRule, Value
+from .value import Batch, NoRule, Value, normalized_dims
 
 _KEEPS_ZERO = {
     f"aten.{name}"
@@ -127,6 +127,22 @@ def triangle(batch: Batch, call: Call) -> Results:
         raise NoRule("a diagonal that depends on the timesteps")
     value = call.value()
     return Value(call.run(self=value.tensor, **_numbers(call)), value.sizes, value.shared, value.zero_beyond)
+
+
+def fourier(batch: Batch, call: Call) -> Results:
+    """Transform dimensions that are not ragged, such as the samples of a frame."""
+    value = call.value()
+    dims = normalized_dims(call["dim"], value.rank)
+    if any(is_ragged(value.sizes[dim]) for dim in dims):
+        raise NoRule("a Fourier transform over the timesteps")
+    rows = 0 if value.shared else 1
+    return Value(call.run(self=value.tensor, dim=[dim + rows for dim in dims]), call.sizes[0], value.shared)
+
+
+def parts(batch: Batch, call: Call) -> Results:
+    """Read complex numbers as pairs of real ones, or make them of such pairs: in the last dimension."""
+    value = call.value()
+    return Value(call.run(self=value.tensor), call.sizes[0], value.shared)
 
 
 def copy(batch: Batch, call: Call) -> Results:

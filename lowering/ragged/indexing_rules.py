@@ -305,7 +305,8 @@ def sort(batch: Batch, call: Call) -> Results:
         fill: float = float("-inf") if descending else float("inf")
     else:
         fill = torch.iinfo(kind).min if descending else torch.iinfo(kind).max
-    results = call.run(self=batch.masked(value, [dim], fill), dim=dim + 1)
+    number = {"k": batch.padded(sympy.sympify(call["k"]))} if "k" in call.arguments else {}
+    results = call.run(self=batch.masked(value, [dim], fill), dim=dim + 1, **number)
     tensors: Sequence[torch.Tensor] = [results] if isinstance(results, torch.Tensor) else list(results)
     shared = value.shared and not is_ragged(value.sizes[dim])
     values = tuple(

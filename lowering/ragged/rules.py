@@ -25,6 +25,8 @@ RULES: dict[str, Rule] = {
         (elementwise.type_as, "type_as"),
         (elementwise.prelu, "prelu"),
         (elementwise.triangle, "tril triu"),
+        (elementwise.fourier, "_fft_r2c _fft_c2r _fft_c2c"),
+        (elementwise.parts, "view_as_real view_as_complex"),
         (elementwise.copy, "copy"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
         (elementwise.factory, "new_empty new_full"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,9 @@ class Model(nn.Module):
         self.pair = nn.Bilinear(FEATURES, FEATURES, 4)
         nn.init.normal_(self.slopes.weight)
         self.out = nn.Linear(6, 3)
+        self.back = nn.Linear(6, FEATURES)
+        self.bags = nn.EmbeddingBag(3, 4, mode="mean", padding_idx=0)
+        self.largest = nn.EmbeddingBag(3, 4, mode="max")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Any:
         """Apply the function."""
@@ -249,7 +255,86 @@ def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
     )
 
 
+def segmented(m: Model, x: Tensor) -> Any:
+    """Padding to a multiple of four, and recurrences within and across the segments."""
+    batch, time, _ = x.shape
+    padded = nn.functional.pad(x, (0, 0, 0, (4 - time % 4) % 4))
+    segments = padded.view(batch, -1, 4, FEATURES)
+    count = segments.size(1)
+    within = m.back(m.lstm(segments.reshape(batch * count, 4, FEATURES))[0]).view(batch, count, 4, FEATURES)
+    across = m.lstm(within.permute(0, 2, 1, 3).reshape(batch * 4, count, FEATURES))[0]
+    return across.view(batch, 4, count, 6).permute(0, 2, 1, 3).reshape(batch, -1, 6)[:, :time]
+
+
+def best_frames(m: Model, x: Tensor) -> Any:
+    """The three largest values over time, or all if there are fewer; a share of them."""
+    y, _ = m.lstm(x)
+    return y.topk(min(3, y.size(1)), dim=1)[0].mean(1), y.topk(max(1, y.size(1) // 4), dim=1)[0]
+
+
+def bags_of_words(m: Model, x: Tensor) -> Any:
+    """Bags of ids in every timestep, of which one id does not count."""
+    ids = (x > 0).long().flatten(0, 1)
+    shape = (x.size(0), x.size(1), -1)
+    return m.bags(ids).view(shape), m.largest(ids + 1).view(shape)
+
+
+def spectra(m: Model, x: Tensor) -> Any:
+    """A Fourier transform of each timestep's features."""
+    return torch.fft.rfft(x, dim=2).abs(), torch.view_as_real(torch.fft.fft(x, dim=2)).flatten(2)
+
+
+def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mask of positions selects the timesteps of each row; counts and branches follow from it."""
+    y, _ = m.gru(x)
+    mask = torch.arange(x.size(1))[None] < lengths[:, None]
+    rows = [row[torch.arange(x.size(1)) < own] for row, own in zip(y, lengths, strict=True)]
+    kept = torch.stack([(torch.softmax(m.score(row), 0) * row).sum(0) for row in rows])
+    if not mask.all():
+        y = y * mask.unsqueeze(2)
+    return kept, m.statistics(x[mask]).view_as(x), y.sum(1) / mask.sum(1, keepdim=True)
+
+
+def changed_mask(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mask that is changed in place through a view; a copy of it is not changed."""
+    mask = torch.arange(x.size(1)) < lengths[:, None]
+    view, copy = mask.unsqueeze(2), mask.clone()
+    view[:, 0] = False
+    return (x * mask.unsqueeze(2)).sum(1), x[copy].view_as(x), view.sum((1, 2))
+
+
+def likelihoods(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """Losses and distributions of torch that check the values which they are given."""
+    y = m.lstm(x)[0][:, :, :FEATURES]
+    spread = nn.functional.softplus(y) + 0.1
+    loss = nn.functional.gaussian_nll_loss(y, x, spread, full=True, reduction="none")
+    shared = nn.functional.gaussian_nll_loss(y, x, spread[..., 0], reduction="none")
+    normal = torch.distributions.Normal(y, spread)
+    mask = torch.arange(x.size(1)) < lengths.unsqueeze(1)
+    return loss, shared, (normal.log_prob(x).sum(-1) * mask).sum(1), torch.distributions.Categorical(logits=y).entropy()
+
+
+@dataclass
+class Scores:
+    """An output of its own class, as libraries of models have it."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+    states: Any = ()
+
+
+def own_class(m: Model, x: Tensor) -> Any:
+    """Outputs in a dataclass, a namespace and a dictionary."""
+    y, (h, _) = m.lstm(x)
+    return Scores(y, states=(OrderedDict(last=h), SimpleNamespace(mean=y.mean(1))))
+
+
 WITHOUT_LENGTHS = (
+    segmented,
+    best_frames,
+    bags_of_words,
+    spectra,
+    own_class,
     surprise,
     gated,
     paired,
@@ -270,5 +355,5 @@ WITHOUT_LENGTHS = (
 )
 WITH_LENGTHS = (
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
-    *(packed_rows, decoded, flat_softmax, unpacked),
+    *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
 )

@@ -38,7 +38,7 @@ class Base(nn.Module):
         assert isinstance(output, torch.nn.utils.rnn.PackedSequence)
         return output
 
-    def padded(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def padded(self, x: Tensor, lengths: Any) -> Tensor:
         """The LSTM's padded output."""
         return pad_packed_sequence(self.packed(x, lengths), True)[0]
 
@@ -75,7 +75,7 @@ class ReadsBatchSizes(Base):
 
 class ReadsLengths(Base):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        return self.packed(x, [int(n) for n in lengths])  # reads
+        return self.padded(x, [int(n) for n in lengths])  # reads
 
 
 class BranchesOnData(Base):
@@ -162,6 +162,7 @@ SERVED = (
     ReadsPackedShape,
     CutsToLongest,
     TakesLen,
+    ReadsLengths,
     SumsPaddingToo,
     MeanOverPaddedTime,
     UnmaskedMaximum,
@@ -261,6 +262,20 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
 
     assert expected in str(refused.value)
     assert "# per step" in str(refused.value)
+
+
+class UnknownOperatorLater(Base):
+    """Code without a proof, then an operator without a rule, which is the reason."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        rows = [row[: int(own)] for row, own in zip(x, lengths, strict=True)]
+        return torch.stack([row.mode(0).values for row in rows])  # mode
+
+
+def test_the_operator_without_a_rule_is_named_rather_than_what_one_request_allows() -> None:
+    """Lengths read in Python are no obstacle for one request alone."""
+    with pytest.raises(LoweringError, match=r"aten.mode mixes timesteps in a way that has no rule.*# mode"):
+        lower(UnknownOperatorLater(), parse_config(YAML, "model-config.yaml"))
 
 
 def test_every_refused_use_of_packed_data_names_the_resolution() -> None:

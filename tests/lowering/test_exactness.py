@@ -6,9 +6,11 @@ import pytest
 import torch
 from model_cases import CASES, Case, cases, lowered
 from ragged import GARBAGE, alone, padded, part_of, ragged
+from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.lower import lower_batch
 
 TOLERANCE = 1e-5
 RAGGED = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2])
@@ -21,7 +23,8 @@ PROVED = {
     "SpeakerAtEveryStep",
     "FirstStep",
 }
-MEASURED = {
+ALONE = {
+    "MeanOverTime",
     "LstmWithState",
     "AttentionPooling",
     "SelfAttention",
@@ -131,17 +134,59 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
     assert needs == {"Tagger": [False], "PackedSorted": [True]}
 
 
-def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
-    """There are four kinds of models."""
+def test_whether_padding_is_harmless_is_proved_or_one_request_traced_or_only_exact_lengths_are_served() -> None:
+    """Tests decide only where one request alone cannot be traced."""
     kinds: dict[tuple[str, str], set[str]] = {}
-    for name in (*PROVED, *MEASURED, "MeanOverTime", "MedianOverTime"):
+    for name in (*PROVED, *ALONE, "MedianOverTime"):
         case = next(case for case in CASES if case.name == name)
         program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
         kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
 
     assert kinds == {
-        ("masked", "one"): {"MeanOverTime"},
+        ("masked", "one"): ALONE,
         ("exact_lengths", "padding"): {"MedianOverTime"},
-        ("masked", "tested,"): MEASURED,
         ("masked", "proved"): PROVED,
     }
+
+
+BLANK_YAML = """
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+  lengths: lengths
+  buckets: {batch: [1, 8], length: [4, 16]}
+"""
+
+
+class WeightedWords(nn.Module):
+    """The largest weight of a word, of which those of the id of padding are very small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 6)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Return [B]."""
+        return torch.softmax(self.embed(ids).sum(2) - 1e4 * (ids == 0), 1).amax(1)
+
+
+def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
+    """A large number subtracted at the id of padding hides padding from all requests but such a one."""
+    torch.manual_seed(0)
+    model, config = WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml")
+    program = lower(model, config)
+    run = program.exported.module()
+
+    for length in (1, 2, 5):
+        batch = torch.zeros(2, 16, dtype=torch.int64)
+        answers = run(batch, torch.tensor([length, length]))[0]
+        assert torch.allclose(answers, model(batch[:, :length], torch.tensor([length, length])), 1e-5, 1e-5)
+
+
+def test_a_mask_that_takes_a_request_for_padding_is_no_proof_for_a_padded_batch() -> None:
+    """The message has the operator, its line, and the key that excludes such requests."""
+    with pytest.raises(LoweringError, match=r"a request of zeros or `pad_value` only.*test_exactness\.py.*`range"):
+        lower_batch(WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml"))
+
+    excluded = BLANK_YAML.replace("[batch, time]", "[batch, time], range: [1, 19]")
+    program = lower_batch(WeightedWords(), parse_config(excluded, "model-config.yaml"))
+    assert program.padding_reason.startswith("tested, not proved")

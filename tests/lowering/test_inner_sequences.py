@@ -9,7 +9,7 @@ import pytest
 import torch
 from ragged import assert_answers_alone
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
@@ -168,6 +168,43 @@ def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(decla
     """In eager mode, packing raises an error for them."""
     with pytest.raises(LoweringError, match=rf"lengths within a timestep {said}.*such as range: \[1, 7\]"):
         lower(Words(last_states), config_of(range_of_lengths=declared))
+
+
+class PackedTwice(Words):
+    """Words of packed sentences, by lengths that are packed with them."""
+
+    def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
+        """Encode the words of the data of a PackedSequence."""
+        packed, sizes = (pack_padded_sequence(x, lengths.tolist(), True, False) for x in (chars, counts))
+        words = self.encode(self, packed.data, sizes.data)
+        packed = PackedSequence(words, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+
+
+def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """The same states, with lengths as a list of numbers."""
+    packed = pack_padded_sequence(m.embedding(chars), counts.tolist(), batch_first=True, enforce_sorted=False)
+    _, (h, _) = m.chars(packed)
+    return torch.cat([h[0], h[1]], 1)
+
+
+def test_lengths_of_words_keep_their_range_when_they_are_packed() -> None:
+    """Sentences are packed before their words are, with the lengths of the words."""
+    torch.manual_seed(0)
+    model, config = PackedTwice(lengths_as_a_list), config_of()
+
+    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
+
+
+def test_a_layer_on_packed_words_is_refused_with_what_to_write() -> None:
+    """The data of packed words has no order that a request alone has."""
+
+    def scored(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+        packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
+        return torch.tanh(packed.data)
+
+    with pytest.raises(LoweringError, match=r"tanh takes the data of packed seq.*test_inner.*total_length=.*mask"):
+        lower(Words(scored), config_of())
 
 
 def test_padding_to_the_longest_word_is_refused_with_the_argument_to_pass() -> None:

@@ -277,6 +277,21 @@ def simple_recurrent_unit(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, dim=1), c
 
 
+def exponential_gates(m: Looping, x: Tensor) -> Any:
+    """Exponential gates, made stable by a maximum, with a function that torch composes (xLSTM)."""
+    h, c, n, largest = (x.new_zeros(x.size(0), HIDDEN) for _ in range(4))
+    outputs = []
+    for t in range(x.size(1)):
+        new, enter, keep, out = m.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
+        kept = nn.functional.logsigmoid(keep) + largest
+        largest = torch.max(kept, enter)
+        c = torch.exp(kept - largest) * c + torch.exp(enter - largest) * torch.tanh(new)
+        n = torch.exp(kept - largest) * n + torch.exp(enter - largest)
+        h = torch.sigmoid(out) * c / n
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 LOOPS = (
     cells_in_turn,
     layer_by_layer,
@@ -287,7 +302,7 @@ LOOPS = (
     random_field,
     appended,
 )
-CELLS = (normalized_layers, tags_before_batch, highway, simple_recurrent_unit)
+CELLS = (normalized_layers, tags_before_batch, highway, simple_recurrent_unit, exponential_gates)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_LOOPS = (
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),

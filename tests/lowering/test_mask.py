@@ -136,7 +136,7 @@ def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
 
 
 def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
-    """Other tensors may share its memory."""
+    """Its value is then unknown, also that of its views."""
 
     def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
         mask[:, 0] = False

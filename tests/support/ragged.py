@@ -13,6 +13,7 @@ from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.bucketing.time_sizes import size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering.eager_call import call_eagerly
 from torchserve_neuron_lstm.lowering.export import bind_arguments
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
@@ -70,8 +71,7 @@ def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor],
         tensor if spec.batch_dim is None else tensor.unsqueeze(spec.batch_dim)
         for spec, tensor in zip(config.input_specs, item, strict=True)
     ]
-    with torch.no_grad():
-        answer = model(**bind_arguments(config, batch, torch.tensor([length])))
+    answer = call_eagerly(model, bind_arguments(config, batch, torch.tensor([length])))
     return [leaf for leaf in torch.utils._pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
 
 
