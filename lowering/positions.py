@@ -39,13 +39,27 @@ _BELOW = {"lt": True, "ge": False}
 _REFLECTED = {"gt": "lt", "le": "ge"}
 
 
+class _End:
+    """The number that all elements of a tensor are below, and of what has the same ones, until one is changed."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+
+def forget_positions(tensor: object) -> None:
+    """Forget the end of positions that are changed in place, also that of views."""
+    if (end := getattr(tensor, _END, None)) is not None:
+        end.number = None
+
+
 def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
     """Record the end of positions that a call returns."""
     if not isinstance(result, torch.Tensor):
         return
-    end = _counted(args, kwargs) if name == "arange" else _end_of(args[0]) if args and _moves(name) else None
-    if end is not None:
-        setattr(result, _END, end)
+    if name == "arange" and (end := _counted(args, kwargs)) is not None:
+        setattr(result, _END, _End(end))
+    elif args and _moves(name) and _end_of(args[0]) is not None:
+        setattr(result, _END, getattr(args[0], _END))
 
 
 def _moves(name: str) -> bool:
@@ -61,7 +75,8 @@ def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _end_of(tensor: object) -> Any:
-    return getattr(tensor, _END, None) if isinstance(tensor, torch.Tensor) else None
+    end = getattr(tensor, _END, None) if isinstance(tensor, torch.Tensor) else None
+    return None if end is None else end.number
 
 
 def compared_with_size(name: str, first: Any, others: Sequence[Any]) -> bool | None:

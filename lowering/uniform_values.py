@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .positions import compared_with_size
+from .positions import compared_with_size, forget_positions
 from .value_ranges import COMPARED, forget_range, within_range
 
 _UNIFORM = "_neuron_lstm_uniform"
@@ -104,6 +104,7 @@ def forget_changed(name: str, args: Sequence[Any]) -> None:
     if (elements := _elements(args[0])) is not None:
         elements.value = None
     forget_range(args[0])
+    forget_positions(args[0])
 
 
 def _in_place(name: str) -> bool:

@@ -103,7 +103,13 @@ def _worst_result(
     worst = VerificationResult(bucket, 0.0, 0.0, "")
     for plan, batch in planned:
         requests = [case.request.inputs for case in batch.cases]
-        answers, _ = model.run_plan(plan, requests, batch.lengths, poisoned_padding(batch.padding, rng))
+        try:
+            answers, _ = model.run_plan(plan, requests, batch.lengths, poisoned_padding(batch.padding, rng))
+        except IndexError as failed:
+            raise RuntimeError(
+                f"{failed}: a position that the model computes from values is outside of the sequence, in a row that "
+                "fills a batch and holds zeros and `pad_value` only. Compute it from the lengths, or clamp it"
+            ) from failed
         for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
             for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
                 error, ratio = difference(ours, expected, tolerance)

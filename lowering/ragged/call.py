@@ -57,8 +57,10 @@ class Call:
         """Call the operator with tensors in place of the `Value`s: changed arguments, or shared tensors."""
         given = {**self.arguments, **changed}
         schema = self.target._schema.arguments
-        positional = [_plain(given[a.name]) for a in schema if not a.kwarg_only]
-        keywords = {a.name: _plain(given[a.name]) for a in schema if a.kwarg_only and given[a.name] is not None}
+        # `alpha` is a keyword only where a number of the timesteps has become a tensor, as in `T - counts`
+        named = {a.name for a in schema if a.kwarg_only or a.name == "alpha"}
+        positional = [_plain(given[a.name]) for a in schema if a.name not in named]
+        keywords = {name: _plain(given[name]) for name in named if given[name] is not None}
         return self.target.overloadpacket(*positional, **keywords)
 
     def result(self, tensor: torch.Tensor, *, zero_beyond: bool = False) -> Value:

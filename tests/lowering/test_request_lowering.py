@@ -100,6 +100,19 @@ def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Cal
     require_exact(model, program, lengths=True)
 
 
+def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
+    """A view of them has the changed ones."""
+
+    def branch(m: Model, x: Tensor, lengths: Tensor) -> Any:
+        positions = torch.arange(x.size(1))
+        row = positions.unsqueeze(0)
+        positions += 1
+        return x * 2 if (row < lengths[:, None]).all() else x  # branch
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs .*# branch"):
+        lower(Model(branch), parse_config(yaml_of(lengths=True), "model-config.yaml"))
+
+
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:
     """Nothing of another row reaches an output."""
     model = Model(scaled_by_the_batch)

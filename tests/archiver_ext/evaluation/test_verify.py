@@ -97,6 +97,17 @@ def test_a_program_of_another_shape_is_no_miss_but_broken() -> None:
         check(lambda tensors: [right(tensors)[0].unsqueeze(-1), right(tensors)[1]])
 
 
+def test_a_position_outside_of_a_row_that_fills_a_batch_is_an_error_with_a_remedy() -> None:
+    """The engine has failed: its error says what the model computes from values."""
+
+    def counted(tensors: Tensors) -> list[torch.Tensor]:
+        found = right(tensors)
+        return [found[0], found[1] + tensors[0][tensors[0].shape[0] + tensors[1].max()].sum(-1)]
+
+    with pytest.raises(RuntimeError, match=r"out of bounds.*computes from values.*from the lengths, or clamp it"):
+        check(counted)
+
+
 def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """A program that resets its state with every chunk."""
     return right_piece(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
