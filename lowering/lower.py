@@ -50,17 +50,16 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     first = _attempt(model, config)
     if isinstance(first, LoweringError):  # the second way starts outside of the handler: its errors have no context
         return _lower_request(model, config, first)
-    if first.padding_proved:
-        return first
-    with contextlib.suppress(LoweringError):  # the second way needs no proof
-        second = _lower_request(model, config, None)
-        if first.padding == "exact_lengths" or second.chunked or not first.chunked or _needs_more(first, config):
-            return second
+    if first.padding == "exact_lengths" or _needs_finite_padding(first, config):
+        with contextlib.suppress(LoweringError):
+            return _lower_request(model, config, None)
     return first
 
 
-def _needs_more(program: LoweredModel, config: ServingConfig) -> bool:
+def _needs_finite_padding(program: LoweredModel, config: ServingConfig) -> bool:
     """Whether infinite padding reaches an output of a program that was tested with finite padding."""
+    if program.padding_proved:
+        return False
     try:
         reject_padding_sensitive_outputs(program.exported, program.inputs, config.grid, scale=float("inf"))
     except LoweringError:
