@@ -188,14 +188,15 @@ def _trace(
 
 
 def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
-    """Return the number of timesteps to trace with: `shortest` or more, and one that no stride divides.
+    """Return the number of timesteps to trace with: `shortest` or more, and one that few strides divide.
 
     One that a stride divides would be taken for the rule: code that pads to a multiple adds nothing to it. A size of
     1 would be taken for a constant.
     """
     longest = config.grid.lengths[-1]
     most = max(2, min(max(_MOST_TIMESTEPS, 2 * shortest), longest))
-    return next((number for number in range(most, max(shortest, 2) - 1, -1) if isprime(number)), most)
+    numbers = range(most, max(shortest, 2) - 1, -1)
+    return next((n for n in numbers if isprime(n) or (n % 2 == 0 and isprime(n // 2))), most)
 
 
 def lengths_outside(
