@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Sequence
 
@@ -18,6 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST_PROCESS:
     os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
+
+# A shell starts programs in the background with SIGINT ignored. Python leaves it so, and so do the commands that tests
+# start and interrupt. A handler of Python is not inherited: with it, a command starts as one in the foreground does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine with two cores is slow now and then; that is no failure of a test. What fails prints how to repeat it.
 settings.register_profile("project", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])

@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import odd_engines
@@ -187,23 +188,27 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
             _until_gone(pid)
 
 
+@contextmanager
 def stopped_while_compiling(
     project: Project, folder: Path, pids: Path, number: signal.Signals
-) -> subprocess.Popen[str]:
-    """The standard command, sent a signal as soon as a compiler runs.
+) -> Iterator[subprocess.Popen[str]]:
+    """The standard command, sent a signal as soon as a compiler runs; killed in the end.
 
     Compilers write their process ids to `pids`.
     """
     command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
     env = project.environment(PYTHONPATH=python_path(odd_engines.install(folder / "site")), SLOW_PIDS=str(pids))
-    process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
-    end = time.monotonic() + 90
-    while not (pids.exists() and pids.read_text().endswith("\n")):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(number)
-    return process
+    with subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            end = time.monotonic() + 90
+            while not (pids.exists() and pids.read_text().endswith("\n")):
+                assert process.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            process.send_signal(number)
+            yield process
+        finally:
+            process.kill()
 
 
 def _until_gone(pid: int) -> None:

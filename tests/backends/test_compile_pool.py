@@ -118,8 +118,6 @@ def test_nothing_runs_on_when_compiling_is_interrupted(
     compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path
 ) -> None:
     """Ctrl-C ends the compiling processes and their child processes."""
-    # A shell starts programs in the background with SIGINT ignored, and Python then leaves it so.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     pids = tmp_path / "pids"
     threading.Thread(target=_interrupt_when, args=(pids,), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):

@@ -56,8 +56,6 @@ def is_running(pid: int) -> bool:
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
     """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
     as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
-    # A shell starts programs in the background with SIGINT ignored, and Python then leaves it so.
-    as_exception += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     program = subprocess.Popen(
         [sys.executable, "-c", as_exception + SERVE_FOREVER, str(plain_archive(tmp_path, "pass"))],
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},

@@ -72,9 +72,6 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
     mark = f"MARK_OF_TEST={folder}"
     environment = {**os.environ, "MARK_OF_TEST": str(folder), **variables}
     log = folder / "log"
-    # A shell starts programs in the background with SIGINT ignored, and so would the command be. A handler of Python
-    # is not inherited.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with log.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", MODULE, *words],
