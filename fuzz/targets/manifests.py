@@ -130,15 +130,7 @@ TARGET = Target(
         ),
         "config/request_limits.py": (),
         "bucketing/time_sizes.py": ("size_at",),
-        "sessions/settings.py": (
-            "Limits",
-            "limits",
-            "normalize_field_name",
-            "host",
-            "port",
-            "database",
-            "tls",
-            "address",
-        ),
+        "sessions/settings.py": ("Limits", "limits", "normalize_field_name", "server"),
+        "sessions/redis_url.py": ("__str__",),
     },
 )

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.campaign import ROOT
 from fuzz.case import read_case
 from fuzz.corpus import CORPUS, DEFECTS, kept_directories, read_inputs
+from fuzz.line_coverage import lines_of
 from fuzz.mutation.octets import mutate_octets
 from fuzz.properties import PropertyViolation
 from fuzz.request_seeds import accepted_cases, refused_cases, seeds
@@ -60,6 +62,13 @@ def test_the_property_holds_for_seeds_and_kept_inputs(name: str) -> None:
     assert all(any(directory.iterdir()) for directory in kept_directories(name))
     for content in pool(name):
         target.check(content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_decoders_have_the_functions_that_coverage_leaves_out(name: str) -> None:
+    """A function that was renamed or moved would end the report of a campaign after its last minute."""
+    for file, besides in load_target(name).decoders.items():
+        assert lines_of((ROOT / file).read_text("utf-8"), besides) or not besides
 
 
 @pytest.mark.parametrize("name", NAMES)
