@@ -25,6 +25,8 @@ PAGE = ROOT / "docs" / "matrix.md"
 WORK = ROOT / ".matrix"
 CORE = (
     "tests/lowering/test_exactness.py",
+    "tests/lowering/test_request_lowering.py",
+    "tests/lowering/test_loops.py",
     "tests/backends/test_engines.py",
     "tests/backends/program_source",
     "tests/backends/native/test_rewrite.py",
