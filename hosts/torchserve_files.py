@@ -70,7 +70,7 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
         "metrics_mode": "prometheus",
         "metrics_config": str(metrics),
         "disable_system_metrics": "true",
-        "vmargs": "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1",
+        "vmargs": "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
         **settings.overrides,
     }
 
