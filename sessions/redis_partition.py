@@ -27,7 +27,7 @@ from .redis_scripts import (
 )
 from .settings import Limits
 from .store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
-from .store_time import Reading, SeenTime, StoredTime, current_time, estimate
+from .store_time import Reading, SeenTime, StoredTime, current_time, estimate, synchronize
 
 _SWEPT_ROWS = 200
 """Records removed in one call, during which other clients wait."""
@@ -84,13 +84,14 @@ class RedisPartition:
     def read(self, members: Sequence[str]) -> list[Command]:
         """Return the commands that read the records of `members`."""
         sizes = self._name("sizes")
-        return [Command(("MGET", *map(self._record, members))), Command(("HGET", sizes, "clock")), Command(("TIME",))]
+        stored = [Command(("HGET", sizes, field)) for field in ("clock", "uncounted")]
+        return [Command(("MGET", *map(self._record, members))), *stored, Command(("TIME",))]
 
     def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
         """Return the records from the replies to `read`, in order; None where there is none."""
-        values, kept, (seconds, microseconds) = replies
-        shared = float(int(seconds) * 1000 + int(microseconds) // 1000) if self._clock is None else self._shared()
-        now = self._read_time(kept, shared)
+        values, clock, uncounted, (seconds, microseconds) = replies
+        shared = int(seconds) * 1000 + int(microseconds) / 1000 if self._clock is None else self._shared()
+        now = self._read_time(clock, uncounted, shared)
         return [None if value is None else self._found(value, now) for value in values]
 
     @property
@@ -106,7 +107,8 @@ class RedisPartition:
         own, sweeps = self._own(), self.sweep_is_due
         counted = ("open", "unconfirmed", "ended", "sizes", "clients")
         keys = [*map(self._name, counted), *map(self._record, members)]
-        arguments: list[Any] = [*self._clocks(own), *self._limit_arguments(), int(sweeps), self._record("")]
+        arguments: list[Any] = [self._server_time(), self._time_by_own(own), *self._limit_arguments()]
+        arguments += (int(sweeps), self._record(""))
         for member, change in zip(members, changes):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
             client = "" if change.client is None else client_key(change.client, self._model).hex()
@@ -117,8 +119,8 @@ class RedisPartition:
 
     def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
         """Return the outcome of each change from the reply to a write."""
-        expired, now, *answers = reply
-        self._seen = SeenTime(now, written.own)
+        expired, by_own, *answers = reply
+        self._seen = SeenTime(float(by_own), written.own)
         self._expired += expired
         self._swept = written.own if written.sweeps else self._swept
         return [
@@ -132,7 +134,7 @@ class RedisPartition:
     def count(self) -> Command:
         """Return the command that counts open sessions and bytes."""
         keys = [*map(self._name, ("open", "unconfirmed", "sizes"))]
-        return call_script(TOTALS, keys, [*self._clocks(self._own()), *self._lifetimes()[:2]])
+        return call_script(TOTALS, keys, [self._server_time(), *self._lifetimes()[:2]])
 
     def totals(self, reply: Sequence[Any]) -> StoreTotals:
         """Return the totals from the reply to `count`."""
@@ -158,11 +160,13 @@ class RedisPartition:
         assert self._clock is not None
         return 1000 * self._clock().shared
 
-    def _clocks(self, own: float) -> tuple[Union[str, int], Union[str, int]]:
-        # Milliseconds: the shared clock, empty for the server's, and the store's time by this host's own clock.
-        by_own = estimate(self._seen, own)
-        shared = "" if self._clock is None else int(self._shared())
-        return shared, "" if by_own is None else int(by_own)
+    def _server_time(self) -> Union[str, float]:
+        # Milliseconds of the shared clock; empty for the server's.
+        return "" if self._clock is None else self._shared()
+
+    def _time_by_own(self, own: float) -> Union[str, float]:
+        # Milliseconds by own clocks alone; empty for a new user.
+        return "" if self._seen is None else estimate(self._seen, own)
 
     def _lifetimes(self) -> tuple[int, int, int]:
         limits = self._limits
@@ -174,12 +178,12 @@ class RedisPartition:
         sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
         return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
 
-    def _read_time(self, kept: bytes | None, shared: float) -> float:
-        time, then_shared = (shared, shared) if kept is None else map(float, kept.split())
-        reading = Reading(shared, self._own())
-        now = current_time(StoredTime(time, then_shared), self._seen, reading)
-        self._seen = SeenTime(now, reading.own)
-        return now
+    def _read_time(self, clock: bytes | None, uncounted: bytes | None, shared: float) -> float:
+        time, then_shared = (shared, shared) if clock is None else map(float, clock.split())
+        stored = StoredTime(time, then_shared, float(uncounted or 0))
+        now = Reading(shared, self._own())
+        self._seen = self._seen and synchronize(self._seen, stored, now.own)
+        return current_time(stored, self._seen, now).time
 
     def _found(self, value: bytes, now: float) -> StoredRecord | None:
         if len(value) < RECORD_HEADER.size:  # not a record of this store

@@ -4,8 +4,8 @@ The value of a record's key is a header of 17 bytes and the record. The header h
 session has ended in 1, and the time of the write in milliseconds in 8: of an unconfirmed session, the time at which a
 confirmed one that expires with it was written. More keys are for the whole model: the open sessions, the unconfirmed
 ones and the ended ones, each sorted by last use; the sizes of all records, with their sum under "total" and the store's
-time (`store_time.py`) under "clock"; and the client of each session, with each client's number of open sessions. A
-record that the server has removed by itself is still counted there, until it is swept.
+time (`store_time.py`) under "clock" and "uncounted"; and the client of each session, with each client's number of open
+sessions. A record that the server has removed by itself is still counted there, until it is swept.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ _NOW = """
 local function milliseconds(given)
   if given ~= '' then return tonumber(given) end
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
+  return time[1] * 1000 + time[2] / 1000
 end
 
-local function store_time(key, shared, by_own)
-  local kept = redis.call('HGET', key, 'clock')
-  if not kept then return shared, nil, nil end
-  local time, then_shared = string.match(kept, '(%S+) (%S+)')
-  time, then_shared = tonumber(time), tonumber(then_shared)
-  if by_own == '' then return time, time, then_shared end
-  return math.max(time, math.min(tonumber(by_own), time + shared - then_shared)), time, then_shared
+local function stored_time(key, shared)
+  local clock, uncounted = redis.call('HGET', key, 'clock'), redis.call('HGET', key, 'uncounted')
+  if not clock then return shared, 0, 0 end
+  local time, written = string.match(clock, '(%S+) (%S+)')
+  return tonumber(time), tonumber(uncounted or '0'), math.max(0, shared - tonumber(written))
+end
+
+local function current_time(key, shared, estimate)
+  local time, uncounted, by_shared = stored_time(key, shared)
+  if estimate == '' then return time, uncounted + by_shared end
+  local by_own = math.max(0, tonumber(estimate) - (time + uncounted))
+  local passed = math.min(by_own, by_shared)
+  return time + passed, uncounted + (by_own - passed)
 end
 """
 
@@ -49,13 +55,13 @@ WRITE = (
     + _NOW
     + """
 local OPEN, UNCONFIRMED, ENDED, SIZES, CLIENTS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local shared, by_own = milliseconds(ARGV[1]), ARGV[2]
+local shared = milliseconds(ARGV[1])
 local idle, lifetime, retry = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_sessions, most_unconfirmed, most_of_client = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local most_bytes, common_bytes, unconfirmed_bytes = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local own_bytes, sweep_rows, sweep_due, prefix = tonumber(ARGV[12]), ARGV[13], ARGV[14] == '1', ARGV[15]
 local FIRST_KEY, FIRST_ARGUMENT, ARGUMENTS = 6, 16, 7
-local now = store_time(SIZES, shared, by_own)
+local now, uncounted = current_time(SIZES, shared, ARGV[2])
 local expired = 0
 
 local function size_of(member) return tonumber(redis.call('HGET', SIZES, member) or '0') end
@@ -168,35 +174,36 @@ for number = 0, #KEYS - FIRST_KEY do
   table.insert(answer, limit)
 end
 if sweep_due then sweep() end
-redis.call('HSET', SIZES, 'clock', string.format('%.0f %.0f', now, shared))
+redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, shared))
+redis.call('HSET', SIZES, 'uncounted', string.format('%.3f', uncounted)) -- no part of the clock: older code reads that
 -- When every record is gone, so is what counts them. Never sooner than what another worker has asked for.
 local last = KEPT_BY_SERVER * math.max(idle, retry) + 2000
 for _, key in ipairs({OPEN, UNCONFIRMED, ENDED, SIZES, CLIENTS}) do
   if redis.call('PTTL', key) < last then redis.call('PEXPIRE', key, last) end
 end
-answer[1], answer[2] = expired, now
+answer[1], answer[2] = expired, string.format('%.3f', now + uncounted)
 return answer
 """
 )
 """KEYS: open, unconfirmed, ended, sizes, clients, then each record's.
 
-ARGV: the shared clock in milliseconds or nothing for the server's, the store's time by the caller's own clock or
-nothing; milliseconds after which a session, an unconfirmed one and an ended one expire; the limits of sessions, of
-unconfirmed ones and of one client's or nothing; the limits of bytes for small records of open sessions, for others and
-for unconfirmed ones, and the size of a small record; rows of one sweep, whether a sweep is due, the prefix of record
-keys; then for each record its member, the revision it must have or nothing, the new one, whether the session ends,
-whether it is unconfirmed, its client or nothing, and the record. Returns the number of idle sessions that were removed,
-the store's time, and for each record a code, milliseconds, and the limit that it is beyond.
+ARGV: the shared clock in milliseconds or nothing for the server's, the time by own clocks alone or nothing;
+milliseconds after which a session, an unconfirmed one and an ended one expire; the limits of sessions, of unconfirmed
+ones and of one client's or nothing; the limits of bytes for small records of open sessions, for others and for
+unconfirmed ones, and the size of a small record; rows of one sweep, whether a sweep is due, the prefix of record keys;
+then for each record its member, the revision it must have or nothing, the new one, whether the session ends, whether it
+is unconfirmed, its client or nothing, and the record. Returns the number of idle sessions that were removed, the time
+by own clocks alone, and for each record a code, milliseconds, and the limit that it is beyond.
 """
 
 TOTALS = (
     _NOW
     + """
-local shared, by_own = milliseconds(ARGV[1]), ARGV[2]
-local idle, lifetime = tonumber(ARGV[3]), tonumber(ARGV[4])
-local now, time, then_shared = store_time(KEYS[3], shared, by_own)
--- A report, on which nothing is removed: the caller may have begun just now.
-if time then now = math.max(now, time + shared - then_shared) end
+local shared = milliseconds(ARGV[1])
+local idle, lifetime = tonumber(ARGV[2]), tonumber(ARGV[3])
+-- By the shared clock alone: a report, on which nothing is removed. The caller may have begun just now.
+local time, _, by_shared = stored_time(KEYS[3], shared)
+local now = time + by_shared
 local waits = -1
 for _, kind in ipairs({{KEYS[1], idle}, {KEYS[2], lifetime}}) do
   local oldest = redis.call('ZRANGEBYSCORE', kind[1], now - kind[2], '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -211,5 +218,5 @@ return {
 )
 """KEYS: open, unconfirmed, sizes.
 
-ARGV: both clocks, idle and lifetime as above. Returns sessions, bytes, milliseconds of the oldest or -1.
+ARGV: the shared clock, idle and lifetime as above. Returns sessions, bytes, milliseconds of the oldest or -1.
 """

@@ -44,6 +44,7 @@ CREATE TABLE owner (key BLOB PRIMARY KEY NOT NULL, client BLOB NOT NULL);
 CREATE INDEX owner_by_client ON owner (client);
 CREATE TRIGGER session_has_gone AFTER DELETE ON session BEGIN DELETE FROM owner WHERE key = old.key; END;
 """
+_UNCOUNTED = "ALTER TABLE tally ADD COLUMN uncounted REAL NOT NULL DEFAULT 0;"
 """The second layout: the store's time, unconfirmed sessions (those with a revision below 0) and their clients.
 
 It adds to the first one without a change to it, and has its version: code that knows only the first one can use the
@@ -237,6 +238,8 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
         # The wall clock sets the initial time only; `sessions.store_time` says how it passes.
         added = _ADDED.replace(":now", repr(time.time()))
         connection.executescript(f"BEGIN IMMEDIATE; {added} COMMIT;")
+    if "uncounted" not in columns:
+        connection.executescript(_UNCOUNTED)
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'expiry'").fetchone() is None:
         connection.executescript(f"BEGIN IMMEDIATE; {EXPIRY_SCHEMA} COMMIT;")
     _let_shrink(connection)

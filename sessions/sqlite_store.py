@@ -34,7 +34,7 @@ from .sqlite_file import (
 )
 from .sqlite_rows import find_records
 from .store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
-from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
+from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks, synchronize
 
 _BUSY_SECONDS = 5.0
 _CHECKPOINT_BUSY_SECONDS = 0.2
@@ -84,7 +84,8 @@ class SqliteStore:
         """
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction("BEGIN") as connection:
-            now, _ = self._read_time(*_execute_when_unlocked(connection, "SELECT time, shared FROM tally").fetchone())
+            tally = _execute_when_unlocked(connection, "SELECT time, shared, uncounted FROM tally")
+            now = self._current_time(self._clock(), *tally.fetchone()).time
             self._forget_changed(connection)
             wanted = dict(zip(keys, map((known or {}).get, ids)))
             infos, records = find_records(connection, wanted, self._infos)
@@ -108,8 +109,11 @@ class SqliteStore:
             StoreUnavailableError: no change was made.
         """
         with self._transaction("BEGIN IMMEDIATE") as connection:
-            count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
-            now, reading = self._read_time(stored, shared)
+            tally = connection.execute("SELECT open, bytes, time, shared, uncounted FROM tally")
+            count, size, *stored = tally.fetchone()
+            reading = self._clock()
+            current = self._current_time(reading, *stored)
+            now = current.time
             before = StoreUsage(count, size)
             batch = SqliteChanges(connection, self._model, self._limits, before, now)
             outcomes = batch.make(changes, self._read)
@@ -117,16 +121,17 @@ class SqliteStore:
             if sweeps := self._swept is None or now - self._swept >= _SWEEP_SECONDS:
                 usage = remove_expired(connection, usage, self._limits, now)
             shrinks = sweeps and has_much_free(connection)
-            if usage != before or reading.shared != shared:
+            if usage != before or [*current] != stored:
                 connection.execute(
-                    "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?",
-                    (usage.open, usage.bytes, now, reading.shared),
+                    "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?, uncounted = ?",
+                    (usage.open, usage.bytes, *current),
                 )
             # If another worker has written since the last read, the next one forgets these with all others.
             if len(self._infos) > _MOST_INFOS:
                 self._infos.clear()
             self._infos.update(batch.written)
         # These change only after the commit.
+        self._seen = SeenTime(current.by_own, reading.own)
         self._expired += usage.expired
         self._swept = now if sweeps else self._swept
         if shrinks:
@@ -145,10 +150,8 @@ class SqliteStore:
         with self._transaction("BEGIN") as connection:
             tally = _execute_when_unlocked(connection, "SELECT open, bytes, time, shared FROM tally")
             count, size, stored, shared = tally.fetchone()
-            # A new user has no earlier reading of its own clock. A report removes nothing, so the shared clock is
-            # enough.
-            now, reading = self._read_time(stored, shared)
-            now = max(now, stored + (reading.shared - (reading.shared if shared is None else shared)))
+            # By the shared clock alone: a report, on which nothing is removed. A new user has no other.
+            now = stored if shared is None else stored + max(0.0, self._clock().shared - shared)
             found = open_sessions(connection, self._limits, now)
         oldest = None if found.oldest is None else max(0.0, now - found.oldest)
         return StoreTotals(count - found.expired, size, oldest)
@@ -214,12 +217,10 @@ class SqliteStore:
             self._infos.clear()
             self._version = version
 
-    def _read_time(self, stored: float, shared: float | None) -> tuple[float, Reading]:
-        reading = self._clock()
-        written = StoredTime(stored, reading.shared if shared is None else shared)
-        now = current_time(written, self._seen, reading)
-        self._seen = SeenTime(now, reading.own)
-        return now, reading
+    def _current_time(self, now: Reading, time: float, shared: float | None, uncounted: float) -> StoredTime:
+        stored = StoredTime(time, now.shared if shared is None else shared, uncounted)
+        self._seen = self._seen and synchronize(self._seen, stored, now.own)
+        return current_time(stored, self._seen, now)
 
 
 def _execute_when_unlocked(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:

@@ -7,19 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_store import Clock
 from store_calls import WIDE, begin, records, revision, stored
 
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
-from torchserve_neuron_lstm.sessions.store_time import Reading, SeenTime, StoredTime, current_time
+from torchserve_neuron_lstm.sessions.store_time import Reading, SeenTime, StoredTime, current_time, synchronize
 
 from .conftest import Places
 
 seconds = st.floats(0, 1e4, allow_nan=False)
 errors = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+def _seen(before: SeenTime | None, stored: StoredTime, own: float, writes: bool) -> SeenTime | None:
+    return SeenTime(stored.by_own, own) if writes else before and synchronize(before, stored, own)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), seconds, errors, errors, st.booleans()), max_size=30))
@@ -29,30 +33,55 @@ def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
     """Four users look now and then, and some write. One of the two clocks is wrong by any amount."""
     for wrong in ("shared", "own"):
         true, began = 1e6, 5e8
-        stored, seen = StoredTime(began, true), dict.fromkeys(range(4), None)
+        stored = StoredTime(began, true)
+        seen: dict[int, SeenTime | None] = dict.fromkeys(range(4), None)
         for user, passed, shared_error, own_error, writes in looks:
             true += passed
             reading = Reading(
                 true + (shared_error if wrong == "shared" else 0.0), true + (own_error if wrong == "own" else 0.0)
             )
             now = current_time(stored, seen[user], reading)
-            assert stored.time <= now <= began + (true - 1e6) + 1e-3
-            seen[user] = SeenTime(now, reading.own)
-            stored = StoredTime(now, reading.shared) if writes else stored
+            assert stored.time <= now.time <= began + (true - 1e6) + 1e-3
+            seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+            stored = now if writes else stored
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), seconds, errors, errors, st.booleans()), max_size=30))
+def test_no_more_time_passes_after_any_write_than_by_a_true_clock(
+    looks: list[tuple[int, float, float, float, bool]],
+) -> None:
+    """All users are there from the start. A session is used at a write, when time may be behind."""
+    for wrong in ("shared", "own"):
+        true, stored = 1e6, StoredTime(5e8, 1e6)
+        seen: dict[int, SeenTime | None] = dict.fromkeys(range(4), SeenTime(5e8, 1e6))
+        ahead = 5e8 - 1e6
+        for user, passed, shared_error, own_error, writes in looks:
+            true += passed
+            reading = Reading(
+                true + (shared_error if wrong == "shared" else 0.0), true + (own_error if wrong == "own" else 0.0)
+            )
+            now = current_time(stored, seen[user], reading)
+            assert now.time - true <= ahead + 1e-3
+            seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+            if writes:
+                stored, ahead = now, now.time - true
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10_000), st.booleans()), max_size=30))
 def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[int, int, bool]]) -> None:
-    """This holds for a user from its first look, however seldom it looks, and however often others write."""
+    """This holds for a user from its first write, however seldom it looks, and however often others write."""
     true, stored = 0, StoredTime(1000.0, 0.0)
-    seen = {user: SeenTime(1000.0, user * 1e6) for user in range(4)}  # own clocks need not agree
+    seen: dict[int, SeenTime | None] = {
+        user: SeenTime(1000.0, user * 1e6)  # own clocks need not agree
+        for user in range(4)
+    }
     for user, passed, writes in looks:
         true += passed
         reading = Reading(float(true), true + user * 1e6)
         now = current_time(stored, seen[user], reading)
-        assert now == 1000.0 + true
-        seen[user] = SeenTime(now, reading.own)
-        stored = StoredTime(now, reading.shared) if writes else stored
+        assert now.time == 1000.0 + true
+        seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+        stored = now if writes else stored
 
 
 @pytest.mark.parametrize("error", ["shared_error", "own_error"])
@@ -96,7 +125,7 @@ class _Ahead:
 
 @pytest.mark.parametrize("by", [601.0, 1e8, -1e8])
 def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Path, by: float) -> None:
-    """It writes again and again; sessions expire by the time of all."""
+    """It writes again and again. Time passes, if not between writes whose clocks differ."""
     clock = Clock()
     right = SqliteStore(tmp_path, "tagger", WIDE, clock)
     wrong = SqliteStore(tmp_path, "tagger", WIDE, _Ahead(clock, by))
@@ -106,12 +135,24 @@ def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Pat
         begin(wrong, f"{number}")
         begin(right, f"right {number}")
         assert records(right.read(["a"])) == records(wrong.read(["a"])) == [b"record"]
-    clock.now += 10
-    for _ in range(3):
+    for number in range(93):
         clock.now += 10
-        begin(right, f"more {clock.now}")
-        begin(wrong, f"wrong {clock.now}")
+        for user in (right, wrong) if number % 2 == 0 else (wrong, right):
+            begin(user, f"more {clock.now} {user is right}")
     assert right.read(["a"]) == wrong.read(["a"]) == [None]
+
+
+def test_time_passes_however_often_users_write(places: Places) -> None:
+    """Every write moves the time, though the next one comes within the same millisecond."""
+    clock, place = Clock(), places()
+    limits = replace(WIDE, idle_seconds=0.5)
+    stores = [place(limits, clock), place(limits, clock)]
+    begin(stores[0], "a")
+    begin(stores[1], "b")
+    for number in range(2000):
+        clock.now += 0.0003
+        stores[number % 2].write([RecordUpdate("b", b"", revision(stores[number % 2], "b"))])
+    assert records(stores[0].read(["a", "b"])) == [None, b""]
 
 
 def test_a_worker_that_begins_ends_no_session(places: Places) -> None:
@@ -151,7 +192,18 @@ class _Used:
         self._last = self._clock.now
 
 
+_SET_BACK_AND_FORWARD: list[tuple[str, float]] = [
+    ("pass", 30.0),
+    ("jump", -601.0),
+    ("use", 0),
+    ("pass", 899.0),
+    ("jump", 601.0),
+]
+
+
 @settings(max_examples=60)
+@example([("pass", 0.5), *_SET_BACK_AND_FORWARD], "shared_error")
+@example([*_SET_BACK_AND_FORWARD, ("pass", 0.5)], "shared_error")
 @given(
     st.lists(
         st.one_of(
@@ -172,7 +224,7 @@ def test_nobody_ends_the_session_of_another(
     limits = replace(WIDE, sessions=16)
     stores = [place(limits, clock), place(limits, clock)]
     theirs = _Used(stores[0], clock)
-    stores[1].read(["theirs"])
+    stores[1].write([RecordUpdate("other", b"", None, ended=True)])
     names = iter(range(10_000))
     actions: dict[str, Callable[[float, Store], object]] = {
         "pass": lambda by, _: setattr(clock, "now", clock.now + by),
