@@ -120,7 +120,9 @@ class RedisPartition:
     def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
         """Return the outcome of each change from the reply to a write."""
         expired, by_own, *answers = reply
-        self._seen = SeenTime(float(by_own), written.own)
+        # By the clock after the call: the time was read before that.
+        own, time = self._own(), float(by_own)
+        self._seen = SeenTime(time if self._seen is None else max(time, estimate(self._seen, own)), own)
         self._expired += expired
         self._swept = written.own if written.sweeps else self._swept
         return [

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from struct import Struct
 
+from .store_time import JITTER_SECONDS
+
 RECORD_HEADER = Struct(">Q?d")
 WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = range(6)
 """Codes of outcomes."""
@@ -37,17 +39,17 @@ end
 
 local function current_time(key, shared, estimate)
   local time, uncounted, by_shared = stored_time(key, shared)
-  if estimate == '' then return time, uncounted + by_shared end
+  if estimate == '' then return time, uncounted + by_shared, shared end
   local by_own = math.max(0, tonumber(estimate) - (time + uncounted))
   local passed = math.min(by_own, by_shared)
-  return time + passed, uncounted + (by_own - passed)
+  return time + passed, uncounted + (by_own - passed), shared - math.min(by_shared - passed, JITTER)
 end
 """
 
 _CODES = (
     "local WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = "
     f"{WRITTEN}, {CONFLICT}, {BEYOND_SESSIONS}, {BEYOND_UNCONFIRMED}, {BEYOND_CLIENT}, {BEYOND_BYTES}\n"
-    f"local KEPT_BY_SERVER = {KEPT_BY_SERVER}\n"
+    f"local KEPT_BY_SERVER, JITTER = {KEPT_BY_SERVER}, {1000 * JITTER_SECONDS}\n"
 )
 
 WRITE = (
@@ -61,7 +63,7 @@ local most_sessions, most_unconfirmed, most_of_client = tonumber(ARGV[6]), tonum
 local most_bytes, common_bytes, unconfirmed_bytes = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
 local own_bytes, sweep_rows, sweep_due, prefix = tonumber(ARGV[12]), ARGV[13], ARGV[14] == '1', ARGV[15]
 local FIRST_KEY, FIRST_ARGUMENT, ARGUMENTS = 6, 16, 7
-local now, uncounted = current_time(SIZES, shared, ARGV[2])
+local now, uncounted, written = current_time(SIZES, shared, ARGV[2])
 local expired = 0
 
 local function size_of(member) return tonumber(redis.call('HGET', SIZES, member) or '0') end
@@ -174,7 +176,7 @@ for number = 0, #KEYS - FIRST_KEY do
   table.insert(answer, limit)
 end
 if sweep_due then sweep() end
-redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, shared))
+redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, written))
 redis.call('HSET', SIZES, 'uncounted', string.format('%.3f', uncounted)) -- no part of the clock: older code reads that
 -- When every record is gone, so is what counts them. Never sooner than what another worker has asked for.
 local last = KEPT_BY_SERVER * math.max(idle, retry) + 2000
@@ -197,7 +199,8 @@ by own clocks alone, and for each record a code, milliseconds, and the limit tha
 """
 
 TOTALS = (
-    _NOW
+    _CODES
+    + _NOW
     + """
 local shared = milliseconds(ARGV[1])
 local idle, lifetime = tonumber(ARGV[2]), tonumber(ARGV[3])

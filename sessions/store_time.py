@@ -8,9 +8,9 @@ It is kept in the store, and passes as far as two clocks agree that it has passe
   effect: the wall clock for a file, the steady clock of the host for a server. It counts from the user's last
   reading of the time.
 
-So one wrong clock, once or for good, ends no session. The seconds that own clocks count and the shared clock denies are
-stored too, as `uncounted`. Otherwise the next user would count them once more, and end a session that was used at the
-denied write too early.
+So one wrong clock, once or for good, ends no session, to within `JITTER_SECONDS`. The seconds that own clocks count and
+the shared clock denies are stored too, as `uncounted`. Otherwise the next user would count them once more, and end a
+session that was used at the denied write too early.
 
 A new user, which has not written, takes the stored time. While there is no user, the time stands still: sessions live
 longer by that, and never shorter. At its first write, a new user leaves uncounted what has passed by the shared clock.
@@ -24,6 +24,13 @@ from __future__ import annotations
 
 import time
 from typing import NamedTuple
+
+JITTER_SECONDS = 0.1
+"""Seconds by which readings of the two clocks may be apart, as calls take longer or shorter.
+
+That much of the shared clock is left to the next write where the own clock has not counted it yet. Otherwise time would
+lose it at every write.
+"""
 
 
 class Reading(NamedTuple):
@@ -92,6 +99,11 @@ def current_time(stored: StoredTime, seen: SeenTime | None, now: Reading) -> Sto
     >>> current_time(denied, seen, Reading(shared=61.0, own=18.0)).time
     1001.0
 
+    The own clock was read 1/16 s earlier than the shared one, which is left to the next write:
+
+    >>> current_time(written, seen, Reading(60.0, 17.0 - 1 / 16))
+    StoredTime(time=1009.9375, shared=59.9375, uncounted=0.0)
+
     A new user takes the stored time:
 
     >>> current_time(written, None, Reading(60.0, 17.0))
@@ -102,4 +114,5 @@ def current_time(stored: StoredTime, seen: SeenTime | None, now: Reading) -> Sto
         return StoredTime(stored.time, now.shared, stored.uncounted + by_shared)
     by_own = max(0.0, estimate(seen, now.own) - stored.by_own)
     passed = min(by_own, by_shared)
-    return StoredTime(stored.time + passed, now.shared, stored.uncounted + (by_own - passed))
+    shared = now.shared - min(by_shared - passed, JITTER_SECONDS)
+    return StoredTime(stored.time + passed, shared, stored.uncounted + (by_own - passed))
