@@ -23,8 +23,8 @@ from ..handlers.runtime.cores import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
 from ..inference.private_directory import private_directory
 from ..lowering import lower
+from ..lowering.chunks.streaming import check_streamable
 from ..lowering.program import LoweredModel
-from ..lowering.streaming import check_streamable
 from . import model_archiver
 from .archive import layout
 from .archive.workspace import temporary_files_in

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.chunk_check import random_chunk_plan
+from torchserve_neuron_lstm.lowering.chunks.chunk_check import random_chunk_plan
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 from torchserve_neuron_lstm.lowering.request_lowering import lower_request
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .plain_outputs import plain_outputs
+from .exporter.plain_outputs import plain_outputs
 
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from ..backends.error_causes import causes
-from .exporter_noise import without_exporter_log
+from .exporter.exporter_noise import without_exporter_log
 from .torch_messages import in_our_words
 
 _TORCH = str(Path(torch.__file__).resolve().parent)

@@ -14,9 +14,9 @@ import torch
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from ..config.schema import ServingConfig
-from .comparison import Comparison
 from .errors import LoweringError
-from .shape_conditions import ShapeConditions, batch_sizes_of
+from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
+from .one_request.comparison import Comparison
 
 _MOST_LENGTHS = 8
 """Excluded numbers of timesteps that are compared; a program with more of them keeps its conditions.

@@ -12,10 +12,9 @@ from torch.utils._sympy.numbers import int_oo
 from ..backends.exported_tensors import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .carry_analysis import NotChunkable
-from .chunk_check import check_chunked_equivalence
-from .chunking import build_chunk_programs
-from .differential import reject_padding_sensitive_outputs
+from .chunks.carry_analysis import NotChunkable
+from .chunks.chunk_check import check_chunked_equivalence
+from .chunks.chunking import build_chunk_programs
 from .errors import (
     DecisiveRefusal,
     InputsDoNotFit,
@@ -27,15 +26,16 @@ from .errors import (
     source_suffix,
 )
 from .excluded_shapes import served_batches
-from .export import ModelExport, export_model
+from .exporter.export import ModelExport, export_model
+from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
 from .outputs import output_specs, with_vocabularies
-from .padding_taint import find_padding_leak
 from .program import ChunkPrograms, LoweredModel
+from .proof.differential import reject_padding_sensitive_outputs
+from .proof.padding_taint import find_padding_leak
+from .proof.row_mixing import find_row_mixing
+from .proof.timestep_rules import Tainted
 from .request_lowering import lower_request
-from .row_mixing import find_row_mixing
-from .shape_conditions import ShapeConditions, batch_sizes_of
 from .shortest import shortest_length
-from .timestep_rules import Tainted
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
 from .errors import LoweringError, node_line, source_suffix
-from .export import ModelExport
+from .exporter.export import ModelExport
 from .one_hot import class_count
 
 _KEEPS_VALUES = {

@@ -11,17 +11,17 @@ import torch
 
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .comparison import Comparison
 from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
 from .excluded_shapes import include_excluded_shapes
-from .export import ModelExport, forward_name
+from .exporter.export import ModelExport, forward_name
+from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
 from .loops.rolled import export_rolled
+from .one_request.comparison import Comparison
+from .one_request.single_request import SingleExport, example_timesteps, export_single
+from .one_request.timestep_branches import BranchOnTimesteps
 from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged, has_time
-from .shape_conditions import ShapeConditions, batch_sizes_of
 from .shortest import shortest_length
-from .single_request import SingleExport, example_timesteps, export_single
-from .timestep_branches import BranchOnTimesteps
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 

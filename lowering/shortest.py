@@ -9,7 +9,7 @@ import torch
 
 from ..config.schema import ServingConfig
 from .eager_call import call_eagerly
-from .export import bind_arguments, example_tensor
+from .exporter.export import bind_arguments, example_tensor
 
 _MOST_TRIED = 64
 

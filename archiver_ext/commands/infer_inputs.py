@@ -17,7 +17,7 @@ from torch import nn
 from ...backends.exported_program import quiet
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Axis, DType, TensorSpec
-from ...lowering.recurrence_fit import checked_packed_features
+from ...lowering.packing.recurrence_fit import checked_packed_features
 
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000

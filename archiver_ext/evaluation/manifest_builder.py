@@ -24,7 +24,7 @@ from ...config.manifest import (
     Variant,
 )
 from ...config.schema import ServingConfig
-from ...lowering.streaming import state_compatibility_id
+from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
 from .calibrate import Costs
 from .candidate import Candidate, has_dynamic_shape

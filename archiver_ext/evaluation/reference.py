@@ -13,7 +13,7 @@ from ...bucketing.time_sizes import size_at
 from ...config.schema import NeuronLstmBlock
 from ...lowering.eager_call import call_eagerly
 from ...lowering.errors import raising_line, source_suffix
-from ...lowering.export import bind_arguments
+from ...lowering.exporter.export import bind_arguments
 from ...lowering.torch_messages import in_our_words
 from ..errors import PackagingError
 

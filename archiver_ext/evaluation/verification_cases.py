@@ -18,7 +18,7 @@ from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
-from ...lowering.differential import random_tensor
+from ...lowering.proof.differential import random_tensor
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .difference import difference

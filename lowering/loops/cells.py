@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..masked_recurrence import masked_recurrence
+from ..packing.masked_recurrence import masked_recurrence
 
 _aten = torch.ops.aten
 CELLS = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from ..padded_batch import same_size
+from ..packing.padded_batch import same_size
 from .cells import CELLS, run_cell
 from .joins import in_a_row
 from .members import LastOnly, Stacked

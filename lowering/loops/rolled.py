@@ -10,9 +10,9 @@ import torch
 
 from ...config.schema import ServingConfig
 from ..errors import LoweringError
-from ..export import forward_name
-from ..program_tensors import holder_of, tensors_by_placeholder
-from ..single_request import SingleExport, export_request, export_unrolled
+from ..exporter.export import forward_name
+from ..exporter.program_tensors import holder_of, tensors_by_placeholder
+from ..one_request.single_request import SingleExport, export_request, export_unrolled
 from .evaluate import Evaluation
 from .families import recognise
 from .recipe import NotALoop, Recipe

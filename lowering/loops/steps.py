@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from ..padded_batch import same_size
+from ..packing.padded_batch import same_size
 from .cells import CELLS, cell_step
 from .members import Stacked
 from .order import operands_of, sources_of

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..export import drop_unused
+from ..exporter.export import drop_unused
 
 _aten = torch.ops.aten
 _IDENTITIES = {

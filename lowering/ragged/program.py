@@ -11,7 +11,7 @@ import torch
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import explained_export_errors
-from ..export import (
+from ..exporter.export import (
     CONSTRAINT,
     drop_unused,
     dynamic_shape,
@@ -19,8 +19,8 @@ from ..export import (
     export_quietly,
     with_parameter_names,
 )
-from ..program_tensors import holder_of, tensors_by_placeholder
-from ..single_request import SingleExport
+from ..exporter.program_tensors import holder_of, tensors_by_placeholder
+from ..one_request.single_request import SingleExport
 from .batched import run_ragged
 from .sizes import SizeExpr, is_ragged, written
 from .value import Value

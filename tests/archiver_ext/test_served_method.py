@@ -10,7 +10,7 @@ from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.served_method import serve_method
-from torchserve_neuron_lstm.lowering.export import forward_name, replaced_forward
+from torchserve_neuron_lstm.lowering.exporter.export import forward_name, replaced_forward
 
 
 class Scored(nn.Module):

@@ -19,8 +19,8 @@ from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, exec
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.carry_analysis import NotChunkable
-from torchserve_neuron_lstm.lowering.chunk_check import check_chunked_equivalence
+from torchserve_neuron_lstm.lowering.chunks.carry_analysis import NotChunkable
+from torchserve_neuron_lstm.lowering.chunks.chunk_check import check_chunked_equivalence
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5

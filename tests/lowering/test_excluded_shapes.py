@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.comparison import Comparison, Run
 from torchserve_neuron_lstm.lowering.errors import LoweringError
+from torchserve_neuron_lstm.lowering.one_request.comparison import Comparison, Run
 
 CONFIG = parse_config(
     """

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torchserve_neuron_lstm.lowering.indicators import compared, indicator
-from torchserve_neuron_lstm.lowering.quotients import NoQuotient
+from torchserve_neuron_lstm.lowering.one_request.indicators import compared, indicator
+from torchserve_neuron_lstm.lowering.one_request.quotients import NoQuotient
 
 EXAMPLE = 23
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.packing.recurrence_fit import checked_packed_features
 from torchserve_neuron_lstm.lowering.program import LoweredModel
-from torchserve_neuron_lstm.lowering.recurrence_fit import checked_packed_features
 
 
 class Packed(nn.Module):

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchserve_neuron_lstm.lowering.known_numbers import known_values, with_known_values
-from torchserve_neuron_lstm.lowering.single_mode import SingleRequestMode
+from torchserve_neuron_lstm.lowering.one_request.known_numbers import known_values, with_known_values
+from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleRequestMode
 
 
 def lengths_of(*numbers: int) -> Tensor:

@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.config.mask import MaskConfig
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError
-from torchserve_neuron_lstm.lowering.mask import mask_of_lengths
+from torchserve_neuron_lstm.lowering.exporter.mask import mask_of_lengths
 
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 

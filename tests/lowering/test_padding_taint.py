@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering.export import export_model
-from torchserve_neuron_lstm.lowering.padding_taint import find_padding_leak
+from torchserve_neuron_lstm.lowering.exporter.export import export_model
+from torchserve_neuron_lstm.lowering.proof.padding_taint import find_padding_leak
 
 YAML = """\
 neuron_lstm:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.export import export_model
-from torchserve_neuron_lstm.lowering.row_mixing import find_row_mixing
+from torchserve_neuron_lstm.lowering.exporter.export import export_model
+from torchserve_neuron_lstm.lowering.proof.row_mixing import find_row_mixing
 
 YAML = """\
 neuron_lstm:

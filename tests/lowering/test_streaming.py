@@ -12,8 +12,12 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.chunks.streaming import (
+    check_streamable,
+    state_compatibility_id,
+    with_weight_digests,
+)
 from torchserve_neuron_lstm.lowering.program import LoweredModel
-from torchserve_neuron_lstm.lowering.streaming import check_streamable, state_compatibility_id, with_weight_digests
 
 YAML = """\
 neuron_lstm:

@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.bucketing.time_sizes import size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering.eager_call import call_eagerly
-from torchserve_neuron_lstm.lowering.export import bind_arguments
+from torchserve_neuron_lstm.lowering.exporter.export import bind_arguments
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))

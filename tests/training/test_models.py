@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from typical_models import FinalStateOnly, NoTime, PackedSorted
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering.export import bind_arguments
+from torchserve_neuron_lstm.lowering.exporter.export import bind_arguments
 from torchserve_neuron_lstm.training import lower, recurrence
 
 LENGTHS = ([16, 11, 11, 6, 5, 2, 1, 1], [9, 9, 9], [7, 1])

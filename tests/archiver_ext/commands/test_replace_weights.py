@@ -22,7 +22,7 @@ from torchserve_neuron_lstm.config.manifest import Manifest, manifest_text, read
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
-from torchserve_neuron_lstm.lowering.streaming import with_weight_digests
+from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
 
 from ..conftest import MODEL, Project, save_weights
 

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.config.json_codec import from_json, to_json
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.differential import random_tensor
+from torchserve_neuron_lstm.lowering.proof.differential import random_tensor
 
 IDS = "ids: {dtype: int64, shape: [batch, time]%s}"
 

@@ -1,0 +1,1 @@
+"""Chunks of time: the values that one passes on to the next, and the programs for them."""

@@ -1,0 +1,372 @@
+"""Carry analysis: the values that a model passes from one chunk of time to the next, as in `lax.scan`.
+
+A model can be chunked under two conditions. First, every value at a timestep depends on that timestep, on earlier ones
+through a recurrence, and on values of the whole request. Second, every value computed from all timesteps is a final
+state, a last timestep, or a sum, maximum or minimum over time. These values are carried. The transfer rules that
+exclude padding (`timestep_rules.py`) also show that a value depends on its own timestep alone. Timesteps may compare
+the lengths with their positions only to detect padding: within a chunk, the lengths count the chunk's own timesteps.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ...bucketing.shapes import TensorSpec
+from ..errors import node_line, source_suffix
+from ..exporter.subgraph import CASTS_LIKE
+from ..outputs import output_nodes, symbolic_sizes, user_inputs
+from ..proof.graph_calls import dims_argument, operator_name
+from ..proof.padding_taint import transfer
+from ..proof.timestep_rules import (
+    COMPARISONS,
+    FACTORIES,
+    FILL_FACTORIES,
+    INDEPENDENT,
+    PER_TIMESTEP,
+    VALUE_PRESERVING,
+    Tainted,
+    TaintMap,
+    is_timestep_local,
+)
+
+CarryKind = Literal["state", "last", "sum", "max", "min"]
+
+_RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
+_BIDIRECTIONAL = -2, -1  # the position of the argument, from the end
+_REDUCTIONS: dict[str, CarryKind] = {
+    "aten.sum": "sum",
+    "aten.amax": "max",
+    "aten.amin": "min",
+    "aten.any": "max",
+    "aten.all": "min",
+}
+_EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
+_LAST_STEPS = {"aten.gather", "aten.index"}
+_SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
+_MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
+_RETURNS_ITS_INPUT = {"aten.dropout", "aten.feature_dropout"}  # in eval mode, though their schemas do not say so
+
+
+class NotChunkable(Exception):
+    """A model that runs over whole sequences only; the message names the line that needs all timesteps."""
+
+
+@dataclass(frozen=True)
+class CarrySource:
+    """A node of the graph whose value is carried from one chunk of a sequence to the next."""
+
+    kind: CarryKind
+    """Update rule: the state after the chunk, the value at its last timestep, or an accumulated reduction."""
+    node: torch.fx.Node
+    """The recurrence, or the node that reduces all timesteps to one value."""
+    element: int
+    """Index of the recurrence's result: 1 for h_n, 2 for c_n; 0 for a node with one result."""
+
+    @property
+    def name(self) -> str:
+        """Name of the value: `lstm.h`, `lstm.c`, or the name of the reducing node."""
+        if self.kind == "state":
+            return f"{self.node.name}.{' hc'[self.element]}"
+        return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
+
+    def results(self) -> list[torch.fx.Node]:
+        """Return the nodes of the graph that have this value after the last timestep."""
+        if self.kind != "state":
+            return [self.node]
+        return [user for user in self.node.users if user.args[1] == self.element]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The fake tensor, with shape and dtype."""
+        fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
+        return fake
+
+
+def find_carried_values(
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
+) -> tuple[CarrySource, ...]:
+    """Return the values to carry, in the order of the graph.
+
+    Raises:
+        NotChunkable: names the first operator that needs timesteps of more than one chunk.
+    """
+    if not takes_lengths:
+        raise NotChunkable("no input has a time dimension")
+    for spec in inputs:
+        if spec.batch_dim is None:
+            raise NotChunkable(f"input {spec.name} has no batch dimension")
+    _refuse_shared_writes(exported)
+    walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]))
+    for node in exported.graph.nodes:
+        if node.op != "output":
+            walk.visit(node)
+    for node in output_nodes(exported):
+        taint = walk.taints.of[node]
+        if isinstance(taint, Tainted):
+            raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
+        if taint == PER_TIMESTEP:
+            walk.refuse_counting(node, [node])
+    if not any(carry.kind == "state" for carry in walk.carries):
+        raise NotChunkable("there is no recurrence over time")
+    return tuple(walk.carries)
+
+
+class _Walk:
+    """A traversal of the graph in order, with facts about the nodes visited."""
+
+    def __init__(self, taints: TaintMap) -> None:
+        self.taints = taints
+        self.carries: list[CarrySource] = []
+        self.minmax_nodes: set[torch.fx.Node] = set()
+        """Maxima and minima over time: tuples of values, which can be carried, and of indices, which cannot."""
+        self.known_at_end: set[torch.fx.Node] = set()
+        """Nodes without time whose values are known only at the end of the sequence."""
+        self.from_lengths: set[torch.fx.Node] = {taints.lengths} if taints.lengths is not None else set()
+        """Nodes computed from the lengths."""
+        self.positions: dict[torch.fx.Node, int] = {}
+        """Nodes with the positions n, n + 1, n + 2, ... of the timesteps, each with its n."""
+
+    def visit(self, node: torch.fx.Node) -> None:
+        carried = self.add_carry(node)
+        self.taints.of[node] = INDEPENDENT if carried else transfer(self.taints, node)
+        if node.op != "call_function" or _is_number(node):
+            return
+        if carried:
+            self.known_at_end.add(node)
+        elif self.taints.of[node] == INDEPENDENT:
+            self.visit_independent(node)
+        elif self.taints.of[node] == PER_TIMESTEP:
+            self.check_timestep(node)
+
+    def add_carry(self, node: torch.fx.Node) -> bool:
+        """Whether a node reduces all timesteps to one value that can be carried; if so, record it."""
+        if node.op != "call_function" or not node.all_input_nodes:
+            return False
+        name, source = operator_name(node), node.all_input_nodes[0]
+        if name == "getitem":
+            return self.add_element(node, source)
+        if self.taints.of[source] != PER_TIMESTEP or self.taints.time_dims(node):
+            return False
+        if name in _LAST_STEPS and is_timestep_local(self.taints, node, name):
+            self.carries.append(CarrySource("last", node, 0))
+        elif name in _REDUCTIONS and self.is_over_time(node, source):
+            self.carries.append(CarrySource(_REDUCTIONS[name], node, 0))
+        elif name in _EXTREMES and self.taints.is_tuple(node) and self.is_over_time(node, source):
+            self.minmax_nodes.add(node)
+        else:
+            return False
+        self.refuse_counting(node, [source])
+        return True
+
+    def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+        """Whether an element of a tuple is a final state, or the values of a maximum over time.
+
+        Record the latter.
+
+        Raises:
+            NotChunkable: the element is the index of a timestep.
+        """
+        name = operator_name(source)
+        if name in _RECURRENCES:
+            return bool(self.taints.of[source] == PER_TIMESTEP and node.args[1] != 0)
+        if source not in self.minmax_nodes:
+            return False
+        if node.args[1] != 0:
+            raise NotChunkable(
+                f"{name} returns the index of a timestep within the sequence{source_suffix(node_line(node))}"
+            )
+        self.carries.append(CarrySource(_EXTREMES[name], node, 0))
+        return True
+
+    def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+        dims, time = dims_argument(node), self.taints.time_dim_of(source)
+        return dims is not None and time in dims
+
+    def visit_independent(self, node: torch.fx.Node) -> None:
+        """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
+
+        Raises:
+            NotChunkable: the value needs timesteps of more than one chunk.
+        """
+        name, sources = operator_name(node), node.all_input_nodes
+        if name in FACTORIES or name in FILL_FACTORIES:
+            return  # its tensor argument determines the dtype only
+        if node.target in CASTS_LIKE:
+            sources = sources[:1]
+        if any(self.taints.of[source] == PER_TIMESTEP for source in sources):
+            raise NotChunkable(
+                f"{_display_name(node)} needs timesteps of more than one chunk{source_suffix(node_line(node))}"
+            )
+        if self.known_at_end.intersection(sources):
+            self.known_at_end.add(node)
+        if self.from_lengths.intersection(sources):
+            self.from_lengths.add(node)
+
+    def check_timestep(self, node: torch.fx.Node) -> None:
+        """Check the inputs of a value at each timestep.
+
+        Raises:
+            NotChunkable: it needs later timesteps, the end of the sequence, or the number of timesteps.
+        """
+        name, sources = operator_name(node), node.all_input_nodes
+        line = source_suffix(node_line(node))
+        if name in _RECURRENCES:
+            self.check_states(node, name)
+        if self.known_at_end.intersection(sources):
+            raise NotChunkable(f"{_display_name(node)} needs the end of the sequence at every timestep{line}")
+        if name in _RECURRENCES:
+            self.refuse_counting(node, [source for source in sources if source is not node.args[1]])
+            self.carries.extend(CarrySource("state", node, element) for element in range(1, 1 + _RECURRENCES[name]))
+        elif name == "aten.cumsum":
+            raise NotChunkable(f"aten.cumsum needs all timesteps before{line}")
+        elif name == "aten.arange":
+            self.positions[node] = _first_number(node)
+        elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
+            raise NotChunkable(f"{_display_name(node)} counts timesteps from the beginning{line}")
+        elif _keeps_elements(node):
+            self.follow_counting(node)
+        elif not self.detects_padding(node, name):
+            self.refuse_counting(node, sources)
+        if len(self.taints.time_dims(node)) > 1:
+            raise NotChunkable(f"{_display_name(node)} compares timesteps with each other{line}")
+
+    def follow_counting(self, node: torch.fx.Node) -> None:
+        """Copy the facts about positions and lengths to a node with the same elements."""
+        source = node.all_input_nodes[0]
+        if source in self.positions:
+            self.positions[node] = self.positions[source]
+        if source in self.from_lengths:
+            self.from_lengths.add(node)
+
+    def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
+        """Refuse uses of positions and lengths: their values in a chunk differ from those in the whole
+        sequence.
+
+        Raises:
+            NotChunkable: the call counts timesteps from the beginning or the end.
+        """
+        if self.from_lengths.intersection(sources) or self.positions.keys() & set(sources):
+            raise NotChunkable(
+                f"{_display_name(node)} counts timesteps from the beginning or the end{source_suffix(node_line(node))}"
+            )
+
+    def detects_padding(self, node: torch.fx.Node, name: str) -> bool:
+        """Whether a node compares positions with the lengths, with the same result for all real timesteps."""
+        if name not in COMPARISONS:
+            return False
+        number, length = node.args[0], node.args[1]
+        if length in self.positions:
+            number, length, name = length, number, _MIRRORED[name]
+        if not isinstance(number, torch.fx.Node) or number not in self.positions or not self.is_plain_lengths(length):
+            return False
+        # Counted from 1, the last timestep is the length itself.
+        return self.positions[number] == 0 or name in ("aten.le", "aten.gt")
+
+    def is_plain_lengths(self, node: object) -> bool:
+        """Whether a node is the lengths, perhaps broadcast or converted."""
+        while isinstance(node, torch.fx.Node) and node is not self.taints.lengths:
+            if not _keeps_elements(node):
+                return False
+            node = node.all_input_nodes[0]
+        return node is self.taints.lengths
+
+    def check_states(self, node: torch.fx.Node, name: str) -> None:
+        """Check that a recurrence runs forward from a state that is known at the start.
+
+        Raises:
+            NotChunkable: the recurrence is bidirectional, or its initial state is known at the end only.
+        """
+        line = source_suffix(node_line(node))
+        if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
+            raise NotChunkable(
+                f"the recurrence is bidirectional{line}: its backward direction starts at the end of the sequence"
+            )
+        for state in node.args[2 : 2 + _RECURRENCES[name]]:
+            if state in self.known_at_end or state in self.from_lengths:
+                raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
+
+
+def initial_state_node(carry: CarrySource) -> torch.fx.Node:
+    """Return the initial state that the user's model passes to a recurrence."""
+    state = carry.node.args[1 + carry.element]
+    assert isinstance(state, torch.fx.Node)
+    return state
+
+
+def constant_value(node: torch.fx.Node) -> float | None:
+    """Return the number that fills a tensor, if the graph shows it."""
+    while operator_name(node) in {*VALUE_PRESERVING, "aten.slice", "aten.select"}:
+        node = node.all_input_nodes[0]
+    if operator_name(node) in ("aten.zeros", "aten.new_zeros", "aten.zeros_like"):
+        return 0.0
+    return None
+
+
+def _first_number(node: torch.fx.Node) -> int:
+    """Return the first number of `arange` over timesteps: 0 or 1, as it has one element per timestep."""
+    return int(len(node.args) > 1 and node.args[0] == 1)
+
+
+def _keeps_elements(node: torch.fx.Node) -> bool:
+    """Whether every element keeps its value, `x[:, None]` included."""
+    name = operator_name(node)
+    return name in VALUE_PRESERVING or (name == "aten.slice" and node.args[2:] in ((), (0, sys.maxsize)))
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int))
+
+
+def _display_name(node: torch.fx.Node) -> str:
+    name = operator_name(node)
+    return operator_name(node.all_input_nodes[0]) if name == "getitem" else name
+
+
+def _refuse_shared_writes(exported: torch.export.ExportedProgram) -> None:
+    """Refuse writes in place unless neither the old value nor a view of it is read later."""
+    order = {node: index for index, node in enumerate(exported.graph.nodes)}
+    for node in exported.graph.nodes:
+        for tensor in _written(node):
+            owner = tensor
+            while (viewed := _viewed(owner)) is not None:
+                owner = viewed
+            if owner.op == "placeholder" or _is_read_later(owner, node, order):
+                raise NotChunkable(
+                    f"{operator_name(node)} writes into a tensor that is used elsewhere{source_suffix(node_line(node))}"
+                )
+
+
+def _is_read_later(tensor: torch.fx.Node, write: torch.fx.Node, order: Mapping[torch.fx.Node, int]) -> bool:
+    """Whether a tensor is read after the write, other than through the result of the write."""
+    return any(
+        _is_read_later(user, write, order) if _viewed(user) is tensor else order[user] > order[write]
+        for user in tensor.users
+        if user is not write
+    )
+
+
+def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    schema = getattr(node.target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write and position < len(node.args):
+            given = node.args[position]
+            if isinstance(given, torch.fx.Node):
+                yield given
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """Return the node whose memory this one may share."""
+    if not node.all_input_nodes:
+        return None
+    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+    schema = getattr(maker.target, "_schema", None)
+    shares = operator_name(maker) in _RETURNS_ITS_INPUT or (
+        schema is not None and any(result.alias_info is not None for result in schema.returns)
+    )
+    return node.all_input_nodes[0] if shares else None

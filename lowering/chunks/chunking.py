@@ -1,0 +1,174 @@
+"""Chunk programs: one for a chunk of every sequence, and one each for the start and end of a sequence.
+
+The programs are subgraphs of the lowered graph, with the carried values as additional inputs. Parameters keep their
+names.
+
+At the border of a program, the batch is the first dimension of every carried value, wherever the model has it. So the
+values of the first rows of a batch are contiguous, and continuing with fewer rows copies nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch.export import ExportedProgram
+
+from ...backends.signature import dtype_name
+from ...bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
+from ..errors import node_line, source_suffix
+from ..exporter.subgraph import SubgraphBuilder
+from ..outputs import axis_of, output_nodes, symbolic_sizes
+from ..program import ChunkPrograms
+from .carry_analysis import CarrySource, NotChunkable, constant_value, find_carried_values, initial_state_node
+
+LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
+
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "sum": torch.ops.aten.add.Tensor,
+    "max": torch.ops.aten.maximum.default,
+    "min": torch.ops.aten.minimum.default,
+}
+
+
+def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> ChunkPrograms:
+    """Build the programs of a model over chunks of time.
+
+    Raises:
+        NotChunkable: names the line that needs a whole sequence.
+    """
+    parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
+    try:
+        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried)
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise NotChunkable(f"a chunk program cannot be exported for every shape: {first}") from error
+
+
+class _ProgramBuilder:
+    """Builder of the three programs of one model."""
+
+    def __init__(self, exported: ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[CarrySource]) -> None:
+        self.exported, self.carries = exported, carries
+        self.axes = symbolic_sizes(exported, inputs)
+        self.inputs = [*inputs, LENGTHS]
+        self.timeless_inputs = [spec if spec.time_dim is None else None for spec in self.inputs]
+        self.carried = tuple(CarriedValue(self.spec_of(carry), self.fill(carry)) for carry in carries)
+        outputs = output_nodes(exported)
+        self.step_outputs = [node for node in outputs if self.has_time(node)]
+        self.final_outputs = [node for node in outputs if not self.has_time(node)]
+
+    def has_time(self, node: torch.fx.Node) -> bool:
+        return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
+
+    def spec_of(self, carry: CarrySource) -> TensorSpec:
+        """Return the layout of a carried value, with the batch first.
+
+        Raises:
+            NotChunkable: it is not one value for each row.
+        """
+        shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
+        if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
+            raise NotChunkable(
+                f"{carry.name} has not exactly one value per sequence{source_suffix(node_line(carry.node))}"
+            )
+        dtype = cast(DType, dtype_name(carry.value))
+        rows_first = ("batch", *(size for size in shape if size != "batch"))
+        return TensorSpec(carry.name, dtype, cast(tuple[int | Axis, ...], rows_first))
+
+    def batch_dim(self, carry: CarrySource) -> int:
+        """Return the batch dimension of a carried value in the model itself."""
+        return [axis_of(size, self.axes) for size in carry.value.shape].index("batch")
+
+    def carry_inputs(self, builder: SubgraphBuilder) -> list[torch.fx.Node]:
+        """Add inputs for the carried values, and return them in the model's layout."""
+        inputs = [builder.placeholder(f"carried_{index}") for index in range(len(self.carries))]
+        return [
+            _moved(builder, node, 0, self.batch_dim(carry)) for node, carry in zip(inputs, self.carries, strict=True)
+        ]
+
+    def carry_outputs(
+        self, builder: SubgraphBuilder, values: Sequence[torch.fx.Node], carries: Sequence[CarrySource]
+    ) -> list[torch.fx.Node]:
+        """Return values of the model's layout as outputs, with the batch first."""
+        return [_moved(builder, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
+
+    def fill(self, carry: CarrySource) -> float | None:
+        """Return the number that fills a carried value before the first timestep.
+
+        None if the model computes it.
+        """
+        if carry.kind == "state":
+            return constant_value(initial_state_node(carry))
+        if carry.kind in ("last", "sum"):
+            return 0.0
+        lowest, highest = _range(carry.value.dtype)
+        return lowest if carry.kind == "max" else highest
+
+    def chunk(self) -> ExportedProgram:
+        """Build: inputs, lengths within the chunk, carried values -> outputs with time, carried values
+        after it.
+        """
+        builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
+        carried = self.carry_inputs(builder)
+        for carry, value in zip(self.carries, carried, strict=True):
+            if carry.kind == "state":
+                builder.replace_argument(carry.node, 1 + carry.element, value)
+        builder.keep_cell_states()
+        wanted = [*self.step_outputs, *(carry.node for carry in self.carries)]
+        steps = builder.copy_nodes(wanted)[: len(self.step_outputs)]  # all at once, which keeps the order of the graph
+        after = [_after(builder, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
+        return builder.export(
+            [*steps, *self.carry_outputs(builder, after, self.carries)],
+            [*self.inputs, *(value.spec for value in self.carried)],
+        )
+
+    def head(self) -> ExportedProgram | None:
+        """Build: inputs without time, whole lengths, carried values -> outputs without time.
+
+        None if there are none.
+        """
+        if not self.final_outputs:
+            return None
+        builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)
+        for carry, value in zip(self.carries, self.carry_inputs(builder), strict=True):
+            builder.substitute(carry.results(), value)
+        specs = [*filter(None, self.timeless_inputs), *(value.spec for value in self.carried)]
+        return builder.export(builder.copy_nodes(self.final_outputs), specs)
+
+    def start(self) -> ExportedProgram | None:
+        """Build: inputs without time, whole lengths -> the initial values that are no constants.
+
+        None if all are.
+        """
+        computed = [c for c, value in zip(self.carries, self.carried, strict=True) if value.fill is None]
+        if not computed:
+            return None
+        builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)
+        initial = builder.copy_nodes([initial_state_node(carry) for carry in computed])
+        return builder.export(self.carry_outputs(builder, initial, computed), [*filter(None, self.timeless_inputs)])
+
+
+def _after(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node) -> torch.fx.Node:
+    """Return a carried value after the chunk."""
+    (value,) = builder.copy_nodes([carry.node])
+    if carry.kind == "state":
+        return builder.call(operator.getitem, value, carry.element)
+    return value if carry.kind == "last" else builder.call(_COMBINE[carry.kind], before, value)
+
+
+def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
+    """Move one dimension of a tensor, and make it contiguous."""
+    if dim == to:
+        return node
+    moved = builder.call(torch.ops.aten.movedim.int, node, dim, to)
+    return builder.call(torch.ops.aten.contiguous.default, moved)
+
+
+def _range(dtype: torch.dtype) -> tuple[float, float]:
+    """Return the lowest and the highest value of a dtype."""
+    if dtype.is_floating_point:
+        return float("-inf"), float("inf")
+    return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

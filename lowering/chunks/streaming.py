@@ -1,0 +1,66 @@
+"""Streaming: models that support sessions, and the compatibility of their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import torch
+
+from ..errors import LoweringError
+from ..program import LoweredModel
+
+_HALF_BYTES = 8
+
+
+def check_streamable(program: LoweredModel) -> None:
+    """Refuse a model whose outputs need more than the timesteps received so far.
+
+    Raises:
+        LoweringError: names the line of the model.
+    """
+    if program.chunked is None:
+        raise LoweringError(
+            "streaming: the outputs of a chunk depend on timesteps that have not arrived: "
+            f"{program.chunking_reason}; remove `streaming`, or change the model"
+        )
+    start = program.chunked.start
+    if start is not None and _reads_lengths(start):
+        raise LoweringError(
+            "streaming: the initial state is computed from the length of the sequence, which is known only at its end; "
+            "remove `streaming`, or use an initial state that does not depend on the length"
+        )
+
+
+def _reads_lengths(start: torch.export.ExportedProgram) -> bool:
+    """Whether the values of the last input are used, not only its number of rows."""
+    name = start.graph_signature.user_inputs[-1]
+    (lengths,) = (node for node in start.graph.nodes if node.op == "placeholder" and node.name == name)
+    return any(user.target is not torch.ops.aten.sym_size.int for user in lengths.users)
+
+
+def state_compatibility_id(program: LoweredModel, weights: Iterable[str]) -> str:
+    """Identify the states of a model: models with equal ids can resume each other's sessions.
+
+    The first half digests the chunk program, the second half the weights; `weights` are the digests of the files. The
+    engine and the grid do not matter.
+    """
+    assert program.chunked is not None
+    digest = blake2b(digest_size=_HALF_BYTES)
+    for value in program.chunked.carried:
+        digest.update(f"{value.spec.dtype} {value.spec.shape} {value.fill};".encode())
+    digest.update(program.chunked.chunk.graph_module.code.encode())
+    for name, tensor in sorted(program.constants.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return with_weight_digests(digest.hexdigest(), weights)
+
+
+def with_weight_digests(state: str, weights: Iterable[str]) -> str:
+    """Return the `state_compatibility_id` of the same model with other weights.
+
+    >>> with_weight_digests("0123456789abcdef" * 2, []) == with_weight_digests("0123456789abcdef" + "0" * 16, [])
+    True
+    """
+    digest = blake2b("".join(weights).encode(), digest_size=_HALF_BYTES)
+    return state[: 2 * _HALF_BYTES] + digest.hexdigest()

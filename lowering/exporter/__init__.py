@@ -1,0 +1,1 @@
+"""Export of forward() by torch, and the graphs that result."""

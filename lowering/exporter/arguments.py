@@ -1,0 +1,55 @@
+"""Arguments of forward() that are tuples and dictionaries, from the names of their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import LoweringError
+
+
+class Fields(dict[str, Any]):
+    """Values by name that are also attributes, as those of a NamedTuple or a batch of torchtext are."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{name}: the configuration names {', '.join(self)} only") from None
+
+
+def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Group values by names: `state.0` is an element of a tuple, `batch.ids` one of a dictionary.
+
+    >>> nested_arguments({"x": 1, "state.0.0": 2, "state.0.1": 3, "state.1": 4})
+    {'x': 1, 'state': ((2, 3), 4)}
+    >>> nested_arguments({"batch.ids": 1, "batch.pair.0": 2})
+    {'batch': {'ids': 1, 'pair': (2,)}}
+
+    Raises:
+        LoweringError: a tuple lacks an element, or its elements are out of order.
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        argument, _, rest = name.partition(".")
+        groups.setdefault(argument, {})[rest] = value
+    return {argument: _value_of(argument, parts) for argument, parts in groups.items()}
+
+
+def _value_of(name: str, parts: Mapping[str, Any]) -> Any:
+    """Return the only value, the tuple of the values by their positions, or the dictionary by their keys."""
+    if list(parts) == [""]:
+        return parts[""]
+    groups: dict[str, dict[str, Any]] = {}
+    for position, value in parts.items():
+        first, _, rest = position.partition(".")
+        groups.setdefault(first, {})[rest] = value
+    if not any(place.isdigit() for place in groups):
+        return Fields({key: _value_of(f"{name}.{key}", group) for key, group in groups.items()})
+    if sorted(groups) != sorted(map(str, range(len(groups)))):
+        listed = ", ".join(f"{name}.{position}".rstrip(".") for position in groups)
+        raise LoweringError(
+            f"inputs: {listed} are not all elements of a tuple {name}: they are named {name}.0, {name}.1, ..."
+        )
+    ordered = [str(index) for index in range(len(groups))]
+    return tuple(_value_of(f"{name}.{position}", groups[position]) for position in ordered)

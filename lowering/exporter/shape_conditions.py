@@ -1,0 +1,88 @@
+"""Conditions on the sizes of its inputs under which the exporter says that a program holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ...bucketing.shapes import Axis, TensorSpec
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition in Python, as the exporter wrote it."""
+
+    text: str
+    code: CodeType
+
+    @property
+    def is_equation(self) -> bool:
+        """Whether two sizes must be equal."""
+        return "==" in self.text
+
+    @property
+    def is_least_size(self) -> bool:
+        """Whether a size must be 2 or more, as the exporter may write that it must not be 1."""
+        return self.text.endswith((">= 2", "> 1")) or self.text.startswith(("2 <= ", "1 < "))
+
+    @property
+    def is_inequation(self) -> bool:
+        """Whether two sizes must differ, as when a size must not be 1."""
+        return ("!=" in self.text or self.is_least_size) and not self.is_equation
+
+
+class ShapeConditions:
+    """Conditions of a program whose inputs have the layouts `sizes` by name."""
+
+    def __init__(self, program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> None:
+        self._sizes = sizes
+        self._conditions = [Condition(text, compile(text, "<exporter>", "eval")) for text in program._guards_code]
+        self._bounds = _bounds_by_axis(program, sizes)
+
+    def failing(self, batch: int, time: int) -> Iterator[Condition]:
+        """Yield the conditions that do not hold for these numbers of rows and timesteps."""
+        known = {"batch": batch, "time": time}
+        shapes = {name: _Shaped([known.get(str(size), size) for size in own]) for name, own in self._sizes.items()}
+        for condition in self._conditions:
+            if not eval(condition.code, {"L": shapes, "math": math}):  # noqa: S307 - written by torch's exporter
+                yield condition
+
+    def holds(self, batch: int, time: int) -> bool:
+        """Whether the program is known to hold, so that it can be run as it is."""
+        known = {"batch": batch, "time": time}
+        within = all(low <= known[axis] <= high for axis, (low, high) in self._bounds.items())
+        return within and next(self.failing(batch, time), None) is None
+
+
+def batch_sizes_of(inputs: Sequence[TensorSpec]) -> dict[str, Sequence[int | str]]:
+    """Return the layouts of a batch program's inputs by their names in the program, lengths among them."""
+    return {**{spec.name.replace(".", "_"): spec.shape for spec in inputs}, "sequence_lengths": ("batch",)}
+
+
+def _bounds_by_axis(
+    program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]
+) -> dict[Axis, tuple[Any, Any]]:
+    """Return the smallest and largest batch and time of the program."""
+    found: dict[Axis, tuple[Any, Any]] = {}
+    for node in program.graph.nodes:
+        for size, axis in zip(getattr(node.meta.get("val"), "shape", ()), sizes.get(node.name, ()), strict=False):
+            bounds = program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
+            if bounds is not None and axis in ("batch", "time"):
+                found[axis] = bounds.lower, bounds.upper  # type: ignore[index]  # an axis, as was checked
+    return found
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """Shape of an input, as the conditions of the exporter read it."""
+
+    sizes: Sequence[Any]
+
+    def size(self) -> Sequence[Any]:
+        """Return the sizes."""
+        return self.sizes

@@ -1,0 +1,152 @@
+"""Extraction of subgraphs of an exported graph as exported programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from ...backends.exported_program import module_with
+from ...backends.exported_tensors import weight_names, weights_of
+from ...bucketing.shapes import Axis, TensorSpec
+from ..outputs import axis_of, user_inputs
+from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
+
+_aten = torch.ops.aten
+# Factories that take only the dtype of another tensor, and their forms without that tensor.
+_WITHOUT_SOURCE: dict[Any, Any] = {
+    _aten.new_zeros.default: _aten.zeros.default,
+    _aten.new_ones.default: _aten.ones.default,
+    _aten.new_empty.default: _aten.empty.memory_format,
+    _aten.new_full.default: _aten.full.default,
+}
+CASTS_LIKE = {_aten.type_as.default, _aten.to.other}
+"""Operators that convert the first argument to the dtype of the second."""
+
+
+class SubgraphBuilder:
+    """Builder of a graph from copies of nodes of `exported`.
+
+    `inputs` are the layouts of the user's inputs in order, lengths last; None for an input that the subgraph lacks.
+    """
+
+    def __init__(
+        self, exported: ExportedProgram, axes: Mapping[Axis, Any], inputs: Sequence[TensorSpec | None]
+    ) -> None:
+        self._exported, self._axes = exported, dict(axes)
+        self._graph = torch.fx.Graph()
+        self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._arguments: dict[torch.fx.Node, dict[int, torch.fx.Node]] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._names: set[str] = set()
+        self._keeps_cells = False
+        for node, spec in zip(user_inputs(exported), inputs, strict=True):
+            if spec is not None:
+                self._copies[node] = self._lengths = self.placeholder(node.name)
+
+    def placeholder(self, name: str) -> torch.fx.Node:
+        """Append an input."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return self._graph.placeholder(name)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
+        """Append a call."""
+        return self._graph.call_function(function, arguments)
+
+    def substitute(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
+        """Use `value` instead of `nodes`; nodes that only these need are not copied."""
+        self._copies.update(dict.fromkeys(nodes, value))
+
+    def replace_argument(self, node: torch.fx.Node, position: int, value: torch.fx.Node) -> None:
+        """Use `value` as one argument of one call."""
+        self._arguments.setdefault(node, {})[position] = value
+
+    def keep_cell_states(self) -> None:
+        """Make every LSTM compute its exact last cell state."""
+        self._keeps_cells = True
+
+    def copy_nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+        """Copy nodes and all that they need, in the order of the graph; return the copies."""
+        needed = self._needed(wanted)
+        for node in self._exported.graph.nodes:
+            if node in needed:
+                self._copies[node] = self._copy(node)
+        return [self._copies[node] for node in wanted]
+
+    def _needed(self, wanted: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+        """Collect the nodes that are not copied yet."""
+        needed: set[torch.fx.Node] = set()
+        pending = list(wanted)
+        while pending:
+            node = pending.pop()
+            if node not in needed and node not in self._copies:
+                needed.add(node)
+                pending += self._sources(node)
+        return needed
+
+    def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        if self._is_batch(node):
+            return []
+        replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
+        if node.target in CASTS_LIKE:
+            replaced = {1}
+        if not replaced:
+            return node.all_input_nodes
+        kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
+        return [n for n in _flat(kept) if isinstance(n, torch.fx.Node)]
+
+    def _is_batch(self, node: torch.fx.Node) -> bool:
+        """Whether a node is the batch size, which the subgraph may have to take from another input."""
+        return node.op == "call_function" and axis_of(node.meta.get("val"), self._axes) == "batch"
+
+    def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
+        if self._is_batch(node):
+            return self.call(torch.ops.aten.sym_size.int, self._lengths, 0)
+        if node.op == "placeholder":
+            return self._tensor(node)
+        if node.target in _WITHOUT_SOURCE:
+            sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
+            dtype = {"dtype": node.meta["val"].dtype}
+            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, dtype)
+        if node.target in CASTS_LIKE:
+            return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
+        replaced = self._arguments.get(node, {})
+        arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
+        copied = self._graph.create_node(
+            node.op,
+            node.target,
+            torch.fx.map_arg(arguments, lambda n: self._copies.get(n, n)),
+            torch.fx.map_arg(node.kwargs, lambda n: self._copies[n]),
+        )
+        if self._keeps_cells and node.target is torch.ops.neuron_lstm.lstm.default:
+            copied.update_arg(NEED_CELL, True)
+        copied.meta["stack_trace"] = node.meta.get("stack_trace")
+        return copied
+
+    def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
+        """Add a parameter, buffer or constant under its own name.
+
+        Raises:
+            ValueError: it is an input that the subgraph does not take.
+        """
+        target = weight_names(self._exported).get(node.name)
+        if target is None:
+            raise ValueError(f"it needs the input {node.name}, of which a chunk has only its own timesteps")
+        self._tensors[target] = weights_of(self._exported)[target]
+        return self._graph.get_attr(target)
+
+    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> ExportedProgram:
+        """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
+        self._graph.output(tuple(outputs))
+        module = torch.fx.GraphModule(module_with(self._tensors, self._exported.state_dict), self._graph)
+        dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
+        tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
+        return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])
+
+
+def _flat(arguments: Any) -> list[Any]:
+    return [n for a in arguments for n in (a if isinstance(a, (list, tuple)) else [a])]

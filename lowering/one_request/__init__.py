@@ -1,0 +1,1 @@
+"""Trace of one request alone, in which its lengths are known numbers."""

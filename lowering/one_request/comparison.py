@@ -1,0 +1,98 @@
+"""Comparison of a program over ragged batches with eager mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...bucketing.shapes import TensorSpec
+from ...config.schema import ServingConfig
+from ..eager_call import call_eagerly
+from ..errors import LoweringError
+from ..exporter.export import bind_arguments
+from ..proof.differential import random_padding, random_tensor
+from ..ragged.program import has_time
+
+_TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
+_ANY_ID = 8
+"""Bound of the ids for an input of unknown vocabulary."""
+
+
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A program beside the model that it was made of."""
+
+    model: torch.nn.Module
+    config: ServingConfig
+    exported: torch.export.ExportedProgram
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+
+    def check(self, run: Run, lengths: Sequence[int], time: int) -> None:
+        """Compare a batch padded to `time` timesteps with each request alone in eager mode.
+
+        `run` is the program as a function. The padding holds large numbers.
+
+        Raises:
+            LoweringError: an output differs, the program fails, or the model fails on a request.
+        """
+        rng = torch.Generator().manual_seed(0)
+        requests = [
+            [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in self.inputs]
+            for length in lengths
+        ]
+        padded = [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
+        with torch.no_grad():
+            results = self._answers(run, padded, torch.tensor(lengths))
+            for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
+                for spec, ours, theirs in zip(self.outputs, results, self._alone(request, length), strict=True):
+                    _compare(spec, ours, theirs, row, length)
+
+    def _answers(self, run: Run, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
+        try:
+            return run(*padded, lengths) if has_time(self.inputs) else run(*padded)
+        except Exception as error:
+            raise LoweringError(
+                f"the program of {type(self.model).__name__} fails on a batch of {list(padded[0].shape)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _alone(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
+        batch = [t.unsqueeze(cast(int, s.batch_dim)) for t, s in zip(request, self.inputs, strict=True)]
+        try:
+            answer = call_eagerly(self.model, bind_arguments(self.config, batch, torch.tensor([length])))
+        except Exception as error:
+            raise LoweringError(
+                f"{type(self.model).__name__} fails in eager mode on one request of {length} timesteps: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
+
+
+def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:
+    part = ours.select(cast(int, spec.batch_dim), row)
+    sizes = spec.item_sizes(length)
+    for dim, size in enumerate(sizes):
+        part = part.narrow(dim, 0, size)
+    own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
+    if own.shape != part.shape:
+        raise LoweringError(f"output {spec.name} has the shape {list(own.shape)} for {length} timesteps, not {sizes}")
+    if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
+        raise LoweringError(f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps)")
+
+
+def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
+    tensor = random_padding(spec, spec.sizes(len(items), time), rng)
+    for row, item in enumerate(items):
+        part = tensor.select(cast(int, spec.batch_dim), row)
+        for dim in spec.item_time_dims:
+            part = part.narrow(dim, 0, item.shape[dim])
+        part.copy_(item)
+    return tensor

@@ -1,0 +1,98 @@
+"""Positions of timesteps, `torch.arange(T)`, while one request is traced: all are below T.
+
+So a mask of lengths, `torch.arange(T) < lengths[:, None]`, is true at every timestep of a request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..packing.padded_batch import same_size
+from .known_numbers import known_values
+
+_END = "_neuron_lstm_positions_end"
+_MOVED = {
+    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
+    *(
+        "transpose",
+        "t",
+        "T",
+        "permute",
+        "expand",
+        "expand_as",
+        "repeat",
+        "flip",
+        "to",
+        "type",
+        "type_as",
+        "long",
+        "int",
+    ),
+    *("float", "double", "getitem"),
+}
+"""Functions whose results have elements of their first argument only."""
+_BELOW = {"lt": True, "ge": False}
+"""Results of comparing positions with the number of timesteps."""
+_REFLECTED = {"gt": "lt", "le": "ge"}
+
+
+class _End:
+    """The number that all elements of a tensor are below, and of what has the same ones, until one is changed."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+
+def forget_positions(tensor: object) -> None:
+    """Forget the end of positions that are changed in place, also that of views."""
+    if (end := getattr(tensor, _END, None)) is not None:
+        end.number = None
+
+
+def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
+    """Record the end of positions that a call returns."""
+    if not isinstance(result, torch.Tensor):
+        return
+    if name == "arange" and (end := _counted(args, kwargs)) is not None:
+        setattr(result, _END, _End(end))
+    elif args and _moves(name) and _end_of(args[0]) is not None:
+        setattr(result, _END, getattr(args[0], _END))
+
+
+def _moves(name: str) -> bool:
+    return name.strip("_") in _MOVED and (name.startswith("__") or not name.endswith("_"))
+
+
+def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the end of `arange(T)` and `arange(0, T)`; None for others."""
+    numbers = [*args, *(kwargs[name] for name in ("start", "end") if name in kwargs)]
+    if kwargs.keys() & {"step"} or len(numbers) not in (1, 2) or (len(numbers) == 2 and numbers[0] != 0):
+        return None
+    return numbers[-1] if isinstance(numbers[-1], torch.SymInt) else None
+
+
+def _end_of(tensor: object) -> Any:
+    end = getattr(tensor, _END, None) if isinstance(tensor, torch.Tensor) else None
+    return None if end is None else end.number
+
+
+def compared_with_size(name: str, first: Any, others: Sequence[Any]) -> bool | None:
+    """Return the result of comparing positions with the number of timesteps; None for others."""
+    if len(others) != 1:
+        return None
+    second = others[0]
+    if _end_of(first) is None:
+        first, second, name = second, first, _REFLECTED.get(name, "")
+    end, number = _end_of(first), _number(second)
+    return _BELOW.get(name) if end is not None and number is not None and same_size(number, end) else None
+
+
+def _number(value: object) -> Any:
+    """Return the only number of a tensor, or a number itself; None if it is not known."""
+    known = known_values(value)
+    if known is not None:
+        return known.reshape(-1)[0] if known.size == 1 else None
+    return value if isinstance(value, torch.SymInt) else None

@@ -1,0 +1,391 @@
+"""Tracing mode for one request alone: packing is the identity, and lengths are known."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import rnn as rnn_utils
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..errors import LoweringError, calling_line
+from ..packing.masked_recurrence import masked_recurrence
+from ..packing.packed_placeholder import (
+    PACKED_TAG,
+    TORCH_RNN_FILES,
+    PackedPlaceholder,
+    packed_use_error,
+    placeholder_of,
+    reject_packed_outputs,
+)
+from ..packing.packed_rules import viewed
+from ..packing.padded_batch import TracedLengths, same_size
+from .embedding_bags import embedding_bag
+from .gaussian_loss import gaussian_nll_loss
+from .inner_sequences import inner_result
+from .known_numbers import (
+    forget_values,
+    in_dtype,
+    in_python,
+    known_values,
+    out_of_place,
+    values_after,
+    with_known_values,
+    with_symbols,
+)
+from .library_checks import truth_that_passes
+from .positions import note_positions_after
+from .symbolic_quotients import symbolic_array
+from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
+from .value_ranges import like_range, note_range_after
+
+
+class SingleRequestMode(TorchFunctionMode):
+    """Mode that makes packing the identity, and follows the numbers of lengths."""
+
+    def from_numpy(self, array: Any, original: Callable[..., Any]) -> torch.Tensor:
+        """Make a tensor of an array, whose numbers may be symbolic."""
+        made: torch.Tensor = original(array) if array.dtype != object else _from_numbers(self, original, (array,), {})
+        return made
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(func.__self__, "__name__", "")
+        result = inner_result(name, sys._getframe(1).f_code, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        rule = _RULES.get(name)
+        if rule is not None:
+            result = rule(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        forget_changed(name, args)
+        args, kwargs = with_symbols(name, args, kwargs)
+        values = values_after(name, args, kwargs)
+        result = _CALLS.get(name, func)(*args, **kwargs)
+        _follow_packed(name, args, kwargs, result)
+        note_range_after(name, args, kwargs, result)
+        note_positions_after(name, args, kwargs, result)
+        if out_of_place(name) is not None and args:
+            return _changed(args[0], result, values)
+        if values is None:
+            return _with_uniform(name, args, kwargs, result)
+        return self._noted(result, values)
+
+    def _noted(self, result: Any, values: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return (
+                type(result)(self._noted(r, v) for r, v in zip(result, values, strict=True))
+                if isinstance(result, list)
+                else tuple(self._noted(r, v) for r, v in zip(result, values, strict=True))
+            )
+        if not isinstance(result, torch.Tensor):
+            return result
+        array = in_dtype(np.asarray(values, dtype=object), result.dtype)
+        if array is None or array.shape != tuple(result.shape):
+            return result
+        if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
+            result = _constant(array, result)
+        return with_known_values(result, array)
+
+
+def _changed(tensor: Any, result: Any, values: Any) -> Any:
+    """Record the numbers of a tensor that a call has changed in place, or forget them; return the result."""
+    for changed in (tensor, result):
+        if isinstance(changed, torch.Tensor):
+            array = None if values is None else in_dtype(np.asarray(values, dtype=object), changed.dtype)
+            if array is None or array.shape != tuple(changed.shape):
+                forget_values(changed)
+            else:
+                with_known_values(changed, array)
+    return result
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor.data`, which the exporter would take for a constant."""
+    return tensor.detach()
+
+
+_CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached}
+"""Functions called in place of torch's own."""
+
+
+def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
+    """Record results whose elements are all equal; the number of a result with one element is known."""
+    if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
+        return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
+    value = uniform_after(name, args, kwargs)
+    if value is not None:
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and (tensor.dtype != torch.int64 or name not in ("max", "min")):
+                with_uniform_value(tensor, value, source=None if name in _COPIES else args[0])
+                if _is_single(tensor):
+                    with_known_values(tensor, np.full(tuple(tensor.shape), value, dtype=object))
+    return result
+
+
+_COPIES = {"clone", "repeat", "flip"}
+"""Functions whose results never share memory with their argument."""
+
+
+def _is_single(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and all(type(size) is int and size == 1 for size in result.shape)
+
+
+def _constant(array: Any, like: torch.Tensor) -> torch.Tensor:
+    """Make a tensor of plain numbers; one of a single number needs no constant in the graph."""
+    if array.size == 1:
+        return torch.full(tuple(like.shape), array.reshape(-1)[0], dtype=like.dtype)
+    return torch.tensor(array.tolist(), dtype=like.dtype)
+
+
+def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    return NotImplemented if known is None or known.size != 1 else in_python(known).reshape(-1)[0]
+
+
+def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    if known is not None and known.size == 1:
+        return bool(known.reshape(-1)[0])
+    passed = truth_that_passes(sys._getframe(2))
+    return NotImplemented if passed is None else passed
+
+
+def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule that calls another function in place of torch's, with its arguments by name."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        given = inspect.signature(func).bind(*args, **kwargs)
+        given.apply_defaults()
+        return function(**given.arguments)
+
+    return rule
+
+
+def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    return NotImplemented if known is None else symbolic_array(in_python(known))
+
+
+def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a tensor of symbolic numbers, as `torch.tensor([t])` and `torch.from_numpy` do of plain ones."""
+    if args and isinstance(args[0], TracedLengths):
+        return args[0].tensor
+    if not args or isinstance(args[0], torch.Tensor):
+        return args[0] if args and known_values(args[0]) is not None else NotImplemented
+    values = np.asarray(args[0], dtype=object)
+    if type(args[0]) is int:
+        return with_known_values(func(*args, **kwargs), values)
+    if not any(isinstance(value, torch.SymInt) for value in values.reshape(-1)):
+        if isinstance(args[0], np.ndarray) and args[0].dtype == object:
+            return with_known_values(torch.tensor(values.tolist()), values)
+        return NotImplemented
+    parts = [torch.full((1,), value, dtype=kwargs.get("dtype") or torch.int64) for value in values.reshape(-1)]
+    return with_known_values(torch.cat(parts).reshape(values.shape), values)
+
+
+def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Note the numbers of `torch.full((1,), T)`."""
+    size, fill = (*args, kwargs.get("size"), kwargs.get("fill_value"))[:2] if args else (kwargs.get("size"), None)
+    fill = kwargs.get("fill_value", fill)
+    if not isinstance(fill, torch.SymInt) or tuple(size) != (1,):
+        return NotImplemented
+    return with_known_values(func(*args, **kwargs), [fill])
+
+
+def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Copy known numbers, as `x.new_tensor(lengths)` does."""
+    known = known_values(args[1]) if len(args) > 1 else None
+    return NotImplemented if known is None else with_known_values(args[1].clone().to(args[0].dtype), known)
+
+
+def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Iterate over known numbers as tensors of no dimensions."""
+    known = known_values(args[0])
+    if known is None or known.ndim != 1:
+        return NotImplemented
+    return tuple(with_known_values(args[0].select(0, index), value) for index, value in enumerate(known))
+
+
+def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pool as in two dimensions: exported in one, torch's function fixes the size of its input."""
+    names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    given = {
+        "stride": None,
+        "padding": 0,
+        "dilation": 1,
+        "ceil_mode": False,
+        **dict(zip(names, args, strict=False)),
+        **kwargs,
+    }
+    if given.pop("return_indices", False):
+        return NotImplemented
+    window = [_single(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")]
+    kernel, stride, padding, dilation = window[0], window[1] or window[0], window[2], window[3]
+    pooled = torch.max_pool2d(
+        given["input"].unsqueeze(-2), (1, kernel), (1, stride), (0, padding), (1, dilation), given["ceil_mode"]
+    )
+    return pooled.squeeze(-2)
+
+
+def _single(value: Any) -> Any:
+    """Return the number of a window that may be given as a tuple of one."""
+    return (value[0] if value else None) if isinstance(value, (tuple, list)) else value
+
+
+def _padded_together(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pad a list of one sequence, which needs no padding, as `pack_sequence` does."""
+    sequences, batch_first = (*args, False)[:2]
+    if not isinstance(sequences, (list, tuple)) or len(sequences) != 1:
+        return NotImplemented
+    return sequences[0].unsqueeze(0 if kwargs.get("batch_first", batch_first) else 1)
+
+
+def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _packed(data: torch.Tensor, producer: str) -> torch.Tensor:
+    """Mark the data of a PackedSequence, [T, ...]."""
+    setattr(data, PACKED_TAG, PackedPlaceholder(data, data, producer, True, calling_line()))
+    return data
+
+
+_PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
+"""Names of what reads packed data as it is."""
+_REDUCED = "_neuron_lstm_reduced"
+
+
+def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
+    """Mark what is computed from packed data timestep by timestep, and what is reduced over all timesteps.
+
+    A reduction is that of the request alone. Returned as it is, it is refused (`reject_packed_results`).
+    """
+    operands = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    packed = next((found for found in map(placeholder_of, operands) if found is not None), None)
+    reduced = next((found for found in map(_reduction_of, operands) if found is not None), None)
+    for tensor in pytree.tree_leaves(result) if packed or reduced else ():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if packed is not None and tensor.dim() and same_size(tensor.shape[0], packed.padded.shape[0]):
+            setattr(tensor, PACKED_TAG, replace(packed, computed=name not in _PARTS))
+        elif packed is not None:
+            setattr(tensor, _REDUCED, packed_use_error(packed, f"aten::{name.strip('_')}", calling_line()))
+        elif len(operands) == 1:
+            setattr(tensor, _REDUCED, reduced)
+
+
+def _reduction_of(value: object) -> LoweringError | None:
+    error: LoweringError | None = getattr(value, _REDUCED, None)
+    return error
+
+
+def reject_packed_results(outputs: object) -> None:
+    """Refuse packed data as an output, and what is reduced from it only, which has no batch dimension.
+
+    A layer on packed data gives one request's timesteps, [T, ...].
+
+    Raises:
+        LoweringError: in the words of the Neuron compiler.
+    """
+    for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
+        packed = placeholder_of(leaf)
+        if isinstance(leaf, rnn_utils.PackedSequence) or (packed is not None and not packed.computed):
+            reject_packed_outputs(leaf)
+        if (error := _reduction_of(leaf)) is not None:
+            raise error
+
+
+def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    data, lengths, batch_first = args
+    steps = known_values(lengths).reshape(-1)[0]  # others are inner sequences
+    rows = data.squeeze(0 if batch_first else 1)
+    rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
+    rows = _packed(like_range(rows.clone(), data), "aten::_pack_padded_sequence")
+    return rows, with_known_values(torch.ones(rows.shape[0], dtype=torch.int64), [1])
+
+
+def _pad(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    data, _, batch_first, padding_value, total = args
+    steps = data.shape[0]
+    if not same_size(total, steps):
+        data = torch.nn.functional.pad(data, (*[0, 0] * (data.dim() - 1), 0, total - steps), value=padding_value)
+    lengths = with_known_values(torch.full((1,), steps, dtype=torch.int64), [steps])
+    return data.unsqueeze(0 if batch_first else 1), lengths
+
+
+def _recurrence(cell: str) -> Callable[..., Any]:
+    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
+        if packed:
+            x, _, state, weights, bias, layers, _, _, bidirectional = args
+            x, batch_first = x.unsqueeze(0), True
+        else:
+            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
+            x = x if batch_first else x.transpose(0, 1)
+        y, *states = masked_recurrence(cell, x, None, state, weights, bias, layers, bidirectional)
+        if packed:
+            return _packed(y.squeeze(0), f"aten::{cell}"), *states
+        return y if batch_first else y.transpose(0, 1), *states
+
+    return rule
+
+
+def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Read `batch_sizes[0]` as a number, where torch's own layers do; select by a mask of the first timesteps."""
+    caller = sys._getframe(2)
+    if caller.f_code is rnn_utils.unpad_sequence.__code__:
+        steps = known_values(caller.f_locals["length"])
+        return NotImplemented if steps is None else args[0][: steps.reshape(-1)[0]]
+    if isinstance(args[1], torch.Tensor) and uniform_value(args[1]) is True and args[1].dtype == torch.bool:
+        return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
+    known = known_values(args[0])
+    first = isinstance(args[1], int) and args[1] == 0
+    if known is not None and first and caller.f_code.co_filename in TORCH_RNN_FILES:
+        return known[0]
+    return NotImplemented
+
+
+def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the inverse of the only permutation of one row, where torch's own layers invert it."""
+    known = known_values(args[2]) if len(args) > 2 else None
+    theirs = sys._getframe(2).f_code.co_filename in TORCH_RNN_FILES
+    if known is None or known.tolist() != [0] or not theirs:
+        return NotImplemented
+    return with_known_values(args[0].zero_(), known)
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _pad,
+    "lstm": _recurrence("lstm"),
+    "gru": _recurrence("gru"),
+    "rnn_tanh": _recurrence("rnn_tanh"),
+    "rnn_relu": _recurrence("rnn_relu"),
+    "item": _item,
+    "__bool__": _truth,
+    "numpy": _array,
+    "tensor": _from_numbers,
+    "as_tensor": _from_numbers,
+    "full": _filled,
+    "new_tensor": _new_tensor,
+    "unbind": _unbound,
+    "cuda": _same,
+    "max_pool1d": _max_pool1d,
+    "pad_sequence": _padded_together,
+    "embedding_bag": _by_name(embedding_bag),
+    "gaussian_nll_loss": _by_name(gaussian_nll_loss),
+    "scatter_": _inverted,
+    "__getitem__": _key,
+}

@@ -1,0 +1,79 @@
+"""Branches of forward() on the number of timesteps, with their lines, while one request is traced."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partialmethod
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions
+
+from ..errors import DecisiveRefusal, calling_line, is_user_file, source_suffix
+
+
+class BranchOnTimesteps(DecisiveRefusal):
+    """A branch that only some numbers of timesteps take; the message has its line."""
+
+    on_remainder = False
+    """Whether the branch is on a remainder, such as that of odd numbers."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A condition on sizes that forward() has tested, and the result for the traced number of timesteps."""
+
+    condition: sympy.Basic
+    taken: bool
+    line: str | None
+
+    @property
+    def on_remainder(self) -> bool:
+        """Whether the condition is on a remainder, such as that of odd numbers."""
+        return bool(self.condition.atoms(functions.Mod, functions.PythonMod))
+
+    def differs_at(self, timesteps: int) -> bool:
+        """Whether another number of timesteps takes the other branch."""
+        symbols = self.condition.free_symbols
+        value = self.condition.xreplace(dict.fromkeys(symbols, sympy.Integer(timesteps)))
+        return len(symbols) == 1 and value in (sympy.true, sympy.false) and bool(value) != self.taken
+
+
+@contextlib.contextmanager
+def noted_branches(branches: list[Branch]) -> Iterator[None]:
+    """Append the branches that the user's own code takes on conditions on sizes."""
+    original = torch.SymBool.__bool__
+
+    def tested(own: torch.SymBool, ours: Callable[[Any], bool]) -> bool:
+        taken = ours(own)
+        if is_user_file(sys._getframe(1).f_code.co_filename):
+            branches.append(Branch(sympy.sympify(own.node.expr), taken, calling_line()))
+        return taken
+
+    torch.SymBool.__bool__ = partialmethod(tested, original)  # type: ignore[assignment, method-assign]  # until the context ends
+    try:
+        yield
+    finally:
+        torch.SymBool.__bool__ = original  # type: ignore[method-assign]  # as it was
+
+
+def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> BranchOnTimesteps | None:
+    """Create the error about the first branch that `timesteps` do not take; None without one."""
+    branch = next((branch for branch in branches if branch.differs_at(timesteps)), None)
+    if branch is None:
+        return None
+    instead = (
+        "cut with x[:, : T // 2 * 2] or pad with F.pad(x, (0, 0, 0, T % 2)), which do nothing at even numbers"
+        if branch.on_remainder
+        else "write code that is the same for every number of timesteps"
+    )
+    error = BranchOnTimesteps(
+        f"{name} takes a branch that a request of {timesteps} timesteps does not take{source_suffix(branch.line)}, "
+        f"and its program would hold for some numbers of timesteps only: {instead}"
+    )
+    error.on_remainder = branch.on_remainder
+    return error

@@ -1,0 +1,1 @@
+"""Functions of torch that pack, replaced while a model is traced."""

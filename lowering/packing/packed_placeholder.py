@@ -1,0 +1,74 @@
+"""Tensors that stand for packed data while a model is traced, and for the permutation that sorts it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.modules import rnn as rnn_modules
+from torch.nn.utils import rnn as rnn_utils
+from torch.utils import _pytree as pytree
+
+from ..errors import LoweringError, source_suffix
+
+TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
+"""The files whose own code may read packed data."""
+
+PACKED_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}
+"""Attributes of packed data that do not depend on its shape."""
+
+PACKED_TAG = "_neuron_lstm_packed"
+IDENTITY_TAG = "_neuron_lstm_identity"
+
+
+@dataclass(frozen=True)
+class PackedPlaceholder:
+    """The padded tensor and lengths that a placeholder of packed data represents."""
+
+    padded: torch.Tensor  # [B, T, ...]
+    lengths: torch.Tensor  # [B]
+    producer: str
+    zero_on_padding: bool
+    line: str | None
+    """The line of the user's model that created it."""
+    computed: bool = False
+    """Whether a layer has computed it from packed data, timestep by timestep."""
+
+
+def placeholder_of(value: object) -> PackedPlaceholder | None:
+    """Return the packed data that a tensor represents, if it is a placeholder."""
+    return getattr(value, PACKED_TAG, None) if isinstance(value, torch.Tensor) else None
+
+
+def is_identity(value: object) -> bool:
+    """Whether a tensor stands for the permutation by which packing sorts, which no masked program needs."""
+    return hasattr(value, IDENTITY_TAG)
+
+
+def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
+    """Create the error for unsupported use of packed data, in the words of the Neuron compiler."""
+    if packed.producer == "aten::_pack_padded_sequence":
+        head = (
+            'A PackedSequence made by "aten::_pack_padded_sequence" can only be supported when it is consumed by a '
+            "recurrent layer"
+        )
+    else:
+        head = (
+            f'Operator "{packed.producer}" consuming a PackedSequence input can only be supported when its '
+            "corresponding PackedSequence output is unused"
+        )
+    return LoweringError(
+        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{source_suffix(line)}. '
+        "Resolution: pad the result with pad_packed_sequence() before it is used or returned."
+    )
+
+
+def reject_packed_outputs(outputs: object) -> None:
+    """Refuse a forward() that returns packed data.
+
+    Raises:
+        LoweringError: an output is packed.
+    """
+    for leaf in pytree.tree_leaves(outputs):
+        if (packed := placeholder_of(leaf)) is not None:
+            raise packed_use_error(packed, "prim::Return", packed.line)

@@ -1,0 +1,1 @@
+"""Analyses of the graph of a padded batch: neither padding nor another row reaches an output."""

@@ -1,0 +1,101 @@
+"""Padding taint analysis: a proof on the graph that padding cannot reach an output.
+
+The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no padding
+at all. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend on no padded timestep (its padded
+part may hold anything). Otherwise it is `Tainted`, with the operator that made it so. Transfer rules exist for the
+operators that keep timesteps apart. The result of an operator without a rule is tainted: so the analysis may reject a
+harmless model, but never accepts a harmful one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.export import ExportedProgram
+
+from ...backends.recurrent_calls import is_recurrent
+from ...bucketing.shapes import TensorSpec
+from ..errors import node_line
+from ..outputs import output_nodes, symbolic_sizes, user_inputs
+from .graph_calls import operator_name
+from .timestep_rules import (
+    FACTORIES,
+    FILL_FACTORIES,
+    INDEPENDENT,
+    PER_TIMESTEP,
+    TAKES_SIZES,
+    TAKES_SIZES_FIRST,
+    Taint,
+    Tainted,
+    TaintMap,
+    is_timestep_local,
+)
+
+
+def find_padding_leak(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Tainted | None:
+    """Return the first operator through which padding may reach an output; None if there is none."""
+    axes = symbolic_sizes(exported, inputs)
+    if "time" not in axes:
+        return None
+    taints = TaintMap(axes, user_inputs(exported)[-1] if takes_lengths else None)
+    for node in exported.graph.nodes:
+        if node.op != "output":
+            taints.of[node] = transfer(taints, node)
+    outputs = (taints.of[node] for node in output_nodes(exported))
+    return next((taint for taint in outputs if isinstance(taint, Tainted)), None)
+
+
+def transfer(taints: TaintMap, node: torch.fx.Node) -> Taint:
+    """Compute the taint of a node from the taints of all nodes before it."""
+    if node.op == "placeholder":
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
+    if node.op == "call_function":
+        return _transfer_call(taints, node)
+    return INDEPENDENT
+
+
+def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
+    sources = [taints.of[source] for source in node.all_input_nodes]
+    for taint in sources:
+        if isinstance(taint, Tainted):
+            return taint
+    name = operator_name(node)
+    if name in ("getitem", "aten.sym_size.int") or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+        return _transfer_size_or_element(taints, node, name)
+    if _uses_time_as_value(taints, node, name) or taints.has_derived_time_size(node):
+        return Tainted(name, node_line(node))
+    if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
+    if is_timestep_local(taints, node, name):
+        over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
+        return PER_TIMESTEP if over_time else INDEPENDENT
+    return Tainted(name, node_line(node))
+
+
+def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) -> Taint:
+    """Treat a size as independent (its uses are checked elsewhere).
+
+    Derive an element's taint from its tuple.
+    """
+    if name != "getitem" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return INDEPENDENT
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    if is_recurrent(source.target):
+        return PER_TIMESTEP if node.args[1] == 0 and taints.is_per_timestep(source.args[0]) else INDEPENDENT
+    return taints.of[source] if taints.time_dims(node) else INDEPENDENT
+
+
+def _uses_time_as_value(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
+    """Whether a value depends on the *number* of padded timesteps, as in `sum / T` (a shape may contain
+    it).
+    """
+    if name in TAKES_SIZES:
+        return False
+    if name in TAKES_SIZES_FIRST:
+        return any(taints.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
+    if name == "aten.slice":
+        ends_with_time = bool(taints.time_dims(node)) and not any(taints.is_time_expression(a) for a in node.args[2:3])
+        return not ends_with_time and any(taints.is_time_expression(a) for a in node.args)
+    return any(taints.is_time_expression(source) for source in node.all_input_nodes)

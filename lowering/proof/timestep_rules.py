@@ -1,0 +1,289 @@
+"""Transfer rules of the padding taint analysis: whether a call of an operator is timestep-local.
+
+A rule is given a call with at least one PER_TIMESTEP input and no Tainted one. It decides whether the result is
+independent of the padding, or depends at each timestep on no padded timestep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.fx import Node
+
+from ...bucketing.shapes import Axis
+from ..errors import source_suffix
+from ..one_hot import class_count
+from ..outputs import axis_of
+from ..ragged.sizes import product
+from ..rule_table import rule_table
+from .graph_calls import base_name, counted_positions, dims_argument, operands, rank
+
+
+@dataclass(frozen=True)
+class Tainted:
+    """Taint of a value that padding reaches, or may reach."""
+
+    operator: str
+    line: str | None
+
+    def __str__(self) -> str:
+        return f"{self.operator}{source_suffix(self.line)}"
+
+
+Taint = Literal["independent", "per_timestep"] | Tainted
+INDEPENDENT: Taint = "independent"
+PER_TIMESTEP: Taint = "per_timestep"
+
+
+class TaintMap:
+    """Taints of the nodes visited so far, and the time dimensions of nodes."""
+
+    def __init__(self, axes: dict[Axis, Any], lengths: Node | None) -> None:
+        self.axes, self.lengths = axes, lengths
+        self.of: dict[Node, Taint] = {}
+
+    def is_time_expression(self, argument: object) -> bool:
+        """Whether an argument is a number computed from the number of padded timesteps."""
+        value = argument.meta.get("val") if isinstance(argument, Node) else None
+        return isinstance(value, (torch.SymInt, torch.SymFloat)) and self.has_time(value)
+
+    def has_time(self, size: Any) -> bool:
+        """Whether a size is an expression of the number of padded timesteps."""
+        return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
+
+    def has_derived_time_size(self, node: Node) -> bool:
+        """Whether a tensor has a size computed from time but not equal to it, as `x[:, 1:]` has."""
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        return any(self.has_time(size) and axis_of(size, self.axes) is None for size in shape)
+
+    def time_dims(self, node: object) -> list[int]:
+        """Return the dimensions of a node's tensor that are time."""
+        value = node.meta.get("val") if isinstance(node, Node) else None
+        if not isinstance(value, torch.Tensor):
+            return []
+        return [dim for dim, size in enumerate(value.shape) if axis_of(size, self.axes) == "time"]
+
+    def time_dim_of(self, node: object) -> int | None:
+        """Return the only time dimension of a node; None if it has none or several."""
+        dims = self.time_dims(node)
+        return dims[0] if len(dims) == 1 else None
+
+    def is_tuple(self, node: Node) -> bool:
+        """Whether a node returns several tensors."""
+        return isinstance(node.meta.get("val"), (list, tuple))
+
+    def is_per_timestep(self, node: object) -> bool:
+        """Whether a node is a tensor over time that depends on no padded timestep."""
+        return isinstance(node, Node) and self.of.get(node) == PER_TIMESTEP
+
+
+Rule = Callable[[TaintMap, Node], bool]
+
+
+def _pointwise(taints: TaintMap, node: Node) -> bool:
+    """Broadcasting aligns dimensions from the right: time must align with time."""
+    positions = {rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
+    return len(positions) <= 1
+
+
+def _feature_wise(taints: TaintMap, node: Node) -> bool:
+    """linear(x, weight, bias): mixes the last dimension only."""
+    x, *others = node.all_input_nodes
+    time = taints.time_dim_of(x)
+    return time is not None and time != rank(x) - 1 and not any(taints.time_dims(other) for other in others)
+
+
+def _matmul(taints: TaintMap, node: Node) -> bool:
+    """matmul(a, b) with time among the rows of a, not in what is summed over."""
+    a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (operands(node)[0], operands(node)[0])
+    return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT
+
+
+def _embedding(taints: TaintMap, node: Node) -> bool:
+    return taints.of[node.all_input_nodes[0]] == INDEPENDENT
+
+
+def _one_hot(taints: TaintMap, node: Node) -> bool:
+    return class_count(node) is not None
+
+
+def _over_other_dims(taints: TaintMap, node: Node) -> bool:
+    """A reduction, softmax, split, ... along dimensions that are not time."""
+    dims, time = dims_argument(node), taints.time_dim_of(node.all_input_nodes[0])
+    return dims is not None and time is not None and time not in dims
+
+
+def _cumulative(taints: TaintMap, node: Node) -> bool:
+    """A cumulative sum along time uses earlier timesteps only."""
+    return taints.time_dim_of(node.all_input_nodes[0]) is not None
+
+
+def _layer_norm(taints: TaintMap, node: Node) -> bool:
+    x = node.all_input_nodes[0]
+    time = taints.time_dim_of(x)
+    return time is not None and time < rank(x) - len(operands(node)[1])
+
+
+def _batch_norm(taints: TaintMap, node: Node) -> bool:
+    """In eval mode a fixed affine map per channel (dimension 1)."""
+    x = node.all_input_nodes[0]
+    return True not in node.args[5:6] and taints.time_dim_of(x) not in (None, 1)
+
+
+def _cat(taints: TaintMap, node: Node) -> bool:
+    tensors = operands(node)[0]
+    dim = int(operands(node)[1]) if len(operands(node)) > 1 else 0
+    places = {d for t in tensors for d in taints.time_dims(t)}
+    return len(places) <= 1 and dim % rank(node) not in places
+
+
+def _stack(taints: TaintMap, node: Node) -> bool:
+    return len({d for t in operands(node)[0] for d in taints.time_dims(t)}) <= 1
+
+
+def _moves_dims(taints: TaintMap, node: Node) -> bool:
+    """transpose, permute, expand, ...: each timestep stays one timestep."""
+    return len(taints.time_dims(node)) == 1
+
+
+def _view(taints: TaintMap, node: Node) -> bool:
+    """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those
+    after.
+    """
+    source = node.all_input_nodes[0]
+    before, after = taints.time_dim_of(source), taints.time_dim_of(node)
+    if before is None or after is None:
+        return False
+    old, new = source.meta["val"].shape, node.meta["val"].shape
+    return bool(product(old[:before]) == product(new[:after]))
+
+
+def _slice(taints: TaintMap, node: Node) -> bool:
+    """A slice of other dimensions, or all of time."""
+    return taints.time_dims(node) == taints.time_dims(node.all_input_nodes[0])
+
+
+def _select(taints: TaintMap, node: Node) -> bool:
+    """One index of another dimension, or the first timestep, which every request has."""
+    x = node.all_input_nodes[0]
+    dim, index = int(operands(node)[1]) % rank(x), operands(node)[2]
+    return dim != taints.time_dim_of(x) or bool(index == 0)
+
+
+def _gather(taints: TaintMap, node: Node) -> bool:
+    """Along time, each row's own last timestep (lengths - 1).
+
+    Along other dimensions, each timestep from itself.
+    """
+    x, dim, index = operands(node)[:3]
+    time = taints.time_dim_of(x)
+    if time is None:
+        return False
+    if int(dim) % rank(x) == time:
+        return is_last_step(taints, index)
+    return taints.time_dims(index) == taints.time_dims(x)
+
+
+def _index(taints: TaintMap, node: Node) -> bool:
+    """`x[arange(B), lengths - 1]`, or `x[lengths - 1, arange(B)]` if time comes first."""
+    x, indices = operands(node)[0], list(operands(node)[1])
+    time = taints.time_dim_of(x)
+    if time not in (0, 1) or len(indices) != 2:
+        return False
+    rows, last = indices[1 - time], indices[time]
+    return axis_of(counted_positions(rows), taints.axes) == "batch" and is_last_step(taints, last) and rank(last) == 1
+
+
+def is_last_step(taints: TaintMap, node: object) -> bool:
+    """Whether an index is lengths - 1, broadcast over other dimensions."""
+    if not isinstance(node, Node):
+        return False
+    while base_name(str(node.target)) in VALUE_PRESERVING:
+        node = node.all_input_nodes[0]
+    return base_name(str(node.target)) == "aten.sub" and _is_lengths(taints, node.args[0]) and node.args[1:] == (1,)
+
+
+def _is_lengths(taints: TaintMap, node: object) -> bool:
+    """Whether a node is the true lengths in some dtype: not a part of them, and in the same order."""
+    while isinstance(node, Node) and base_name(str(node.target)) in CONVERSIONS:
+        node = node.all_input_nodes[0]
+    return node is taints.lengths
+
+
+def _recurrence(taints: TaintMap, node: Node) -> bool:
+    """A masked recurrence is exact for any padding of x.
+
+    Its initial states must be independent of padding.
+    """
+    x, lengths, *states_and_weights = operands(node)
+    rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
+    if any(taints.of[n] != INDEPENDENT for n in rest):
+        return False
+    if taints.time_dim_of(x) is None:
+        return taints.of[x] == INDEPENDENT
+    return taints.time_dim_of(x) == 1 and _is_lengths(taints, lengths)
+
+
+def _arange(taints: TaintMap, node: Node) -> bool:
+    """The value of `arange` at a timestep does not depend on the number of timesteps."""
+    numbers = [a for a in node.args if a not in (0, 1)]
+    return len(numbers) <= 1
+
+
+def _factory(taints: TaintMap, node: Node) -> bool:
+    return True
+
+
+_SHAPE_RULES = rule_table(
+    (_view, "view reshape _unsafe_view flatten unflatten"),
+    (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
+    (_moves_dims, "lift_fresh_copy repeat"),
+    (_over_other_dims, "split chunk unbind split_with_sizes"),
+)
+FILL_FACTORIES = rule_table((_factory, "full full_like new_full"))
+FACTORIES = rule_table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
+TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
+TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
+CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
+COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
+VALUE_PRESERVING = {
+    *CONVERSIONS,
+    *(f"aten.{name}" for name in ("expand", "expand_as", "repeat", "view", "reshape", "unsqueeze")),
+}
+_RULES: dict[str, Rule] = {
+    **_SHAPE_RULES,
+    **FACTORIES,
+    **FILL_FACTORIES,
+    **rule_table(
+        (_slice, "slice"),
+        (_select, "select"),
+        (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_"),
+        (_feature_wise, "linear"),
+        (_matmul, "matmul"),
+        (_embedding, "embedding"),
+        (_one_hot, "one_hot"),
+        (_layer_norm, "layer_norm rms_norm"),
+        (_batch_norm, "batch_norm"),
+        (_over_other_dims, "softmax log_softmax sum mean amax amin argmax max min logsumexp norm linalg_vector_norm"),
+        (_over_other_dims, "var std topk glu"),
+        (_cumulative, "cumsum"),
+        (_cat, "cat"),
+        (_stack, "stack"),
+        (_gather, "gather"),
+        (_index, "index"),
+    ),
+    "neuron_lstm.lstm": _recurrence,
+    "neuron_lstm.rnn": _recurrence,
+}
+
+
+def is_timestep_local(taints: TaintMap, node: Node, name: str) -> bool:
+    """Whether this call keeps timesteps apart by its operator's rule; False without a rule."""
+    rule = _RULES.get(name)
+    if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        rule = _pointwise
+    return rule is not None and rule(taints, node)
