@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,8 @@ def _attempt(
     steps = timesteps if frames is None else frames.sizes
     try:
         per_step = _calls_per_step(short, long, steps[1] - steps[0])
-        few, many = (_Writer(graph, per_step, frames, loops).recipe() for graph in (short, long))
+        lists = _lists_of_timesteps(short, long, per_step)
+        few, many = (_Writer(graph, per_step, frames, loops, lists).recipe() for graph in (short, long))
         return _agreed(few, many, timesteps, steps)
     except (NotALoop, UnknownLoop) as error:
         return error
@@ -126,6 +127,26 @@ def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
     return found
 
 
+def _lists_of_timesteps(short: Graph, long: Graph, per_step: Mapping[_Key, int]) -> set[_Key]:
+    """Return places whose calls read several lists of timesteps, as `zip(x.unbind(1), y.unbind(1))` does."""
+    groups = _groups(short), _groups(long)
+    return {
+        key
+        for key, calls in per_step.items()
+        if calls > 1 and all(len(_by_list(group.get(key, ()))) == calls for group in groups)
+    }
+
+
+def _by_list(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Group the reads of lists of timesteps by the list."""
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        source = node.args[0]
+        if node.target is operator.getitem and isinstance(source, Node) and source.target in _SPLITS:
+            found.setdefault(source, []).append(node)
+    return list(found.values())
+
+
 def _at(node: Node) -> str:
     return source_suffix(node_line(node))
 
@@ -133,13 +154,21 @@ def _at(node: Node) -> str:
 class _Writer:
     """Writes one trace as units."""
 
-    def __init__(self, graph: Graph, per_step: Mapping[_Key, int], frames: _Frames | None, loops: int | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        per_step: Mapping[_Key, int],
+        frames: _Frames | None,
+        loops: int | None,
+        lists: Collection[_Key],
+    ) -> None:
         self._graph, self._frames = graph, frames
         order = {node: index for index, node in enumerate(graph.nodes)}
         families = [
             family
             for key, nodes in _groups(graph).items()
-            for family in (_split(nodes, per_step[key], loops) if key in per_step else ())
+            if key in per_step
+            for family in (_by_list(nodes) if key in lists else _split(nodes, per_step[key], loops))
         ]
         members = {node for family in families for node in family}
         units = [(family, True) for family in families]

@@ -139,7 +139,11 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: function(value) if isinstance(value, Quotient) else value
+    def rounded(value: Any) -> Any:
+        value = quotient(value) if isinstance(value, torch.SymFloat) else value
+        return function(value) if isinstance(value, (Quotient, float)) else value
+
+    return rounded
 
 
 _ROUNDED = {

@@ -41,9 +41,11 @@ from .known_numbers import (
 )
 from .library_checks import truth_that_passes
 from .positions import note_positions_after
+from .repeated_lists import RepeatedList, joined
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import like_range, note_range_after
+from .whole_windows import pooled_over_time
 
 
 class SingleRequestMode(TorchFunctionMode):
@@ -183,7 +185,7 @@ def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) ->
     if not args or isinstance(args[0], torch.Tensor):
         return args[0] if args and known_values(args[0]) is not None else NotImplemented
     values = np.asarray(args[0], dtype=object)
-    if type(args[0]) is int:
+    if type(args[0]) is int or (values.shape == (1,) and type(values[0]) is int):
         return with_known_values(func(*args, **kwargs), values)
     if not any(isinstance(value, torch.SymInt) for value in values.reshape(-1)):
         if isinstance(args[0], np.ndarray) and args[0].dtype == object:
@@ -235,6 +237,27 @@ def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> A
         given["input"].unsqueeze(-2), (1, kernel), (1, stride), (0, padding), (1, dilation), given["ceil_mode"]
     )
     return pooled.squeeze(-2)
+
+
+def _pooled(name: str) -> Callable[..., Any]:
+    """Return the rule of a pooling function: a window as large as the input is a reduction."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        result = pooled_over_time(name, func, args, kwargs)
+        return _max_pool1d(mode, func, args, kwargs) if result is NotImplemented and name == "max_pool1d" else result
+
+    return rule
+
+
+def _joined(name: str) -> Callable[..., Any]:
+    """Return the rule of `torch.cat` or `torch.stack` of a list that is repeated for each timestep."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
+        tensors = given.pop("tensors", None)
+        return joined(name, tensors, **given) if isinstance(tensors, RepeatedList) else NotImplemented
+
+    return rule
 
 
 def _single(value: Any) -> Any:
@@ -382,7 +405,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "new_tensor": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,
-    "max_pool1d": _max_pool1d,
+    **{name: _pooled(name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},
+    **{name: _joined(name) for name in ("cat", "stack")},
     "pad_sequence": _padded_together,
     "embedding_bag": _by_name(embedding_bag),
     "gaussian_nll_loss": _by_name(gaussian_nll_loss),

@@ -20,6 +20,7 @@ import torch
 from sympy import isprime
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import quiet
@@ -247,16 +248,18 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
         stack.callback(setattr, torch, "from_numpy", original_from_numpy)
         torch.from_numpy = partial(mode.from_numpy, original=original_from_numpy)
         for module in _user_modules(model):
-            for name, function in (("len", _length), ("int", _integer), ("max", _extreme(max)), ("min", _extreme(min))):
+            for name, function in _BUILTINS.items():
                 if name not in vars(module):
                     setattr(module, name, function)
                     stack.callback(delattr, module, name)
-        for name, dtype in (("LongTensor", torch.int64), ("IntTensor", torch.int32)):
+        for name, dtype in _TENSOR_TYPES.items():
             original_type = getattr(torch, name)
             stack.callback(setattr, torch, name, original_type)
             setattr(torch, name, _tensor_type(original_type, dtype))
         stack.enter_context(followed_quotients())
         stack.enter_context(unchecked_packed_states())
+        stack.callback(setattr, transformer, "_detect_is_causal_mask", transformer._detect_is_causal_mask)
+        transformer._detect_is_causal_mask = _is_declared_causal
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
@@ -303,8 +306,42 @@ class _IntegerType(type):
         return torch.sym_int(value) if isinstance(value, (torch.SymInt, torch.SymFloat)) else int(value, *more)
 
 
+class _TypeType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, type)
+
+    def __call__(cls, *arguments: Any) -> Any:
+        traced = len(arguments) == 1 and isinstance(arguments[0], (FunctionalTensor, FakeTensor))
+        return torch.Tensor if traced else type(*arguments)
+
+
+class _type(metaclass=_TypeType):  # noqa: N801 - it stands in for `type`
+    """`type` that returns torch.Tensor for the tensors of a trace."""
+
+
+def _is_declared_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """Whether a layer of torch's transformers is told that its mask is causal; its values are not compared."""
+    return is_causal is True
+
+
 class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
+
+
+_BUILTINS = {
+    "len": _length,
+    "int": _integer,
+    "type": _type,
+    "max": _extreme(max),
+    "min": _extreme(min),
+}
+"""Functions of Python that are replaced in the user's modules while forward() is traced."""
+_TENSOR_TYPES = {
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+}
 
 
 def _tensor_type(original: Any, dtype: torch.dtype) -> type:
@@ -316,7 +353,8 @@ def _tensor_type(original: Any, dtype: torch.dtype) -> type:
 
         def __call__(cls, *arguments: Any) -> Any:
             numbers = np.asarray(arguments[0], dtype=object) if _is_list(arguments) else np.zeros(0)
-            if any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
+            known = isinstance(arguments[0], np.ndarray) and arguments[0].dtype == object if arguments else False
+            if known or any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
                 return torch.tensor(numbers.tolist(), dtype=dtype)
             return original(*arguments)
 

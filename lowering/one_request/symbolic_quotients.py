@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from .quotients import NoQuotient, noted_quotient, quotient
+from .repeated_lists import repeated
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "__truediv__": operator.truediv,
@@ -45,6 +46,8 @@ def followed_quotients() -> Iterator[None]:
         for owner in (torch.SymInt, torch.SymFloat):
             for name, function in _ARITHMETIC.items():
                 replace(owner, name, _computed(function))
+        for name in ("__mul__", "__rmul__"):
+            replace(torch.SymInt, name, _repeating)
         for name, rounding in _ROUNDINGS.items():
             replace(torch.SymFloat, name, _rounded(rounding))
         yield
@@ -60,6 +63,12 @@ def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         return result
 
     return computed
+
+
+def _repeating(own: Any, original: Callable[..., Any], other: Any) -> Any:
+    """Multiply a list by a size."""
+    result = repeated(other, own)
+    return original(own, other) if result is None else result
 
 
 def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:

@@ -47,6 +47,8 @@ class Model(nn.Module):
         nn.init.normal_(self.slopes.weight)
         self.out = nn.Linear(6, 3)
         self.back = nn.Linear(6, FEATURES)
+        layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.bags = nn.EmbeddingBag(3, 4, mode="mean", padding_idx=0)
         self.largest = nn.EmbeddingBag(3, 4, mode="max")
 
@@ -330,7 +332,42 @@ def own_class(m: Model, x: Tensor) -> Any:
     return Scores(y, states=(OrderedDict(last=h), SimpleNamespace(mean=y.mean(1))))
 
 
+def widest_windows(m: Model, x: Tensor) -> Any:
+    """Pooling with windows that are as long as the sequence, as text classifiers have it."""
+    maps, images = torch.relu(m.halved(x.transpose(1, 2))), torch.relu(m.image(x.unsqueeze(1)))
+    return (
+        nn.functional.max_pool1d(maps, maps.size(2)).squeeze(2),
+        nn.functional.avg_pool1d(maps, kernel_size=(maps.shape[-1],)),
+        nn.functional.max_pool2d(images, (images.size(2), 2)),
+        nn.functional.avg_pool2d(images, (images.size(2), 1)).flatten(1),
+    )
+
+
+def repeated_by_lists(m: Model, x: Tensor) -> Any:
+    """A state beside every timestep, as lists that are multiplied by their number."""
+    y, (h, _) = m.lstm(x)
+    mean = x.mean(1, keepdim=True)
+    beside = torch.cat([y, torch.cat([mean] * x.shape[1], 1)], 2)
+    return beside, torch.stack(x.size(1) * (h[-1],), dim=1) * y
+
+
+def sorted_by_type(m: Model, x: Tensor) -> Any:
+    """Only what is a tensor is concatenated."""
+    assert isinstance(Tensor, type)
+    return torch.cat([part for part in (None, x, m.lstm(x)[0]) if type(part) == torch.Tensor], 2)  # noqa: E721 - as is written
+
+
+def causal_layer(m: Model, x: Tensor) -> Any:
+    """A layer of torch's transformers, which compares the mask that it is given with a causal one."""
+    y = m.lstm(x)[0]
+    return m.encoder(y, mask=torch.log(torch.tril(torch.ones(x.size(1), x.size(1)))))
+
+
 WITHOUT_LENGTHS = (
+    widest_windows,
+    repeated_by_lists,
+    sorted_by_type,
+    causal_layer,
     segmented,
     best_frames,
     bags_of_words,
@@ -354,7 +391,16 @@ WITHOUT_LENGTHS = (
     projected_on_a_vector,
     interpolated,
 )
+
+
+def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mean over timesteps, whose number is read with numpy."""
+    numbers = lengths.numpy()
+    return m.gru(x)[0].sum(1) / torch.FloatTensor(numbers.copy()).unsqueeze(1)
+
+
 WITH_LENGTHS = (
+    mean_by_numpy,
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
     *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
 )

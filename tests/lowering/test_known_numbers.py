@@ -28,6 +28,7 @@ def lengths_of(*numbers: int) -> Tensor:
         lambda n: 10 - (n // 2),
         lambda n: (n.float() / 3).floor().to(torch.int64) >> 1,
         lambda n: torch.stack([n, n])[1],
+        lambda n: (n.double() * 1.0).int(),
         lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1),
         lambda n: (n // 2 + (n % 3 != 1).long()).clamp(min=2, max=4),
         lambda n: torch.minimum(n // 2 + (n & 1) + torch.fmod(n, 4), torch.tensor(5)),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from ragged import assert_answers_alone
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
@@ -292,7 +293,32 @@ def exponential_gates(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1)
 
 
+def zipped(m: Looping, x: Tensor) -> Any:
+    """A memory that gates erase and write: iteration over three tensors, and a call twice a timestep."""
+    erase, write = torch.sigmoid(m.first(x)), torch.tanh(m.first(x.flip(2)))
+    memory, states = m.transitions.unsqueeze(0).repeat(x.size(0), 1, 1), []
+    for e, a, w in zip(erase.unbind(1), write.unbind(1), torch.softmax(erase, -1).unbind(1), strict=True):
+        states.append(memory)
+        memory = memory * (1 - w.unsqueeze(-1) * e.unsqueeze(1)) + w.unsqueeze(-1) * a.unsqueeze(1)
+    return torch.stack(states, 1).sum(-1)
+
+
+def over_unpacked(m: Looping, x: Tensor) -> Any:
+    """A packed sequence of lengths in a list, unpacked before the loop."""
+    packed = pack_padded_sequence(x, [x.size(1)], batch_first=True)
+    padded, lengths = pad_packed_sequence(packed, batch_first=True)
+    (h, c), outputs, last = zeros(x), [], 0
+    for t in range(padded.size(1)):
+        while lengths[last] <= t:
+            last -= 1
+        h, c = m.cell(padded[: last + 1, t], (h, c))
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 LOOPS = (
+    zipped,
+    over_unpacked,
     cells_in_turn,
     layer_by_layer,
     first_step_apart,

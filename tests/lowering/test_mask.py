@@ -59,6 +59,13 @@ def packed_by_the_mask(m: Masked, x: Tensor, mask: Tensor) -> Any:
     return pad_packed_sequence(y, batch_first=True)[0][:, : max(lengths)], h
 
 
+def packed_by_numbers(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Lengths counted from a mask of numbers."""
+    lengths = mask.sum(1).int().cpu()
+    y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(y, batch_first=True)[0] * mask.unsqueeze(2), h
+
+
 def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
     """A shortcut for batches without padding."""
     if mask.data.sum() == 0:
@@ -111,6 +118,7 @@ PADDING = "{name: mask, true_for: padding}"
 CASES: tuple[tuple[Callable[..., Any], str], ...] = (
     (attended, "mask"),
     (packed_by_the_mask, PADDING),
+    (packed_by_numbers, "{name: mask, dtype: float32}"),
     (only_if_padded, "{name: mask, true_for: padding, dtype: uint8}"),
     (mean_of_real, "{name: mask, dtype: float32}"),
     (written, PADDING),
