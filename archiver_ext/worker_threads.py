@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config.load import max_workers
+from ..config.yaml_reader.max_workers import max_workers
 from ..handlers.runtime.cores import available_cores, threads_per_worker
 from ..inference.reader import ArchiveReader
 

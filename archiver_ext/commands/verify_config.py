@@ -39,8 +39,8 @@ def _check_engine(name: str, key: tuple[str, ...], file: Path) -> None:
     from ...backends.registry import backend_names, unknown_backend
     from ...config.diagnostics import ConfigError, Diagnostic, format_path
     from ...config.engine_choice import AUTO
-    from ...config.load import find_span
     from ...config.schema import BLOCK
+    from ...config.yaml_reader.spans import find_span
 
     if name in (AUTO, *backend_names()):
         return

@@ -1,16 +1,17 @@
-"""Parsing of YAML text: a configuration, or a list of all errors."""
+"""Loading of a model-config.yaml: a configuration, or a list of all errors."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError, Diagnostic
-from torchserve_neuron_lstm.config.load import load_config, max_workers, parse_config
+from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
+
+from .config_texts import SMALL, complaints, small_block
 
 FULL = """\
 # TorchServe frontend parameters
@@ -36,29 +37,6 @@ neuron_lstm:
   codec: my_codec:TextCodec
   threads: 4
 """
-
-SMALL = """\
-neuron_lstm:
-  inputs: {ids: {dtype: int64, shape: [batch, time]}}
-  buckets: {batch: [1], length: [8]}
-"""
-
-
-def block(**replaced: str) -> str:
-    """A small valid file with some keys of the block replaced or added."""
-    keys = {
-        "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
-        "buckets": "{batch: [1], length: [8]}",
-        **replaced,
-    }
-    return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items())
-
-
-def complaints(text: str) -> str:
-    """The message for a text that is refused."""
-    with pytest.raises(ConfigError) as refused:
-        parse_config(text, "model-config.yaml")
-    return str(refused.value)
 
 
 def test_every_key_is_read() -> None:
@@ -164,6 +142,7 @@ neuron_lstm:
   yes: 3
 """
 
+
 EVERYTHING_SAID = """\
 model-config.yaml:1: minWorkers: requires maxWorkers as well: TorchServe ignores the one without the other
 model-config.yaml:2: batch_size: is not a key of TorchServe or of the plug-in: did you mean batchSize?
@@ -219,125 +198,10 @@ def test_every_problem_is_reported_at_once_with_its_line() -> None:
 def test_problems_are_there_as_values() -> None:
     """Path, line and message are available without parsing the text."""
     with pytest.raises(ConfigError) as refused:
-        parse_config(block(threads="0"), "a.yaml")
+        parse_config(small_block(threads="0"), "a.yaml")
 
     assert refused.value.diagnostics == (Diagnostic("neuron_lstm.threads", 4, "expected 1 or more, got 0"),)
     assert refused.value.source == "a.yaml"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "f:1: is empty: expected TorchServe's keys and a neuron_lstm: block"),
-        ("# nothing\n", "f:1: is empty: expected TorchServe's keys and a neuron_lstm: block"),
-        ("- a\n", "f:1: expected keys with values, got a list"),
-        ("\n\nhello\n", "f:3: expected keys with values, got 'hello'"),
-        ("neuron_lstm:\n", "f:1: neuron_lstm: expected a mapping of keys, got nothing"),
-        ("neuron_lstm: [a]\n", "f:1: neuron_lstm: expected a mapping of keys, got a list"),
-        (
-            "batchSize: 1\n",
-            "f:1: neuron_lstm: is missing: this block names the model's inputs and the buckets to compile them for",
-        ),
-        (
-            "neuron_lsmt: {}\n",
-            "f:1: neuron_lsmt: is not a key of TorchServe or of the plug-in: did you mean neuron_lstm?",
-        ),
-        ("a: {b: 1\nc: 2}\nd: [\n", "f:2: is not YAML: while parsing a flow mapping expected ',' or '}', but got ':'"),
-        ("a: 1\n---\nb: 2\n", "f:2: is not YAML: expected a single document in the stream but found another document"),
-        ('a: "\\U00110000"\n', "f:1: is not YAML: chr() arg not in range(0x110000)"),
-        ("a: \x00\n", "f:1: is not YAML: the character '\\x00' is not allowed"),
-        ("\n\nb: \ud800\n", "f:3: is not YAML: the character '\\ud800' is not allowed"),
-        (SMALL + "handler: &a {b: *c}\n", "f:4: is not YAML: found undefined alias 'c'"),
-    ],
-)
-def test_what_is_no_configuration_at_all_is_refused(text: str, said: str) -> None:
-    """Empty, truncated, foreign and broken files give one clear line."""
-    with pytest.raises(ConfigError) as refused:
-        parse_config(text, "f")
-
-    assert str(refused.value) == said
-
-
-def test_a_tab_is_explained() -> None:
-    """The message says what to do."""
-    assert complaints("a:\n\t- b\n").endswith("that cannot start any token: indent with spaces")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "[" * 5000 + "]" * 5000,
-        "a: " + "{b: " * 40 + "1" + "}" * 40,
-        "a: " + "[" * 5000,
-        "neuron_lstm:\n" + "".join(f"{'  ' * n}- \n" for n in range(1, 200)),
-    ],
-)
-def test_absurd_nesting_is_refused(text: str) -> None:
-    """Depth is refused before any recursive code runs."""
-    assert "nested at most 32 deep" in complaints(text)
-
-
-def test_a_bomb_of_aliases_is_refused() -> None:
-    """Ten levels of ten aliases are refused before they are expanded."""
-    levels = "".join(f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
-    text = f"neuron_lstm:\n  model:\n   args:\n    a0: &a0 [1]\n{levels}"
-
-    assert "expected at most 10000 values" in complaints(text)
-
-
-def test_an_alias_to_itself_is_refused() -> None:
-    """The list contains itself."""
-    assert "nested 32 deep" in complaints(block(model="{args: {x: &x [*x]}}"))
-
-
-def test_an_oversized_file_is_refused() -> None:
-    """A file far larger than any configuration is not parsed."""
-    assert complaints("#" * 100_000) == "model-config.yaml:1: expected at most 65536 characters, got 100000"
-
-
-def test_anchors_and_aliases_work() -> None:
-    """An alias stands for its value."""
-    config = parse_config(block(buckets="{batch: &sizes [1, 2], length: *sizes}"), "a.yaml")
-
-    assert config.grid == BucketGrid((1, 2), (1, 2))
-
-
-def test_duplicate_keys_are_refused_wherever_they_are() -> None:
-    """YAML would silently keep the last one."""
-    assert complaints(SMALL + "neuron_lstm: {}\nhandler: {a: 1, b: {c: 1, c: 2}}\n").splitlines() == [
-        "model-config.yaml:4: neuron_lstm: is given twice, first on line 1: expected each key once",
-        "model-config.yaml:5: handler.b.c: is given twice, first on line 5: expected each key once",
-    ]
-
-
-@pytest.mark.parametrize("value", ["1:30", "010", "!!int x", "!!python/name:os.system x", "!!set {a}", "!x [a]"])
-def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) -> None:
-    """Sexagesimal and octal numbers, and tags."""
-    with pytest.raises(ConfigError) as refused:
-        parse_config(block(model=f"{{args: {{x: {value}}}}}"), "f")
-
-    assert re.fullmatch(r"f:4: neuron_lstm\.model\.args\.x: expected [^\n]*", str(refused.value))
-
-
-@pytest.mark.parametrize(
-    ("key", "said"),
-    [
-        ("on", "expected a text as key, but YAML reads 'on' as true or false: put it in quotes"),
-        ("3", "expected a text as key, but YAML reads '3' as a number: put it in quotes"),
-        ("? [a, b]\n  ", "expected a text as key, got a list or a mapping"),
-        ("<<", "expected no merge key: write the keys out"),
-    ],
-)
-def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
-    """This includes keys that look like text but are booleans in YAML."""
-    assert said in complaints(block(**{key: "{}"}))
-
-
-def test_other_blocks_are_left_alone() -> None:
-    """Blocks of other programs are neither checked nor refused."""
-    others = "handler: {3: y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
-
-    assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -359,29 +223,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
         load_config(tmp_path / name)
 
 
-@pytest.mark.parametrize("value", ["!!int x", "2024-13-01", "!theirs {a: 1}", "[1, !!timestamp x]", "!!map [1]"])
-def test_a_value_that_stops_every_worker_is_refused_in_other_blocks_too(value: str) -> None:
-    """TorchServe's workers read the whole file, before the handler is asked."""
-    assert complaints(SMALL + f"theirs: {value}\n") == (
-        "model-config.yaml:4: theirs: is a value that TorchServe's workers cannot read: expected plain YAML, "
-        "without tags"
-    )
-
-
-def test_a_list_with_the_tag_of_a_mapping_is_refused() -> None:
-    """Neither PyYAML nor TorchServe could make a value of it."""
-    assert "expected a plain mapping or list, got the tag" in complaints(block(buckets="!!map [1]"))
-    assert "expected a plain mapping, got the tag" in complaints("!theirs\n" + SMALL)
-
-
 def test_the_name_of_a_histogram_cannot_break_a_message() -> None:
     """It is escaped, and the message is one line."""
     buckets = '{batch: [1], length: {auto: 2, histogram: "a\\nb"}}'
-    (line,) = complaints(block(buckets=buckets)).splitlines()
+    (line,) = complaints(small_block(buckets=buckets)).splitlines()
     assert "'a\\nb': cannot be read" in line
-
-
-@pytest.mark.parametrize("text", ["a: !!int x", "a: 2024-13-01", "a: !!bool x", "a: !!timestamp x", "[" * 5000])
-def test_a_text_that_cannot_be_read_has_no_number_of_workers(text: str) -> None:
-    """It may come from an archive of another handler."""
-    assert max_workers(text) is None

@@ -59,8 +59,11 @@ ALLOWED_PACKAGES = {
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
 
-ONE_PLACE = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
-"""Distributions that are imported in one place only: that file, or any one file of that folder."""
+ONE_PLACE = {"yaml": "config/yaml_reader/", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
+"""Distributions that are imported in one place only: a file or a folder."""
+
+ONE_FILE = ("model_archiver",)
+"""Those of them that only one file of their folder imports."""
 
 HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
 """Packages of servers, for files of `hosts/` only."""
@@ -243,12 +246,5 @@ def _may_travel(found: Import) -> bool:
 
 def _second_places(imports: list[Import]) -> list[str]:
     """A distribution that is imported in two files of a folder, although one is allowed."""
-    places = {
-        top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_PLACE
-    }
-    return [
-        f"{file}: {top} is already imported in {files[0]}"
-        for top, files in places.items()
-        if ONE_PLACE[top].endswith("/")
-        for file in files[1:]
-    ]
+    places = {top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_FILE}
+    return [f"{file}: {top} is already imported in {files[0]}" for top, files in places.items() for file in files[1:]]
