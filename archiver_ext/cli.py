@@ -14,6 +14,29 @@ from importlib import import_module
 from .archive_command import guarded
 from .commands import COMMANDS
 
+_ARCHIVE_HELP = """\
+Package a model: compile it for every bucket, verify it, measure it, and write an archive.
+
+  neuron-lstm archive --model-name tagger --version 1.0 --model-file model.py --serialized-file weights.pt \\
+      --config-file model-config.yaml
+
+The options are those of torch-model-archiver, and --json, which prints the report as JSON. --handler may be left out.
+
+"""
+
+
+class _PrintVersion(argparse.Action):
+    """Printer of the package's version, which is looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"neuron-lstm {version('torchserve-neuron-lstm')}\n")
+        parser.exit()
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-lstm`. Returns the exit code."""
@@ -30,12 +53,12 @@ def _archive(given: Sequence[str]) -> int:
     from .supervise import archive_supervised
 
     if {"-h", "--help"} & set(given):
-        sys.stdout.write("neuron-lstm archive takes --json and the options of torch-model-archiver:\n\n")
+        sys.stdout.write(_ARCHIVE_HELP)
     arguments = [argument for argument in given if argument != "--json"]
     flags = model_archiver.parse(["--handler", "neuron_lstm", *arguments])
     if flags.handler != "neuron_lstm":
         hyphen = flags.handler == "neuron-lstm"
-        advice = ": leave it out, or write neuron_lstm" if hyphen else " needs the command torch-model-archiver itself"
+        advice = ": leave it out, or write neuron_lstm" if hyphen else ": only torch-model-archiver itself takes it"
         sys.stderr.write(f"error: --handler {flags.handler}{advice}\n")
         return 2
     return archive_supervised(flags, model_archiver.manifest_json(flags), as_json="--json" in given)
@@ -47,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve LSTM and GRU models over sequences of every length with TorchServe.",
         epilog="Exit codes: 0 done, 1 refused or failed, 2 a wrong command line.",
     )
+    parser.add_argument("--version", action=_PrintVersion)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("archive", help="make an archive; takes the options of torch-model-archiver, and --json")
     for name in COMMANDS:

@@ -26,16 +26,18 @@ def cost_lines(
         yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
 
 
-def doubt_lines(measurement: CostMeasurement | None) -> Iterator[str]:
-    """Yield why the measured costs are unreliable, and what to do.
+def doubt_lines(measurement: CostMeasurement | None, most: int | None = None) -> Iterator[str]:
+    """Yield why the measured costs are unreliable, `most` reasons if it is given, and what to do.
 
     >>> list(doubt_lines(None))
     []
     """
     if measurement is None or not measurement.doubts:
         return
-    for doubt in measurement.doubts:
+    for doubt in measurement.doubts[:most]:
         yield f"the measured costs are doubtful: {doubt}"
+    if left := len(measurement.doubts[most:] if most else ()):
+        yield f"{left} more {'reason' if left == 1 else 'reasons'}: `neuron-lstm inspect` shows all"
     yield (
         "batches are planned by these costs until a server measures them again while it loads, or `neuron-lstm "
         "calibrate` does while nothing else runs"

@@ -95,7 +95,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield _selected(outcome)
     selected = outcome.selected
     yield from cost_lines(selected.backend, selected.measurement, bool(selected.padding), outcome.cpu_operators)
-    yield from doubt_lines(selected.measurement)
+    yield from doubt_lines(selected.measurement, most=1)
     yield from _doubtful_others(outcome)
     yield _precision(outcome)
     if outcome.selected.simulation is not None:

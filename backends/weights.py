@@ -75,8 +75,8 @@ def load_checkpoint(path: Path, content: Path | None = None) -> Any:
         return torch.load(str(content), map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
-            f"module, or objects of your own beside the weights? Save torch.save(model.state_dict(), ...) instead"
+            f"{path.name} holds more than tensors, such as a whole module, and is not loaded, because loading it could "
+            "run any code: save the weights alone, by torch.save(model.state_dict(), ...)"
         ) from error
     except RuntimeError as error:
         if "Cannot allocate memory" not in str(error):

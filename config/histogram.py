@@ -29,6 +29,10 @@ class LengthsError(ValueError):
     """A text without lengths, or with something else; the message names the line."""
 
 
+class SeveralModelsError(LengthsError):
+    """Lengths of several models, of which none is named."""
+
+
 @dataclass(frozen=True)
 class LengthHistogram:
     """Numbers of sequences by length, for each model that a log names."""
@@ -43,13 +47,14 @@ class LengthHistogram:
         """Return the sequences of one model, and those without a model's name.
 
         Raises:
-            LengthsError: there are no lengths of `model`, or no model is given and there are several.
+            SeveralModelsError: no model is given and there are several.
+            LengthsError: there are no lengths of `model`.
         """
         names = sorted(name for name in self.by_model if name is not None)
         if model is None and len(names) > 1:
-            raise LengthsError(f"there are lengths of {len(names)} models: say which of {', '.join(names)} is meant")
+            raise SeveralModelsError(f"has lengths of {len(names)} models: {', '.join(names)}")
         if model is not None and model not in names:
-            raise LengthsError(f"there are no lengths of the model {model}, but of {', '.join(names) or 'no model'}")
+            raise LengthsError(f"has no lengths of the model {model}, but of {', '.join(names) or 'no model'}")
         return _sum(self.by_model.get(name, {}) for name in {None, *([model] if model else names)})
 
     def __add__(self, other: LengthHistogram) -> LengthHistogram:
@@ -81,7 +86,11 @@ def read_lengths(path: Path) -> dict[int, int]:
         raise LengthsError("cannot be read: it is not a regular file")
     if size > _LARGEST_FILE:
         raise LengthsError(f"expected at most {_LARGEST_FILE >> 20} MiB, got {size >> 20}: give a sample")
-    return parse_lengths(data).histogram()
+    try:
+        return parse_lengths(data).histogram()
+    except SeveralModelsError as error:
+        advice = f"`neuron-lstm tune {path} --model NAME --save-lengths FILE` writes those of one"
+        raise SeveralModelsError(f"{error}: {advice}") from error
 
 
 def parse_lengths(data: bytes) -> LengthHistogram:
@@ -137,7 +146,8 @@ def _complaint(text: str) -> str:
     more = f" and {len(wrong) - _MOST_COMPLAINTS} more" if len(wrong) > _MOST_COMPLAINTS else ""
     return (
         f"expected whole numbers of timesteps from 1 on, as in 12 or 12:3 for three sequences of 12, got {named}{more} "
-        f"(nor is it a log: no line has `{LOG_PREFIX.strip()}`)"
+        f"(nor is it a log: no line has `{LOG_PREFIX.strip()}`; with LOG_LOCATION=logs, `neuron-lstm serve` writes "
+        "such lines to logs/model_log.log)"
     )
 
 

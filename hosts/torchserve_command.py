@@ -101,7 +101,10 @@ def _command(folder: Path, store: Path) -> list[str]:
 def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, with_log_file: bool) -> dict[str, str]:
     """Write the files, and return the settings in them. Nothing is written if a setting is wrong."""
     if unknown := unknown_settings([*options.overrides]):
-        raise ArchiveError(f"--set: TorchServe has no setting {', '.join(unknown)}")
+        raise ArchiveError(
+            f"--set: TorchServe has no setting {', '.join(unknown)}: expected a key of config.properties, as in "
+            "job_queue_size=200"
+        )
     check_absolute(options.overrides)
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
     settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)

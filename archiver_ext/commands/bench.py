@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,11 +54,34 @@ def _bench(options: argparse.Namespace) -> None:
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
-        loaded = with_reliable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
+        with _without_log(with_reliable_costs.__module__):  # the lines of a server; `_doubts` says the same
+            loaded = with_reliable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
         result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
-    for doubt in result.doubts:
+    for doubt in _doubts(result):
         sys.stderr.write(f"these figures are doubtful: {doubt}\n")
     show(options, lambda: to_json(result), lambda console: print_result(result, console))
+
+
+@contextmanager
+def _without_log(module: str) -> Iterator[None]:
+    logger = logging.getLogger(module)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _doubts(result: BenchmarkResult) -> Iterator[str]:
+    """Yield a line for each kind of doubt; all reasons are in the JSON."""
+    if result.disturbed:
+        names = ", ".join(result.disturbed)
+        yield f"threads waited for cores in most rounds of {names}: run it again while nothing else runs here"
+    if result.cost_doubts:
+        yield (
+            "batches are planned by doubtful costs (--json has the reasons): run `neuron-lstm calibrate` while nothing "
+            "else runs here"
+        )
 
 
 def print_result(result: BenchmarkResult, console: Console) -> None:

@@ -72,8 +72,15 @@ class BenchmarkResult:
     backend: str
     stops_rows: bool
     """Whether recurrent layers stop each row at its own end, so that they compute no padding."""
-    doubts: tuple[str, ...]
-    """Reasons why the figures, or the costs of the plans, are unreliable."""
+    disturbed: tuple[str, ...]
+    """Names of the strategies and measurements whose threads waited for cores in most rounds."""
+    cost_doubts: tuple[str, ...]
+    """Reasons why the costs by which batches are planned are unreliable."""
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Reasons why the figures, or the costs of the plans, are unreliable."""
+        return (*_disturbed(self.disturbed), *(f"the archive's costs: {doubt}" for doubt in self.cost_doubts))
 
     @property
     def requests(self) -> int:
@@ -134,7 +141,8 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
         threads=archive.threads,
         backend=archive.manifest.backend,
         stops_rows=_stops_rows(archive.manifest),
-        doubts=(*_disturbed(disturbed), *(f"the archive's costs: {doubt}" for doubt in doubts_of(archive.manifest))),
+        disturbed=tuple(disturbed),
+        cost_doubts=doubts_of(archive.manifest),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -106,7 +107,16 @@ def _init(options: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         write_output(options.output, text.encode())
-        sys.stderr.write(f"wrote {options.output}; check it with `neuron-lstm verify-config {options.output}`\n")
+        sys.stderr.write(f"wrote {options.output}; check its inputs and buckets, then package the model:\n")
+        sys.stderr.write(f"  {_packaging_command(options)}\n")
+
+
+def _packaging_command(options: argparse.Namespace) -> str:
+    """Return the command that packages the model with the written file."""
+    words = ["neuron-lstm", "archive", "--model-name", "NAME", "--version", "1.0"]
+    weights = "WEIGHTS.pt" if options.serialized_file is None else str(options.serialized_file)
+    files = ["--model-file", str(options.model_file), "--serialized-file", weights]
+    return shlex.join([*words, *files, "--config-file", str(options.output)])
 
 
 def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Path | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ...config.file_errors import describe_cause
 from ..errors import PackagingError
 from . import add_archive, add_archive_output, check_output
 
@@ -72,7 +73,9 @@ def _signature(key_file: Path, content: bytes) -> bytes:
         if key_file.stat().st_mode & 0o077:
             raise PackagingError(f"the private key {key_file} can be read by other users: chmod 600 {key_file}")
         key = load_pem_private_key(key_file.read_bytes(), password=None)
-    except (OSError, TypeError, ValueError) as error:  # TypeError: it is encrypted
+    except OSError as error:
+        raise PackagingError(f"the private key {key_file} cannot be read: {describe_cause(error)}") from error
+    except (TypeError, ValueError) as error:  # TypeError: it is encrypted
         raise PackagingError(f"the private key {key_file} cannot be read: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise PackagingError(f"{key_file} is not an ed25519 key: openssl genpkey -algorithm ed25519 -out {key_file}")

@@ -130,7 +130,7 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
     try:
         return reduce(add, observed).histogram(model)
     except LengthsError as error:
-        raise PackagingError(f"{error}: give --model") from error
+        raise PackagingError(f"the log {error}: name one with --model") from error
 
 
 def _find_target(options: argparse.Namespace) -> Target:

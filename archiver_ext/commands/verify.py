@@ -29,6 +29,8 @@ def _run(options: argparse.Namespace) -> None:
 
     from ..archive.packed_files import check_packed_files
 
+    if not options.trusted_keys.exists():
+        raise PackagingError(f"--trusted-keys: there is no file {options.trusted_keys}")
     console, failed = Console(), []
     for archive in options.archives:
         try:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,22 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
         assert "usage" in capsys.readouterr().err
 
 
+def test_the_version_is_that_of_the_package(capsys: Capture) -> None:
+    """It is on standard output."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"neuron-lstm {version('torchserve-neuron-lstm')}\n")
+
+
+def test_the_help_of_packaging_begins_with_the_usual_command(capsys: Capture) -> None:
+    """The archiver's options follow."""
+    with pytest.raises(SystemExit):
+        cli.main(["archive", "--help"])
+    usual, _, options = capsys.readouterr().out.partition("usage: torch-model-archiver")
+    assert "neuron-lstm archive --model-name tagger --version 1.0" in usual
+    assert "--serialized-file" in options
+
+
 def test_another_handler_is_refused(capsys: Capture, project: Project) -> None:
     """`neuron-lstm archive` makes archives with our handler only."""
     assert cli.main(["archive", *project.flags(), "--handler", "image_classifier"]) == 2
@@ -68,8 +85,10 @@ def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> Non
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
-    """The written file passes the check, and an existing file is not overwritten without --force."""
+    """The written file passes the check; the next command is shown; --force is needed to overwrite."""
     assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
+    told = capsys.readouterr().err
+    assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in told
     assert cli.main(["verify-config", "new.yaml"]) == 0
     assert "hidden" in (project.folder / "new.yaml").read_text()
     assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1

@@ -96,9 +96,9 @@ def test_a_log_keeps_models_apart() -> None:
 
     assert observed.by_model == {"tagger": {3: 2, 12: 6, 300: 1}, "my_scorer": {7: 4}}
     assert observed.histogram("tagger") == {3: 2, 12: 6, 300: 1}
-    with pytest.raises(LengthsError, match="lengths of 2 models: say which of my_scorer, tagger is meant"):
+    with pytest.raises(LengthsError, match="has lengths of 2 models: my_scorer, tagger"):
         observed.histogram()
-    with pytest.raises(LengthsError, match="no lengths of the model other, but of my_scorer, tagger"):
+    with pytest.raises(LengthsError, match="has no lengths of the model other, but of my_scorer, tagger"):
         observed.histogram("other")
 
 
@@ -108,7 +108,7 @@ def test_lists_belong_to_every_model() -> None:
 
     assert both.histogram("my_scorer") == {3: 1, 4: 1, 7: 4}
     assert (parse_lengths(b"3") + parse_lengths(b"3:4 5")).histogram() == {3: 5, 5: 1}
-    with pytest.raises(LengthsError, match="no lengths of the model tagger, but of no model"):
+    with pytest.raises(LengthsError, match="has no lengths of the model tagger, but of no model"):
         LengthHistogram({None: {3: 1}}).histogram("tagger")
 
 

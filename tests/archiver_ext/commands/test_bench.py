@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from tests.contracts.projects import ARCHIVES
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
 from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import read_manifest
 
 Capture = pytest.CaptureFixture[str]
 
@@ -116,19 +114,25 @@ def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture
 
 
 def test_figures_without_cores_are_doubtful(archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Standard error and the JSON say so, also of costs that packaging has marked."""
+    """Standard error has a line for each kind of doubt; the JSON has the reasons, of figures and of costs."""
     monkeypatch.setattr(
         bench_archive, "time_undisturbed", lambda calls, config: (dict.fromkeys(calls, (1.0,)), ["GEMM"])
     )
-    write_manifest(replace(read_manifest(archive), measurement=CostMeasurement(1, ("a busy machine",))), archive)
-    write_list(archive)
+    monkeypatch.setattr(bench_archive, "doubts_of", lambda manifest: ("a busy machine",))
 
     assert cli.main(flags(archive, "--json")) == 0
 
     shown = capsys.readouterr()
     told = json.loads(shown.out)["doubts"]
     assert told[0].startswith("threads waited for cores during most of the rounds of GEMM")
-    assert f"these figures are doubtful: {told[0]}" in shown.err
+    assert told[1:] == ["the archive's costs: a busy machine"]
+    figures, costs = shown.err.splitlines()
+    assert figures.startswith(
+        "these figures are doubtful: threads waited for cores in most rounds of GEMM: run it again"
+    )
+    assert costs.startswith(
+        "these figures are doubtful: batches are planned by doubtful costs (--json has the reasons)"
+    )
 
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1, max_size=12)

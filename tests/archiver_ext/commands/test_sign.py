@@ -323,8 +323,16 @@ def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
 
 def test_a_missing_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The message has the cause, without the number of the system's error."""
+    (tmp_path / "keys.pem").write_text("")
     assert main(["verify", str(tmp_path / "none.mar"), "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'none.mar'}: no such file or directory\n"
+
+
+def test_a_missing_file_of_keys_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The archives are not blamed, signed or not."""
+    archives = [str(made / "signed-tiny.mar"), str(made / "signed-tiny")]
+    assert main(["verify", *archives, "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
+    assert capsys.readouterr().err == f"error: --trusted-keys: there is no file {tmp_path / 'keys.pem'}\n"
 
 
 def test_a_list_that_would_fill_the_memory_is_refused(

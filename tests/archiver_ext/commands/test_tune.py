@@ -108,7 +108,9 @@ def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
     """Models are separated, and files are added up."""
     (folder / "model_log.log").write_text(LOG)
 
-    assert failure(capsys, "model_log.log").endswith("say which of scorer, tagger is meant: give --model\n")
+    assert failure(capsys, "model_log.log").endswith(
+        "the log has lengths of 2 models: scorer, tagger: name one with --model\n"
+    )
     assert "no lengths of the model x" in failure(capsys, "model_log.log", "--model", "x")
     found = figures(capsys, "model_log.log", "--model", "tagger")
     assert found["sequences"] == 21
