@@ -32,7 +32,7 @@ LONGEST = 20
 TOLERANCE = (1e-5, 1e-5)
 Tensors = Sequence[torch.Tensor]
 Right = Callable[[Tensors], list[torch.Tensor]]
-Piece = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
+ChunkRun = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
 CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
 SPLIT = ChunkPrograms(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
 
@@ -86,10 +86,10 @@ class Whole:
 
 
 @dataclass
-class InPieces:
+class InChunks:
     """The same model in chunks, for any shape."""
 
-    run: Piece
+    run: ChunkRun
     manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
@@ -105,12 +105,12 @@ class InPieces:
         resumed: ResumedState | None = None,
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = program()
-        pieces = ChunkSignature(made.inputs, made.outputs, CARRIED)
+        signature = ChunkSignature(made.inputs, made.outputs, CARRIED)
 
         def run(part: ProgramRole, bucket: Bucket, tensors: Tensors) -> list[torch.Tensor]:
             return self.run(part, tensors)
 
-        return execute_chunks(plan, requests, lengths, pieces, run, pad), ()
+        return execute_chunks(plan, requests, lengths, signature, run, pad), ()
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:
@@ -131,7 +131,7 @@ def silent(done: int, total: int, text: str) -> None:
     """Ignore the progress."""
 
 
-def right_piece(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+def right_chunk(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """The two programs of `program` in chunks, without an error."""
     if part == "head":
         ids, _, so_far = tensors
@@ -140,3 +140,8 @@ def right_piece(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     valid = torch.arange(x.shape[0])[:, None] < lengths
     sums = so_far + torch.where(valid[..., None], x, 0.0).cumsum(0)
     return [sums.transpose(0, 1).contiguous(), sums[-1].contiguous()]
+
+
+def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Both programs in chunks, which reset the state with every chunk."""
+    return right_chunk(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])

@@ -23,15 +23,16 @@ from .summing_model import (
     LONGEST,
     SPLIT,
     TOLERANCE,
-    InPieces,
-    Piece,
+    ChunkRun,
+    InChunks,
     Right,
     Tensors,
     Whole,
     eager,
+    forgetful,
     program,
     right,
-    right_piece,
+    right_chunk,
     silent,
 )
 
@@ -108,45 +109,40 @@ def test_a_position_outside_of_a_row_that_fills_a_batch_is_an_error_with_a_remed
         check(counted)
 
 
-def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """A program that resets its state with every chunk."""
-    return right_piece(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
-
-
 def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """A program whose state includes the padding of a chunk."""
     if part == "head":
-        return right_piece(part, tensors)
-    return right_piece(part, [*tensors[:2], torch.full_like(tensors[2], len(tensors[0])), tensors[3]])
+        return right_chunk(part, tensors)
+    return right_chunk(part, [*tensors[:2], torch.full_like(tensors[2], len(tensors[0])), tensors[3]])
 
 
 def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """A head that takes the lengths of the chunk for those of the sequence."""
-    answers = right_piece(part, tensors)
+    answers = right_chunk(part, tensors)
     return [answers[0] + 0.01 * (tensors[1] > 1)] if part == "head" else answers
 
 
-def check_pieces(run: Piece, longest: int = LONGEST) -> list[VerificationResult]:
+def check_chunks(run: ChunkRun, longest: int = LONGEST) -> list[VerificationResult]:
     """Verify every bucket of the grid, with sequences longer than the longest bucket."""
     made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
-    return [verify_bucket(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
+    return [verify_bucket(InChunks(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
-def test_right_pieces_pass_in_every_bucket() -> None:
+def test_right_chunks_pass_in_every_bucket() -> None:
     """A bucket is a chunk; some sequences need several chunks."""
-    assert all(found.passed and found.max_error < 1e-5 for found in check_pieces(right_piece))
+    assert all(found.passed and found.max_error < 1e-5 for found in check_chunks(right_chunk))
 
 
 @pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
-def test_wrong_pieces_are_found_in_every_bucket(wrong: Piece) -> None:
+def test_wrong_chunks_are_found_in_every_bucket(wrong: ChunkRun) -> None:
     """Examples are a lost state, a wrong state, and a wrong head."""
-    assert all(not found.passed for found in check_pieces(wrong))
+    assert all(not found.passed for found in check_chunks(wrong))
 
 
-def test_every_piece_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
+def test_every_chunk_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
     """Without longer sequences, the longest bucket would never be followed by another chunk."""
-    found = check_pieces(forgetful, longest=8)
+    found = check_chunks(forgetful, longest=8)
 
     assert [one.passed for one in found] == [False, True, False, True]
 
@@ -158,16 +154,16 @@ def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
     seen: set[int] = set()
 
     def odd(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-        answers = right_piece(part, tensors)
+        answers = right_chunk(part, tensors)
         if part == "chunk":
             seen.add(len(tensors[0]))
             answers[1] += 0.01 * (len(tensors[0]) not in GRID.lengths)
         return answers
 
-    assert all(verify_bucket(InPieces(odd), bucket, made, cases, TOLERANCE).passed for bucket in GRID.buckets)
+    assert all(verify_bucket(InChunks(odd), bucket, made, cases, TOLERANCE).passed for bucket in GRID.buckets)
     assert seen == set(GRID.lengths)
-    assert not verify_planned(InPieces(odd), made, cases, 4, TOLERANCE).passed
-    assert verify_planned(InPieces(right_piece), made, cases, 4, TOLERANCE).passed
+    assert not verify_planned(InChunks(odd), made, cases, 4, TOLERANCE).passed
+    assert verify_planned(InChunks(right_chunk), made, cases, 4, TOLERANCE).passed
 
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:

@@ -1,0 +1,73 @@
+"""A packaged model, weights that were trained further, and the command that replaces them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
+
+from ...conftest import MODEL, Project, save_weights
+from .archive_files import Package, Replace, Said
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with an archive for the eager engine, and weights that were trained further."""
+    folder, temporary = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("temporary")
+    project = Project(folder, temporary)
+    (folder / "model.py").write_text(MODEL)
+    save_weights(project)
+    trained_further(folder)
+    project.configure()
+    done = project.archive()
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A copy of the user's folder, which a test may change."""
+    made = Project(tmp_path / "project", tmp_path / "temporary")
+    shutil.copytree(built, made.folder)
+    made.temporary.mkdir()
+    monkeypatch.chdir(made.folder)
+    monkeypatch.setenv("TMPDIR", str(made.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(made.temporary))
+    return made
+
+
+@pytest.fixture
+def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
+    """Package the folder. Returns the archive."""
+
+    def run(name: str) -> Path:
+        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
+        flags = model_archiver.parse([*given, "--model-name", name])
+        assert archive_command.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
+        capfd.readouterr()
+        return model_archiver.archive_path(project.folder, flags)
+
+    return run
+
+
+@pytest.fixture
+def replace_weights(project: Project, capfd: pytest.CaptureFixture[str]) -> Replace:
+    """Run the command in the folder. Returns exit code, standard output and error."""
+
+    def run(*words: object) -> Said:
+        return cli.main(["replace-weights", *map(str, words)]), *capfd.readouterr()
+
+    return run
+
+
+def trained_further(folder: Path) -> None:
+    """Write weights of the same names, shapes and dtypes."""
+    rng = torch.Generator().manual_seed(1)
+    old = torch.load(folder / "weights.pt")
+    torch.save(
+        {key: tensor + 0.5 * torch.randn(tensor.shape, generator=rng) for key, tensor in old.items()}, folder / "new.pt"
+    )

@@ -1,0 +1,75 @@
+"""Engines that compile weights into their programs: their archives are refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.config.file_digests import digest_files
+from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
+
+from ...conftest import Project
+from .archive_files import Replace, as_format, entries
+
+ENGINES = '''
+import torch
+from torchserve_neuron_lstm.backends.eager import Eager
+
+
+class Stubborn(Eager):
+    """Keeps the weights that it was compiled with, and tells nobody."""
+    name = "stubborn"
+
+    def load(self, directory, weights, host, threads):
+        return super().load(directory, {**weights, **torch.load(directory / "inside.pt")}, host, threads)
+
+
+class Inlines(Stubborn):
+    """The same, and says so."""
+    name = "inlines"
+    inlines_weights = True
+'''
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [("inlines", "inlines compiles the weights into its programs"), ("stubborn", "stubborn differs from the model")],
+)
+def test_programs_with_weights_inside_are_refused(
+    project: Project,
+    replace_weights: Replace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    engine: str,
+    complaint: str,
+) -> None:
+    """The engine's property decides or, without it, the programs' answers."""
+    install_engines(tmp_path / "site", monkeypatch)
+    folder = as_format(project.folder / "tiny.mar", "")
+    for program in (folder / "programs" / "eager").glob("*/*"):
+        shutil.copy("weights.pt", program / "inside.pt")
+    facts = replace(read_manifest(folder), backend=engine, files=digest_files(folder))
+    write_manifest(facts, folder)
+    write_list(folder)
+    before, listing = entries(folder), project.listing()
+
+    code, _, error = replace_weights(folder, "new.pt")
+
+    assert code == 1
+    assert complaint in error
+    assert (entries(folder), project.listing()) == (before, listing)
+
+
+def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install engines of another distribution."""
+    (site / "stubborn-1.dist-info").mkdir(parents=True)
+    (site / "stubborn_engines.py").write_text(ENGINES)
+    (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")
+    (site / "stubborn-1.dist-info" / "entry_points.txt").write_text(
+        "[torchserve_neuron_lstm.backends]\nstubborn = stubborn_engines:Stubborn\ninlines = stubborn_engines:Inlines\n"
+    )
+    monkeypatch.syspath_prepend(site)

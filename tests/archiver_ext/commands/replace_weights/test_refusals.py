@@ -1,0 +1,140 @@
+"""Weights or archives that do not fit are refused with one message, and no file is written."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
+from torchserve_neuron_lstm.config.manifest import manifest_text
+
+from ...conftest import Project
+from .archive_files import Replace, manifest_of
+
+
+def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Remove a name, add an unknown one, and change a shape and a dtype."""
+    return {
+        **{name: tensor for name, tensor in weights.items() if name != "head.bias"},
+        "head.scale": torch.zeros(3),
+        "head.weight": torch.zeros(4, 6),
+        "embedding.weight": weights["embedding.weight"].double(),
+    }
+
+
+def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Replace) -> None:
+    """Names, shapes and dtypes are listed with the expected ones."""
+    old = Path("tiny.mar")
+    torch.save(renamed(torch.load("new.pt")), "new.pt")
+    before, listing = old.read_bytes(), project.listing()
+
+    code, output, error = replace_weights(old, "new.pt")
+
+    assert (code, output) == (1, "")
+    for line in (
+        "head.bias: missing, expected float32 [3]",
+        "head.scale: float32 [3], expected no weight of this name",
+        "head.weight: float32 [4, 6], expected float32 [3, 6]",
+        "embedding.weight: float64 [11, 5], expected float32 [11, 5]",
+    ):
+        assert line in error
+    assert "package the model again" in error
+    assert (old.read_bytes(), project.listing()) == (before, listing)
+
+
+def no_file(archive: Path) -> Sequence[object]:
+    """Remove the new weights."""
+    return [archive, "nowhere.pt"]
+
+
+def rubbish(archive: Path) -> Sequence[object]:
+    """Write a file that contains no weights."""
+    Path("new.pt").write_bytes(b"rubbish")
+    return [archive, "new.pt"]
+
+
+def not_a_number(archive: Path) -> Sequence[object]:
+    """Write weights for which the model has no finite answer."""
+    torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
+    return [archive, "new.pt"]
+
+
+def no_archive(archive: Path) -> Sequence[object]:
+    """Write a file that is no archive."""
+    return ["new.pt", "new.pt"]
+
+
+def damaged(archive: Path) -> Sequence[object]:
+    """Change a file of the archive."""
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile("damaged.mar", "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry, b"# other" if entry.filename == "model.py" else old.read(entry))
+    return ["damaged.mar", "new.pt"]
+
+
+def no_weights(archive: Path) -> Sequence[object]:
+    """Package the model without weights."""
+    rewrite_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
+    return ["none.mar", "new.pt"]
+
+
+def no_place(archive: Path) -> Sequence[object]:
+    """Name a folder that does not exist."""
+    return [archive, "new.pt", "-o", "nowhere/new.mar"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (no_file, "there is no weights file nowhere.pt"),
+        (rubbish, "new.pt is damaged"),
+        (not_a_number, "new.pt: 7 of 7 weights hold NaN or infinite numbers"),
+        (no_archive, "no variants.json"),
+        (damaged, "model.py was changed"),
+        (no_weights, "the archive has no weights"),
+        (no_place, "nowhere/new.mar cannot be written: there is no folder nowhere: make it"),
+    ],
+)
+def test_a_refusal_is_one_message_and_writes_nothing(
+    project: Project, replace_weights: Replace, spoil: Callable[[Path], Sequence[object]], complaint: str
+) -> None:
+    """The old archive is unchanged, and there is no new file beside it."""
+    old = Path("tiny.mar")
+    words = spoil(old)
+    before, listing = old.read_bytes(), project.listing()
+
+    code, output, error = replace_weights(*words)
+
+    assert (code, output) == (1, "")
+    assert complaint in error
+    assert error.count("error:") == 1
+    assert "Traceback" not in error
+    assert (old.read_bytes(), project.listing()) == (before, listing)
+
+
+def test_the_new_weights_are_not_replaced_by_an_archive(project: Project, replace_weights: Replace) -> None:
+    """A slip of the command line costs no training."""
+    weights = project.folder / "weights.pt"
+    before = weights.read_bytes()
+    code, _, error = replace_weights("tiny.mar", "weights.pt", "-o", "weights.pt")
+
+    assert (code, "weights.pt is the file of weights: give another file with -o" in error) == (1, True)
+    assert weights.read_bytes() == before
+
+
+def test_no_code_of_a_changed_archive_is_run(project: Project, replace_weights: Replace, tmp_path: Path) -> None:
+    """All files are compared before the model's file, which would import the added one, is imported."""
+    archive, ran = project.folder / "tiny.mar", tmp_path / "ran"
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("sympy.py", f"open({str(ran)!r}, 'w')")
+
+    code, _, error = replace_weights(archive, "new.pt")
+
+    assert code == 1
+    assert "sympy.py is not in SHA256SUMS" in error
+    assert not ran.exists()

@@ -1,0 +1,80 @@
+"""Memory of the device: one copy of the weights for all graphs, and messages if it does not suffice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from graph_device import GraphDevice
+from graph_programs import BUCKETS, compiled, loaded, rehearsals
+from recurrent import BATCH, CASES, TIME, Case, Recurrent, exported, ragged_batch
+
+from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
+from torchserve_neuron_lstm.backends.interface import LoadError
+
+
+@torch.no_grad()
+def test_weights_are_uploaded_and_laid_out_once_for_all_graphs(tmp_path: Path) -> None:
+    """Two programs in three shapes each share one copy, also of those with the gate-masking column."""
+    module, device = Recurrent(Case(layers=2, bidirectional=True)).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory = compiled(program, tmp_path / "program")
+    weights = weights_of(program)
+    load_on_device(device, {"sequence": directory, "chunk": directory}, weights, rehearsals("sequence", "chunk"))
+
+    assert (device.uploads, device.flattened, len(device.captured)) == (len(weights), 4, 6)
+
+
+@torch.no_grad()
+def test_the_largest_bucket_is_captured_first(tmp_path: Path) -> None:
+    """Its memory then serves all smaller ones."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+
+    assert device.captured == sorted(device.captured, reverse=True)
+
+
+@torch.no_grad()
+def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path: Path) -> None:
+    """Loading fails with one message, which says what the others take.
+
+    The bucket of 4 x 9 fits, but a grid with it has one of 1 x 9 too, which was not captured.
+    """
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    held = loaded(device, directory, weights)
+    for_the_second = device.used + device.captured[1]
+    del held
+    with pytest.raises(LoadError, match="do not fit into the memory of the double") as caught:
+        loaded(GraphDevice(for_the_second), directory, weights)
+
+    assert f"{2 * BATCH} x {TIME} takes about" in str(caught.value)
+    assert "would fit is buckets: {batch: [1], length: [4]}" in str(caught.value)
+
+
+@torch.no_grad()
+def test_loading_needs_no_more_memory_than_serving(tmp_path: Path) -> None:
+    """All buckets run before the first is captured: a run beside graphs would need memory twice."""
+    module, device = Recurrent(CASES[0]).eval(), GraphDevice()
+    program = exported(module, *ragged_batch(0.0))
+    directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
+    held = loaded(device, directory, weights)
+    enough = device.used + device.pool
+    del held
+    small = GraphDevice(enough)
+    loaded(small, directory, weights)
+
+    assert len(small.captured) == len(BUCKETS)
+
+
+@torch.no_grad()
+def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    """No bucket is blamed for them."""
+    program = exported(Recurrent(CASES[0]), *ragged_batch(0.0))
+    directory = compiled(program, tmp_path / "program")
+    with pytest.raises(LoadError, match="the weights do not fit"):
+        loaded(GraphDevice(100), directory, weights_of(program))
