@@ -130,7 +130,7 @@ def _raised(error: OSError) -> None:
 
 @contextmanager
 def _refusals(left: type[OSError] | tuple[()] = ()) -> Iterator[None]:
-    """Turn the archiver's errors for the user into our own, except those of the type `left`."""
+    """Turn the archiver's errors for the user into ours, except those of the type `left`."""
     try:
         yield
     except left:

@@ -1,4 +1,4 @@
-"""Compiling process, with its own process session and its own temporary directory.
+"""Compiling process, with a separate process session and temporary directory.
 
 The compilers that it starts end with it. `compile_worker.py` is what it runs.
 """

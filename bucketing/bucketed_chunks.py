@@ -1,7 +1,7 @@
 """Chunked plans for an engine with a program for each bucket: every call has a bucket's shape.
 
 Rows are sorted longest first, so those active at a time are the first ones of any contiguous row group. A row group is
-advanced by a call over its first rows; the remaining rows are a row group of their own, planned independently in time,
+advanced by a call over its first rows; the remaining rows are a separate row group, planned independently in time,
 and so are the rows still active when the call has ended. Rows that end inside a chunk keep their state: chunk programs
 take lengths. The state of the dynamic program is a row group and a start time. The least cost of a state is the least,
 over the ways to start it, of

@@ -35,7 +35,7 @@ class CallOption(NamedTuple):
 
     chunks: ChunkCosts
     rows_called: int
-    """Number of rows that are called; any others are a row group of their own."""
+    """Number of rows that are called; any others are a separate row group."""
     min_active: int
     """Number of these rows that must be active for no other batch size to be better."""
     first_chunk: tuple[int, ...]

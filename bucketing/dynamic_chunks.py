@@ -28,7 +28,7 @@ class DynamicChunkPlanner:
     """Planner of chunked execution for an engine that takes any shape within limits. Built once.
 
     A batch of more rows than the engine takes is cut, longest first, into row groups of as many rows as it takes; each
-    has chunks of its own. If the measured costs of many rows are so high that a step of two or more smaller calls is
+    has separate chunks. If the measured costs of many rows are so high that a step of two or more smaller calls is
     cheaper, row groups of that size are tried for the whole batch too.
 
     The plan is the cheapest of those whose chunks end where a row does, by the `line` of the cost model; of equal ones

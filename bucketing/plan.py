@@ -37,7 +37,7 @@ class Plan:
 
     runs: tuple[ProgramCall, ...]
     heads: tuple[ProgramCall, ...] = ()
-    """Calls of the `head` program, after all runs; their buckets have length 1, and costs of their own."""
+    """Calls of the `head` program, after all runs; their buckets have length 1, and other costs."""
 
     @property
     def computed_timesteps(self) -> int:
@@ -53,7 +53,7 @@ class Plan:
         return self.computed_timesteps - self.useful_timesteps(lengths)
 
     def milliseconds(self, cost: CostModel) -> float:
-        """Sum the costs of the runs. The heads run another program, which has its own costs."""
+        """Sum the costs of the runs. The heads run another program, with other costs."""
         return sum(cost.of(run.bucket) for run in self.runs)
 
 

@@ -44,7 +44,7 @@ def make_planner(
     """Build the planner for programs of this kind on an engine that takes these shapes.
 
     `padded` applies to `sequence` programs: False if padding would change the outputs. `longest` is the longest
-    sequence served by `chunk` programs of fixed shapes, which have no limit of their own; None: no limit. `head_cost`
+    sequence served by `chunk` programs of fixed shapes, which have no limit; None: no limit. `head_cost`
     is the cost of their head over buckets of length 1; None: an estimate. `table` applies to `sequence` programs on a
     grid: the bucket length that the user selects for 1, 2, 3, ... timesteps; None: chosen by cost.
     """

@@ -27,7 +27,7 @@ _REPEATED = re.compile(r"neuron_lstm_repeated_total\.[a-z]+:(\d+)\.0\|")
 
 
 class Host:
-    """One server process and its workers, in folders of its own. The caller closes it."""
+    """One server process and its workers, in folders that no other server uses. The caller closes it."""
 
     def __init__(self, store: Path, environment: Mapping[str, str]) -> None:
         self._store = store

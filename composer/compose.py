@@ -6,7 +6,7 @@ A seed is drawn into a model in these steps; `draw_features` is the first.
 2. With equal chances: time-major or batch-first, with or without `lengths`, 4 or 6 features of a timestep.
 3. One part for each feature, in the drawn order. It draws its variant: those that need lengths exist in models with
    lengths only. A skip connection, a concatenation or a flip takes the next part as its inner one if that keeps the
-   number of timesteps, otherwise a layer of its own.
+   number of timesteps, otherwise a separate layer.
 4. `last step` and `reduction` are outputs of the request in every second model; otherwise they are added to each
    timestep where the order puts them.
 5. A model without such an output has an output of each timestep. A second output of each timestep follows in half of

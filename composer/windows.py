@@ -62,7 +62,7 @@ class StridedConvolution(Part):
 
 
 class ValidConvolution(Part):
-    """A convolution without padding of its own; the sequence is padded before where it may be too short."""
+    """A convolution without padding; the sequence is padded before where it may be too short."""
 
     keeps_time = False
     variants = ("causal", "both sides")

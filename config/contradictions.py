@@ -57,7 +57,7 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     for key, name in as_mapping(as_mapping(given["streaming"]).get("fields")).items():
         if isinstance(name, str) and normalize_field_name(name) in tensors:
             own = tensors[normalize_field_name(name)]
-            yield ("streaming", "fields", key), f"expected a name of its own, got that of the input or output {own}"
+            yield ("streaming", "fields", key), f"expected another name than that of the input or output {own}"
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -67,7 +67,7 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> I
             yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {name}"
     mask = _name_of_mask(given)
     if isinstance(mask, str) and (mask in inputs or mask in lengths):
-        yield ("mask",), f"expected an argument of forward() of its own, got {mask}, which is named above"
+        yield ("mask",), f"expected another argument of forward() than {mask}, which is named above"
     arguments = [str(name).split(".")[0] for name in (*lengths, mask, *inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:

@@ -293,7 +293,7 @@ def _mismatch(kind: Any, value: Any, path: str) -> JsonError:
 
 
 def _describe(kind: Any) -> str:
-    if _form(kind) is Union:  # a choice with a check of its own is left out: its type says too little
+    if _form(kind) is Union:  # a choice with its check is left out: its type says too little
         return " or ".join(_describe(choice) for choice in get_args(kind) if _form(choice) is not Annotated)
     return " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else _NAMES[kind]
 

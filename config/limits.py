@@ -17,7 +17,7 @@ class LimitsConfig(Strict):
     timesteps: PositiveInt = _DEFAULTS.timesteps
     """The largest number of timesteps, of all sequences together."""
     body_bytes: PositiveInt = _DEFAULTS.body_bytes
-    """The largest body in bytes; TorchServe has a limit of its own, max_request_size."""
+    """The largest body in bytes; TorchServe has another limit, max_request_size."""
     milliseconds: PositiveFloat | None = None
     """The longest computation, as estimated by the measured costs; left out, a tenth of responseTimeout."""
     timeout_ms: PositiveFloat | None = None

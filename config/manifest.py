@@ -186,7 +186,7 @@ class Manifest:
     None: the least cost.
     """
     placement: Optional[Literal["cores"]] = None
-    """`cores`: each worker is pinned to cores of its own."""
+    """`cores`: each worker is pinned to cores that no other one has."""
     device: Annotated[Optional[str], LeftOut(None)] = None
     """The GPU that serves, e.g. cuda:1; None: the one that the server gives to the worker, else the first."""
     threads: Optional[int] = None

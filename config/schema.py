@@ -215,7 +215,7 @@ class NeuronLstmBlock(Strict):
     device: Annotated[str, StringConstraints(pattern=r"^(auto|cuda:\d{1,3})$")] | None = None
     """GPU of the engine: cuda:N, or auto (also left out) for the one that the server gives to a worker."""
     placement: Literal["cores"] | None = None
-    """cores: each worker is pinned to cores of its own; left out, the system places the workers."""
+    """cores: each worker is pinned to cores that no other has; left out, the system places the workers."""
 
     @field_validator("tolerance", mode="before")
     @classmethod

@@ -77,9 +77,9 @@ class SessionFieldsConfig(Strict):
         for key, name in names.items():
             first = next(other for other in names if names[other] == name)
             if first != key and key in given:
-                yield (key,), f"expected a name of its own, got that of {first}"
+                yield (key,), f"expected another name than that of {first}"
             if name in _TAKEN:
-                yield (key,), f"expected a name of its own, got {given[key]}, which a request has for something else"
+                yield (key,), f"expected another name than {given[key]}, which a request has for something else"
 
 
 class StreamingConfig(Strict):
@@ -112,7 +112,7 @@ class StreamingConfig(Strict):
     confirm_seconds: PositiveFloat = SessionSettings.confirm_seconds
     """Seconds in which the second request of a session must come that was started without an id."""
     client_header: FieldName | None = None
-    """The header in which a proxy names the client; left out, no client has a limit of its own.
+    """The header in which a proxy names the client; left out, no client has a limit.
 
     Clients must not be able to set it themselves.
     """

@@ -65,7 +65,7 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
     message = parse("ModelInferRequest", content)
     archive = _find(message.model_name, message.model_version, archives)
     if archive.manifest.codec is not None:
-        told = f"model {archive.name} reads requests by its own codec: send them over REST"
+        told = f"model {archive.name} reads requests by a codec: send them over REST"
         raise GrpcRefusalError("CodecOverGrpc", told, 501)
     request = rest_request(message, metadata)
     try:

@@ -44,7 +44,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     archive: str | None = None
-    """Path of the archive, the same on every node. The model has its own name."""
+    """Path of the archive, the same on every node. The model has the name in the archive."""
     archives: dict[str, str] = Field(default_factory=dict)
     """Instead of `archive`: paths of several, by the names under which each replica serves them."""
     threads: PositiveInt = 1

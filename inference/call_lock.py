@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class CallLock:
-    """A lock for a `with` statement. A fork has one of its own, which no thread holds.
+    """A lock for a `with` statement. A fork has another one, which no thread holds.
 
     `enter_fork` is called in each fork, before it does anything else.
     """
@@ -54,7 +54,7 @@ def _release_all() -> None:
 
 
 def _enter_fork() -> None:
-    global _one_fork  # noqa: PLW0603 - the fork has a lock of its own
+    global _one_fork  # noqa: PLW0603 - the fork has another lock
     for one in _held:
         one.enter_fork()
     _held.clear()

@@ -3,7 +3,7 @@
     python serve.py FOLDER [--backends native eager] [--json]
 
 It needs nothing of this project, and runs on Python 3.9. FOLDER is what `package_models.py` wrote. Each archive is
-served in a process of its own, as by a worker of TorchServe.
+served in a separate process, as by a worker of TorchServe.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Client:
 
 
 class _Session:
-    """A session of the client between its requests: a drawn script under an id of its own."""
+    """A session of the client between its requests: a drawn script under an id that no other one has."""
 
     def __init__(self, script: Script, expected: Expected) -> None:
         self._script = replace(script, id=f"soak-{secrets.token_hex(8)}")

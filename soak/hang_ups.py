@@ -51,7 +51,7 @@ HANG_UPS: dict[str, Callable[[], HangUp]] = {
 
 
 async def hang_up(port: int, kind: HangUp) -> None:
-    """Send a part of the request over a connection of its own, and close it.
+    """Send a part of the request over another connection, and close it.
 
     Raises:
         OSError: the server does not accept the connection, or has closed it.

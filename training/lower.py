@@ -57,7 +57,7 @@ def _refuse_unsuitable(model: object) -> None:
     if "forward" in vars(model):
         raise TypeError(
             f"forward() of this {type(model).__name__} is set on the instance, as torch.compile(model) does. Lower "
-            "first, then compile: torch.compile(lower(model)). A forward() of your own must be defined in the class"
+            "first, then compile: torch.compile(lower(model)). Your forward() must be defined in the class"
         )
 
 

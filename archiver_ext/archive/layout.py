@@ -50,7 +50,7 @@ def package_directory() -> Path:
 def check_collisions(tree: Path, given: Iterable[str]) -> None:
     """Refuse user files that would overwrite each other, or files of this package.
 
-    `given` are the files that have a flag of their own.
+    `given` are the files that have a flag.
 
     Raises:
         PackagingError: names each of them.

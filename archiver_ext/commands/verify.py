@@ -35,7 +35,7 @@ def _run(options: argparse.Namespace) -> None:
     for archive in options.archives:
         try:
             files = check_packed_files(archive, options.trusted_keys)
-        except PackagingError as error:  # noqa: PERF203 - each archive has a message of its own
+        except PackagingError as error:  # noqa: PERF203 - each archive has a message
             failed.append(str(error))
         else:
             console.print(f"{archive}: {files} files, as signed", markup=False, highlight=False, soft_wrap=True)

@@ -23,7 +23,7 @@ def compile_jobs(
     """List the compile jobs, from files of torch.export.save to folders below `compiled`.
 
     An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
-    folder of its own below their `workdir`.
+    separate folder below their `workdir`.
     """
     return [
         CompileJob(

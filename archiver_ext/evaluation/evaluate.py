@@ -35,7 +35,7 @@ class LoadedEngine:
 
     archive: LoadedArchive
     torch_threads: int
-    """Threads of torch that loading has set: engines with threads of their own leave it one."""
+    """Threads of torch that loading has set: engines that start threads leave it one."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
 
 
 def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:
-    """Refuse a model whose output follows from earlier calls: every request is one of its own."""
+    """Refuse a model whose output follows from earlier calls: every request is independent."""
     for case in cases:
         again = reference(case.request)
         if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):

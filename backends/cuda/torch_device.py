@@ -80,7 +80,7 @@ def _own_kernel(device: torch.device) -> RecurrenceKernel | None:
 
 
 class TorchDevice:
-    """A `Device`: one GPU, with its own stream and its own pool of graph memory."""
+    """A `Device`: one GPU, with a stream and a pool of graph memory."""
 
     def __init__(self, index: int, *, own_kernel: bool = True) -> None:
         """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""

@@ -1,4 +1,4 @@
-"""A Ray cluster of several nodes on this machine, each with a raylet of its own."""
+"""A Ray cluster of several nodes on this machine, each with a raylet."""
 
 from __future__ import annotations
 

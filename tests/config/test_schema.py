@@ -217,7 +217,7 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
         ({"lengths": "[1x]"}, "lengths.names[0]: expected the name of a Python argument"),
         (
             {"lengths": "n", "mask": "n"},
-            "mask: expected an argument of forward() of its own, got n, which is named above",
+            "mask: expected another argument of forward() than n, which is named above",
         ),
         (
             {"mask": "{name: m}", "model": "{forward: {m: 1}}"},

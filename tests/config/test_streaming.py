@@ -111,12 +111,12 @@ CONTRADICTIONS = [
         "max_sessions: expected 16 or more with cluster: true, got 15: each of 16 partitions has its share",
     ),
     (f"{{{REDIS}, cluster: true}}, max_bytes: 9}}", "max_bytes: expected 16 or more with cluster: true, got 9"),
-    ("{fields: {id: session, start: Session}}", "fields.start: expected a name of its own, got that of id"),
-    ("{fields: {step: TS_REQUEST_SEQUENCE_ID}}", "fields.step: expected a name of its own, got that of id"),
-    ("{fields: {id: X-Session, start: x_session}}", "fields.start: expected a name of its own, got that of id"),
-    ("{fields: {id: Content-Type}}", "fields.id: expected a name of its own, got Content-Type, which a request has"),
-    ("{fields: {end: instances}}", "fields.end: expected a name of its own, got instances, which a request has"),
-    ("{fields: {id: IDS}}", "fields.id: expected a name of its own, got that of the input or output ids"),
+    ("{fields: {id: session, start: Session}}", "fields.start: expected another name than that of id"),
+    ("{fields: {step: TS_REQUEST_SEQUENCE_ID}}", "fields.step: expected another name than that of id"),
+    ("{fields: {id: X-Session, start: x_session}}", "fields.start: expected another name than that of id"),
+    ("{fields: {id: Content-Type}}", "fields.id: expected another name than Content-Type, which a request has"),
+    ("{fields: {end: instances}}", "fields.end: expected another name than instances, which a request has"),
+    ("{fields: {id: IDS}}", "fields.id: expected another name than that of the input or output ids"),
     ("{fields: {id: 'a b'}}", "fields.id: expected a name that a header can have"),
     ("{fields: {id: 7th}}", "fields.id: expected a name that a header can have"),
     ("{store: client, key_env: MY-KEY}", "key_env: expected the name of an environment variable"),
@@ -209,7 +209,7 @@ def test_a_field_is_no_output_either() -> None:
     """An answer has both side by side."""
     (complaint,) = complaints("{fields: {step: tags}}", outputs="[tags]")
 
-    assert complaint.startswith("neuron_lstm.streaming.fields.step: expected a name of its own, got that of the input")
+    assert complaint.startswith("neuron_lstm.streaming.fields.step: expected another name than that of the input")
 
 
 @pytest.mark.parametrize("outputs", ["7", "{tags: 1}", "[1, tags]", "tags"])

@@ -41,7 +41,7 @@ class EngineWork:
         last = lengths[-1] if self.padding == "bucket" else max(lengths[-1], self.served)
         seen = clip_histogram(histogram, last, truncate=True) if self.truncate else histogram
         held = tuple(lengths)
-        if self.padding != "bucket":  # it is as if every length had a bucket of its own
+        if self.padding != "bucket":  # it is as if every length had a bucket
             held = tuple(sorted({last, *(length for length in seen if length <= last)}))
         stats = padding_stats(seen, held)
         computed: int | None = stats.computed
