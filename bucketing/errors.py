@@ -4,15 +4,16 @@ from __future__ import annotations
 
 
 class SequenceTooLong(ValueError):
-    """A sequence longer than every bucket."""
+    """A sequence longer than every bucket.
+
+    `available` has the lengths of the buckets, or the longest one alone.
+    """
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
         self.length = length
         self.available = available
-        super().__init__(
-            f"a sequence of {length} timesteps fits no bucket: the longest holds {available[-1]} "
-            f"(buckets: {', '.join(map(str, available))})"
-        )
+        buckets = f" (buckets: {', '.join(map(str, available))})" if len(available) > 1 else ""
+        super().__init__(f"a sequence of {length} timesteps fits no bucket: the longest holds {available[-1]}{buckets}")
 
 
 class LengthNotAccepted(ValueError):

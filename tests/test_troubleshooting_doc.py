@@ -21,6 +21,7 @@ ELSEWHERE = {
     "No module named 'yaml'": "Python",
     "No such file or directory: 'neuron_lstm.py'": "Python",
     "413 Request Entity Too Large": "Netty, the server library of TorchServe",
+    "sun.reflect.Reflection.getCallerClass is not supported": "Log4j, the logging library of TorchServe",
     "Failed to initialize NumPy": "torch",
 }
 """Messages of other programs: each was seen on a real server."""

@@ -36,6 +36,8 @@ def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> Non
     """The client learns the accepted lengths."""
     with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32 \(buckets: 16, 32\)"):
         BucketGrid((1,), (16, 32)).bucket_length_for(33)
+    with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32$"):
+        BucketGrid((1,), (32,)).bucket_length_for(33)
 
 
 @given(grids(), st.integers(1, 20))
