@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.lowering.streaming import with_weight_digests
+from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
 
 from ...conftest import Project
 from .archive_files import Package, Replace, answers, as_format, entries, manifest_of

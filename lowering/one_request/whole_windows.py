@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .padded_batch import same_size
+from ..packing.padded_batch import same_size
 
 _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {"max": torch.amax, "avg": torch.mean}
 _NAMES = {
