@@ -199,8 +199,8 @@ def unknown_backend(name: str) -> str:
     near = longer or get_close_matches(name, backend_names(), n=1)
     guess = f" (did you mean {near[0]}?)" if near else ""
     return (
-        f"there is no backend {name!r}{guess}. Available: {', '.join(backend_names()) or 'none'}. A backend of another "
-        f"distribution is available once that is installed (entry point group {ENTRY_POINT_GROUP})"
+        f"there is no backend {name[:60]!r}{guess}. Available: {', '.join(backend_names()) or 'none'}. A backend of "
+        f"another distribution is available once that is installed (entry point group {ENTRY_POINT_GROUP})"
     )
 
 

@@ -18,6 +18,7 @@ from .interface import LoadError, Weights
 from .program_files import read_program_file
 
 FILE_NAME = "signature.json"
+_NAMED = 10  # weights of one message
 
 
 class WrongInput(ValueError):
@@ -89,9 +90,10 @@ class Signature:
             if name not in weights or not _fits(weights[name], wanted, {})
         ]
         if problems:
+            more = [f"and {len(problems) - _NAMED} more"] if len(problems) > _NAMED else []
             raise LoadError(
                 "the shapes or dtypes of the weights are not those that the program was compiled with; package the "
-                "model again with these weights:\n  " + "\n  ".join(problems)
+                "model again with these weights:\n  " + "\n  ".join([*problems[:_NAMED], *more])
             )
         return {name: weights[name] for name in self.weights}
 

@@ -72,18 +72,20 @@ def check_host(packaged: Mapping[str, str]) -> None:
     for key, value in {"system": sys.platform, "machine": platform.machine()}.items():
         if packaged.get(key, value) != value:
             raise LoadError(
-                f"the programs were compiled for {key} {packaged[key]}, this host has {value}: {REPACKAGE_HINT}"
+                f"the programs were compiled for {key} {packaged[key][:60]}, this host has {value}: {REPACKAGE_HINT}"
             )
     glibc = _glibc()
     if glibc is not None and _numbers(glibc) < _numbers(packaged.get("GLIBC", "0")):
         raise LoadError(
-            f"the programs need glibc {packaged['GLIBC']}, this host has {glibc}: package the model again on a machine "
-            f"whose system and compiler are no newer than this host's, or with backend: onnxruntime"
+            f"the programs need glibc {packaged['GLIBC'][:60]}, this host has {glibc}: package the model again on a "
+            f"machine whose system and compiler are no newer than this host's, or with backend: onnxruntime"
         )
     known = _TARGETS.get(platform.machine())
-    if known is None or packaged.get("isa", known.isa) != known.isa:
+    if known is None:
+        raise LoadError(f"the programs are compiled code, and there is none for {platform.machine()}: {REPACKAGE_HINT}")
+    if packaged.get("isa", known.isa) != known.isa:
         raise LoadError(
-            f"the programs were compiled for {packaged.get('isa')} CPUs, this host's is another: {REPACKAGE_HINT}"
+            f"the programs were compiled for {packaged['isa'][:60]} CPUs, this host's is another: {REPACKAGE_HINT}"
         )
     lacking = known.cpu_flags - cpu_flags()
     if lacking:

@@ -17,6 +17,7 @@ BASE = (
     "sessions/*.py",
     "config/__init__.py",
     "config/manifest.py",
+    "config/manifest_values.py",
     "config/json_codec.py",
     "config/request_limits.py",
     "backends/__init__.py",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BUG = "this is a bug, please report it: "
+
 
 class SequenceTooLong(ValueError):
     """A sequence longer than every bucket.
@@ -39,4 +41,4 @@ class InvariantError(RuntimeError):
     """A violated invariant: a bug, not the fault of a request."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"this is a bug, please report it: {what}")
+        super().__init__(f"{BUG}{what}")

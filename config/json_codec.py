@@ -28,6 +28,10 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 REPACKAGE = "package the model again"
+MOST_BYTES = 1 << 24
+"""The largest file that is parsed: one of an archive with thousands of programs is smaller."""
+_LONGEST_NAME = 255
+_LONGEST_PATH = 1024
 INFINITE = "infinite"
 NO_OTHER_KEYS = "no other keys"
 
@@ -75,6 +79,20 @@ def parse_json(text: str) -> Any:
         raise ValueError("too many levels of lists and objects") from error
 
 
+def read_text(path: Path) -> str:
+    """Read a file in UTF-8 of at most `MOST_BYTES`: parsed JSON takes many times the size of its text.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large, or not UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    return content.decode("utf-8")
+
+
 def read_json(kind: type[T], path: Path) -> T:
     """Read a JSON file that holds one value of type `kind`.
 
@@ -82,7 +100,7 @@ def read_json(kind: type[T], path: Path) -> T:
         JsonError: the file is missing or damaged; the message names it and advises to package the model again.
     """
     try:
-        return from_json(kind, parse_json(path.read_text(encoding="utf-8")))
+        return from_json(kind, parse_json(read_text(path)))
     except (OSError, ValueError) as error:
         raise JsonError(f"{path} cannot be read ({error}): {REPACKAGE}") from error
 
@@ -126,6 +144,8 @@ def relative_path(name: str) -> None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or set(name) & set("\\:\0"):
         raise ValueError(f"expected a path below the archive's root, got {abbreviate(name)}")
+    if len(name) > _LONGEST_PATH or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in path.parts):
+        raise ValueError(f"expected a path that a file can have, got {abbreviate(name)}")
 
 
 def abbreviate(value: Any) -> str:

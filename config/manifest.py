@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,11 +16,34 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
-from .json_codec import REPACKAGE, JsonError, LeftOut, abbreviate, from_json, parse_json, relative_path, to_json
+from .json_codec import (
+    REPACKAGE,
+    JsonError,
+    LeftOut,
+    abbreviate,
+    from_json,
+    parse_json,
+    read_text,
+    relative_path,
+    to_json,
+)
+from .manifest_values import (
+    distribution_name,
+    duration,
+    module_name,
+    named_apart,
+    positive,
+    positive_sizes,
+    reference,
+    valid_carry,
+    valid_grid,
+    valid_spec,
+)
 from .request_limits import RequestLimits
 
 FILE_NAME = "variants.json"
 FORMAT = 5
+_NAMED = 5  # files of one message
 
 
 class ManifestError(RuntimeError):
@@ -31,30 +55,7 @@ class ManifestError(RuntimeError):
     """
 
 
-def _positive(number: float) -> None:
-    if not number > 0:
-        raise ValueError(f"expected a positive number, got {number}")
-
-
-def _positive_sizes(bucket: Bucket) -> None:
-    if min(bucket) < 1:
-        raise ValueError(f"expected positive sizes, got {bucket.batch} x {bucket.length}")
-
-
-def _valid_spec(spec: TensorSpec) -> None:
-    if spec.shape.count("batch") > 1:  # an attention map has time twice
-        raise ValueError(f"shape: expected batch once at most, got {list(spec.shape)}")
-    if any(isinstance(size, int) and size < 0 for size in spec.shape):
-        raise ValueError(f"shape: expected no negative size, got {list(spec.shape)}")
-
-
-def _valid_carry(value: CarriedValue) -> None:
-    if value.spec.batch_dim != 0 or value.spec.time_dim is not None:
-        raise ValueError(f"spec.shape: expected batch, then sizes, got {list(value.spec.shape)}")
-    _valid_spec(value.spec)
-
-
-ProgramBucket = Annotated[Bucket, _positive_sizes]
+ProgramBucket = Annotated[Bucket, positive_sizes]
 RelativePath = Annotated[str, relative_path]
 """A path below the archive's root."""
 
@@ -62,8 +63,8 @@ RelativePath = Annotated[str, relative_path]
 class RequiredPackage(NamedTuple):
     """A package that the host needs."""
 
-    distribution: str
-    module: str
+    distribution: Annotated[str, distribution_name]
+    module: Annotated[str, module_name]
     version: str
     """The lowest version that runs the programs, or the one that they were compiled for."""
 
@@ -104,14 +105,14 @@ class MeasuredCost:
 
     part: ProgramRole
     bucket: ProgramBucket
-    milliseconds: Annotated[float, _positive]
+    milliseconds: Annotated[float, duration]
 
 
 @dataclass(frozen=True)
 class CostMeasurement:
     """The conditions under which the costs were measured."""
 
-    threads: Annotated[int, _positive]
+    threads: Annotated[int, positive]
     """Threads that each call could use."""
     doubts: tuple[str, ...] = ()
     """Reasons, for people, why the costs are unreliable. Empty: they are reliable."""
@@ -147,10 +148,10 @@ class Manifest:
     requires: tuple[RequiredPackage, ...]
     host: dict[str, str]
     """The machine that compiled code is for, with the versions of its symbols (GLIBC); empty: any."""
-    inputs: tuple[Annotated[TensorSpec, _valid_spec], ...]
+    inputs: Annotated[tuple[Annotated[TensorSpec, valid_spec], ...], named_apart]
     takes_lengths: bool
     """Whether the programs take lengths[B] after the declared inputs."""
-    outputs: tuple[Annotated[TensorSpec, _valid_spec], ...]
+    outputs: Annotated[tuple[Annotated[TensorSpec, valid_spec], ...], named_apart]
     padding: Literal["masked", "exact_lengths"]
     padding_reason: str
     overflow: Literal["reject", "truncate"]
@@ -158,12 +159,12 @@ class Manifest:
     """Execution mode: whole sequences, or chunks of time."""
     kind_reason: str
     """The reason for the mode, for people: the line that needs a whole sequence, or the carried values."""
-    carried: tuple[Annotated[CarriedValue, _valid_carry], ...]
+    carried: tuple[Annotated[CarriedValue, valid_carry], ...]
     """Values carried from chunk to chunk, in the order of the programs' arguments."""
-    grid: BucketGrid
+    grid: Annotated[BucketGrid, valid_grid]
     shapes: Literal["grid", "any"]
     """Whether the programs run in the grid's buckets only, or in every shape up to its largest."""
-    longest: Annotated[int, _positive]
+    longest: Annotated[int, positive]
     """Timesteps of the longest sequence that is served."""
     variants: tuple[Variant, ...]
     checks: tuple[MeasuredError, ...]
@@ -179,8 +180,8 @@ class Manifest:
     """The user's serialized file: the only copy of the weights."""
     constants: Optional[RelativePath] = None
     """A .pt file of tensors that programs need beside the state dict."""
-    codec: Optional[str] = None
-    kernel: Optional[str] = None
+    codec: Optional[Annotated[str, reference]] = None
+    kernel: Optional[Annotated[str, reference]] = None
     """The bucket selector, `module:function`, which chooses the bucket length of a sequence.
 
     None: the least cost.
@@ -189,11 +190,11 @@ class Manifest:
     """`cores`: each worker is pinned to cores that no other one has."""
     device: Annotated[Optional[str], LeftOut(None)] = None
     """The GPU that serves, e.g. cuda:1; None: the one that the server gives to the worker, else the first."""
-    threads: Optional[int] = None
+    threads: Optional[Annotated[int, positive]] = None
     """Threads per worker; None: the host's cores divided by maxWorkers."""
     streaming: Optional[SessionSettings] = None
     """None: each request is a whole sequence; else each request is a chunk of a session."""
-    shortest: Annotated[int, _positive, LeftOut(1)] = 1
+    shortest: Annotated[int, positive, LeftOut(1)] = 1
     """Timesteps of the shortest sequence that the model takes."""
     accepted: Annotated[tuple[AcceptedRange, ...], LeftOut(())] = ()
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
@@ -248,8 +249,8 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / FILE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise ManifestError(f"{path} cannot be read ({error}): {REPACKAGE}") from error
     return parse_manifest(text)
 
@@ -281,7 +282,7 @@ def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] =
     Of the files `besides`, which the caller compares, only the presence is checked.
 
     Raises:
-        ManifestError: files are missing, changed or cannot be read; all of them are named.
+        ManifestError: files are missing, changed or cannot be read; the first of them are named.
     """
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
@@ -292,7 +293,9 @@ def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] =
         elif name not in besides and (complaint := _complaint(path, digest)) is not None:
             complaints.append(f"{name} {complaint}")
     if complaints:
-        raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {REPACKAGE}")
+        more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""
+        named = ", ".join(complaints[:_NAMED])
+        raise ManifestError(f"the archive is not as it was packaged: {named}{more}; {REPACKAGE}")
 
 
 def _complaint(path: Path, digest: str) -> str | None:
@@ -338,15 +341,20 @@ def _check_consistency(manifest: Manifest) -> None:
     padded = {cost.part for cost in manifest.padding_costs}
     if padded and (padded, manifest.kind, manifest.shapes) != ({"sequence"}, "sequence", "any"):
         raise _invalid("padding_costs", "none except for whole sequences in every shape", sorted(padded))
-    shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
-    duplicates = [shape for shape in shapes if shapes.count(shape) > 1]
+    largest = Bucket(manifest.grid.batches[-1], manifest.grid.lengths[-1])
+    for name, costs in (("costs", manifest.costs), ("padding_costs", manifest.padding_costs)):
+        for index, cost in enumerate(costs):
+            if cost.bucket.batch > largest.batch or cost.bucket.length > largest.length:
+                raise _invalid(f"{name}[{index}].bucket", f"none above {largest.batch} x {largest.length}", cost.bucket)
+    counts = Counter((variant.part, variant.bucket) for variant in manifest.variants)
+    duplicates = [shape for shape, count in counts.items() if count > 1]
     if duplicates:
         raise _invalid("variants", "each bucket of a part once", list(duplicates[0]))
     for part in _needed_parts(manifest):
         for bucket in [None] if manifest.shapes == "any" else role_buckets(part, manifest.grid):
-            if (part, None) not in shapes and (part, bucket) not in shapes:
+            if (part, None) not in counts and (part, bucket) not in counts:
                 wanted = "every shape" if bucket is None else f"{bucket.batch} x {bucket.length}"
-                raise _invalid("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
+                raise _invalid("variants", f"a {part} program for {wanted}", [bucket for _, bucket in counts])
 
 
 def _invalid(path: str, expected: str, found: Any) -> JsonError:

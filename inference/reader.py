@@ -32,7 +32,7 @@ DAMAGE = (
 """Errors of reading a damaged file."""
 STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 """The manifest that torch-model-archiver writes."""
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 24
 """The largest file that is read into memory: far more than a manifest or a list has, and less than a zip bomb."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""

@@ -10,12 +10,13 @@ from typing import Optional, Protocol
 
 import torch
 
-from ...backends.interface import Chaining, DeviceSharing, Forking, Rehearsal, Waking, Weights
+from ...backends.interface import Chaining, DeviceSharing, Forking, LoadError, Rehearsal, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
+from ...bucketing.errors import BUG
 from ...bucketing.execute import Pad, Tensors, execute
 from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
 from ...bucketing.padding import pad, zeros
@@ -23,7 +24,8 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
-from ...config.manifest import Manifest, ManifestError, Variant, read_manifest, verify_files
+from ...config.manifest import FILE_NAME, Manifest, ManifestError, Variant, read_manifest, verify_files
+from .bucket_memory import check_memory
 from .cores import available_cores
 from .example_inputs import example_inputs
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
@@ -33,6 +35,7 @@ from .user_code import selected_lengths
 Programs = Mapping[Optional[Bucket], Program]
 """The loaded programs of one role, by the bucket that each serves; None serves every one."""
 
+_LONGEST_CAUSE = 300  # characters of an engine's error
 _MOST_PLANS = 4096
 """Plans of single sequences that are kept, one for each length."""
 
@@ -174,6 +177,7 @@ def load_archive(
     manifest = read_manifest(directory)
     manifest = replace(manifest, device=manifest.device or device)
     verify_files(directory, manifest, besides=_weight_files(manifest))
+    check_memory(manifest)
     copies = {file: _copy(directory, manifest, file) for file in _weight_files(manifest)}
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or manifest.threads or available_cores()
@@ -186,8 +190,29 @@ def load_archive(
     )
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
-        warm_up(archive, bucket, bucket.batch)
+        _call_first(archive, bucket)
     return archive
+
+
+def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:
+    """Run the programs in a bucket for the first time.
+
+    Raises:
+        LoadError: they are not the programs that the manifest declares, or are damaged.
+        MemoryError: out of memory.
+    """
+    try:
+        warm_up(archive, bucket, bucket.batch)
+    except (LoadError, MemoryError):
+        raise
+    except Exception as error:  # engines raise any exception
+        cause = " ".join(str(error).removeprefix(BUG).split())[:_LONGEST_CAUSE]
+        if "can't allocate memory" in cause:  # torch's own error
+            raise MemoryError(f"out of memory for a call of {bucket.batch} x {bucket.length}: {cause}") from error
+        raise LoadError(
+            f"the programs do not run in the bucket {bucket.batch} x {bucket.length} as {FILE_NAME} declares them "
+            f"({type(error).__name__}: {cause}): {REPACKAGE}"
+        ) from error
 
 
 def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:

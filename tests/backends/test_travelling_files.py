@@ -39,7 +39,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_400
+LINES = 12_700
 """The largest number of source lines in an archive for onnxruntime."""
 
 

@@ -84,11 +84,13 @@ specs = st.builds(
     shape=st.sampled_from(
         [(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time"), ("batch", "time", "time")]
     ),
-    pad_value=st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)),
+    pad_value=st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(-1e18, 1e18)),
     vocabulary=st.none() | st.integers(1, 10**6),
 )
 
 
+some_specs = st.lists(specs, min_size=1, max_size=3, unique_by=lambda spec: spec.name)
+references = st.builds("{}:{}".format, names, names)
 carried = st.builds(
     CarriedValue,
     spec=st.builds(
@@ -113,8 +115,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
     shapeless = shapes == "any" or draw(st.booleans())
     return replace(
         EXAMPLE,
-        inputs=tuple(draw(st.lists(specs, max_size=3))),
-        outputs=tuple(draw(st.lists(specs, max_size=3))),
+        inputs=tuple(draw(some_specs)),
+        outputs=tuple(draw(some_specs)),
         kind=kind,
         kind_reason=draw(names),
         carried=tuple(draw(st.lists(carried, max_size=3))) if kind == "chunk" else (),
@@ -140,8 +142,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         measurement=draw(st.none() | st.builds(CostMeasurement, st.integers(1, 64), st.lists(names).map(tuple))),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
-        codec=draw(st.none() | names),
-        kernel=draw(st.none() | names) if (kind, shapes) == ("sequence", "grid") else None,
+        codec=draw(st.none() | references),
+        kernel=draw(st.none() | references) if (kind, shapes) == ("sequence", "grid") else None,
         placement=draw(st.none() | st.just("cores")),
         threads=draw(st.none() | st.integers(1, 64)),
         tolerance=ErrorTolerance(draw(amounts), draw(amounts)),
