@@ -15,6 +15,7 @@ from types import ModuleType
 
 import torch
 
+from ..lowering.module_file import module_file
 from .errors import PackagingError
 from .import_advice import import_advice
 from .model_class import Tell, choose_class, tell_nothing
@@ -40,7 +41,7 @@ def importable(directory: Path) -> Iterator[None]:
 
 
 def _lies_in(module: ModuleType, directory: Path) -> bool:
-    file = getattr(module, "__file__", None)
+    file = module_file(module)
     return file is not None and Path(file).is_relative_to(directory)
 
 

@@ -43,6 +43,7 @@ from ..exporter.export import (
 )
 from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
+from ..exporter.module_file import module_file
 from ..exporter.plain_outputs import plain_outputs
 from ..exporter.shape_conditions import ShapeConditions
 from ..loops.cells import STEPS
@@ -276,8 +277,8 @@ def _user_modules(model: torch.nn.Module) -> list[Any]:
 
 def _user_file(module: Any) -> Path | None:
     """Return the file of a Python module that belongs to the model, not to torch, Python or this package."""
-    file = getattr(module, "__file__", None)
-    return Path(file) if isinstance(file, str) and is_user_file(file) else None
+    file = module_file(module)
+    return Path(file) if file is not None and is_user_file(file) else None
 
 
 def _length(value: Any) -> Any:

@@ -50,3 +50,14 @@ def test_a_script_that_ends_python_is_refused(tmp_path: Path) -> None:
 
     assert "the_model.py ends Python while it is imported (sys.exit, code 0)" in told
     assert "if __name__ == '__main__':" in told
+
+
+def test_a_module_that_imports_its_contents_on_first_use_is_left_alone(tmp_path: Path) -> None:
+    """Its attributes may need packages that are not installed."""
+    lazy = "class Lazy(types.ModuleType):\n    def __getattr__(self, name):\n        raise ImportError(name)\n"
+    entry = "sys.modules['lazy_of_mine'] = Lazy('lazy_of_mine')\n"
+    file = write(tmp_path, f"import sys, types\n{lazy}{entry}{ONE}")
+    with importable(tmp_path):
+        assert load_class(file)
+
+    assert sys.modules.pop("lazy_of_mine").__name__ == "lazy_of_mine"
