@@ -68,11 +68,17 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> I
     mask = _name_of_mask(given)
     if isinstance(mask, str) and (mask in inputs or mask in lengths):
         yield ("mask",), f"expected another argument of forward() than {mask}, which is named above"
-    arguments = [str(name).split(".")[0] for name in (*lengths, mask, *inputs)]
+    names = [str(name) for name in (*lengths, mask, *inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
-        if name in arguments:
+        if any(_overlap(str(name), other) for other in names):
             message = "expected a constant argument, but inputs, lengths or mask give it per request"
             yield ("model", "forward", name), message
+
+
+def _overlap(name: str, other: str) -> bool:
+    """Whether two names are of one argument, or one of them is an element of the other."""
+    shorter, longer = sorted((name.split("."), other.split(".")), key=len)
+    return longer[: len(shorter)] == shorter
 
 
 def _names_of_lengths(given: Mapping[str, Any]) -> tuple[str, ...]:

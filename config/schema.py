@@ -70,8 +70,11 @@ class ModelArguments(Strict):
     """The method to serve instead of forward()."""
     args: dict[Name, Any] = Field(default_factory=dict)
     """Keyword arguments of the model class."""
-    forward: dict[Name, Any] = Field(default_factory=dict)
-    """Constant keyword arguments of forward() or of the method, the same for every request."""
+    forward: dict[InputName, Any] = Field(default_factory=dict)
+    """Constant keyword arguments of forward() or of the method, the same for every request.
+
+    `batch.mask` is an element of a dictionary `batch` whose other elements are inputs.
+    """
     batched: bool = True
     """Whether forward() takes a batch.
 

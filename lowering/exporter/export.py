@@ -44,7 +44,7 @@ def bind_arguments(
         named.update(dict.fromkeys(config.lengths.names, _converted(lengths, config.lengths.type)))
     if config.mask is not None and lengths is not None:
         named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
-    return {**nested_arguments(named), **config.model.forward}
+    return nested_arguments({**named, **config.model.forward})
 
 
 def _converted(lengths: torch.Tensor, kind: Literal["tensor", "numpy", "list"]) -> Any:

@@ -103,6 +103,9 @@ def test_elements_of_a_tuple_have_dotted_names() -> None:
 
     assert list(parsed(inputs=state).inputs) == ["state.0", "state.1"]
     assert "model.forward.state: expected a constant" in refusal(inputs=state, model="{forward: {state: 1}}")
+    assert "model.forward['state.1']: expected a constant" in refusal(inputs=state, model="{forward: {state.1: 1}}")
+    assert "model.forward['state.1.0']: expected a constant" in refusal(inputs=state, model="{forward: {state.1.0: 1}}")
+    assert parsed(inputs=state, model="{forward: {state.2: null}}").model.forward == {"state.2": None}
     for name in ("0.state", "state.", "state.1x", "class.0"):
         assert "expected the name of a Python argument" in refusal(inputs=state.replace("state.0", name))
 

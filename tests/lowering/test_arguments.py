@@ -59,6 +59,14 @@ class Dictionary(Layers):
         return {"states": self.gru(scaled)[0], "lengths": batch["lengths"]}
 
 
+class Optional(Layers):
+    """A batch whose unused entries are None."""
+
+    def forward(self, batch: dict[str, Any]) -> Any:
+        assert batch["static"] is None
+        return self.gru(batch["x"] * batch["scales"]["by"])[0]
+
+
 class Fields(Layers):
     """A batch whose fields are attributes, as those of a NamedTuple are."""
 
@@ -95,9 +103,16 @@ NESTED = (
 )
 
 
+ABSENT = (
+    "{batch.x: {dtype: float32, shape: [batch, time, 5]}}\n"
+    "  model: {forward: {batch.static: null, batch.scales.by: 2.0}}"
+)
+
+
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
+        (Optional, ABSENT),
         (Packed, BATCH_FIRST),
         (PackedTimeMajor, TIME_MAJOR),
         (PackedData, BATCH_FIRST),
