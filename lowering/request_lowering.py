@@ -16,7 +16,7 @@ from .excluded_shapes import include_excluded_shapes
 from .exporter.export import ModelExport, forward_name
 from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
 from .loops.rolled import export_rolled
-from .one_request.comparison import Comparison
+from .one_request.comparison import Comparison, OtherSizeAtLength
 from .one_request.single_request import SingleExport, example_timesteps, export_single
 from .one_request.timestep_branches import BranchOnTimesteps
 from .outputs import output_names, with_vocabularies
@@ -39,7 +39,24 @@ def lower_request(
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
         _require_batch(config.input_specs)
         shortest = shortest_length(model, config)
-        return _lower(model, config, _export(model, config, shortest), shortest)
+        single = _export(model, config, shortest)
+        try:
+            return _lower(model, config, single, shortest)
+        except OtherSizeAtLength as error:
+            longer = _first_included(single, error.length, config)
+            if longer is None:
+                raise
+        return _lower(model, config, _export(model, config, longer), longer)
+
+
+def _first_included(single: SingleExport, length: int, config: ServingConfig) -> int | None:
+    """Return the fewest timesteps from `length` on that the exporter includes, if it excludes `length`.
+
+    A model with `y[:, -3:]` has an output of another size for a request of 2 timesteps.
+    """
+    if length not in single.lengths_to_compare:
+        return None
+    return next((n for n in range(length, config.longest + 1) if n not in single.lengths_to_compare), None)
 
 
 def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> SingleExport:

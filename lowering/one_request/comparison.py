@@ -22,6 +22,14 @@ _ANY_ID = 8
 """Bound of the ids for an input of unknown vocabulary."""
 
 
+class OtherSizeAtLength(LoweringError):
+    """A program with an output of another size than the model's for a request of some number of timesteps."""
+
+    def __init__(self, message: str, length: int) -> None:
+        super().__init__(message)
+        self.length = length
+
+
 Run = Callable[..., Sequence[torch.Tensor]]
 
 
@@ -83,7 +91,8 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
         part = part.narrow(dim, 0, size)
     own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
     if own.shape != part.shape:
-        raise LoweringError(f"output {spec.name} has the shape {list(own.shape)} for {length} timesteps, not {sizes}")
+        form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}"
+        raise OtherSizeAtLength(f"output {spec.name} {form}", length)
     if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
         raise LoweringError(f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps)")
 

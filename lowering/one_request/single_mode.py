@@ -154,6 +154,13 @@ def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented if known is None or known.size != 1 else in_python(known).reshape(-1)[0]
 
 
+def _index(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return a known number as the index of a list, as in `order[ids[i]] = i`."""
+    known = known_values(args[0])
+    single = known is not None and known.size == 1
+    return known.item() if single and isinstance(known.item(), int) else NotImplemented
+
+
 def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     known = known_values(args[0])
     if known is not None and known.size == 1:
@@ -202,6 +209,14 @@ def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(fill, torch.SymInt) or tuple(size) != (1,):
         return NotImplemented
     return with_known_values(func(*args, **kwargs), [fill])
+
+
+def _counted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Note the numbers of a short range of plain numbers, as in `torch.arange(1, x.dim()).tolist()`."""
+    if not args or any(type(value) is not int for value in args) or kwargs.keys() - {"device"}:
+        return NotImplemented
+    numbers = range(*args)
+    return NotImplemented if len(numbers) > _MOST_NUMBERS else with_known_values(func(*args, **kwargs), [*numbers])
 
 
 def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -389,6 +404,9 @@ def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
     return with_known_values(args[0].zero_(), known)
 
 
+_MOST_NUMBERS = 16
+"""Numbers of a range that are noted: those of dimensions, not those of a table of positions."""
+
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
@@ -398,10 +416,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "rnn_relu": _recurrence("rnn_relu"),
     "item": _item,
     "__bool__": _truth,
+    "__index__": _index,
     "numpy": _array,
     "tensor": _from_numbers,
     "as_tensor": _from_numbers,
     "full": _filled,
+    "arange": _counted,
     "new_tensor": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,

@@ -11,6 +11,7 @@ import torch
 
 from .call import Call, Results, shifted
 from .indexing_rules import taken
+from .regrouping import reshaped
 from .size_identities import are_equal
 from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, NoRule, Value, normalized, normalized_dims
@@ -20,12 +21,17 @@ _SAMPLES = (1009, 2003)
 
 
 def view(batch: Batch, call: Call) -> Results:
-    """Reshape, if a ragged dimension is the outermost of those that it is merged with."""
+    """Reshape; where a ragged dimension is merged with outer ones, elements change their places."""
     value, (sizes,) = call.value(), call.sizes
-    for before, after in _groups(value.sizes, sizes):
-        _require_outermost(before, after)
+    groups = _groups(value.sizes, sizes)
+    if not all(_keeps_prefix(before, after) for before, after in groups):
+        return call.result(reshaped(batch, batch.every_row(value), groups).reshape(_with_rows(batch, sizes)))
     rows = [] if value.shared else [batch.rows]
     return replace(value, tensor=value.tensor.reshape(*rows, *batch.padded_sizes(sizes)), sizes=sizes)
+
+
+def _with_rows(batch: Batch, sizes: Sequence[SizeExpr]) -> list[Any]:
+    return [batch.rows, *batch.padded_sizes(sizes)]
 
 
 def _groups(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> list[tuple[list[SizeExpr], list[SizeExpr]]]:
@@ -52,14 +58,11 @@ def _approximate(sizes: Sequence[SizeExpr]) -> tuple[int, ...]:
     return tuple(int(evaluate(sympy.prod(sizes), timesteps)) for timesteps in _SAMPLES)
 
 
-def _require_outermost(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> None:
+def _keeps_prefix(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> bool:
+    """Whether the elements of every row keep their places in the padded tensor."""
     if list(before) == list(after) or not any(map(is_ragged, [*before, *after])):
-        return
-    for sizes in (before, after):
-        if not is_ragged(sizes[0]) or any(map(is_ragged, sizes[1:])):
-            raise NoRule(
-                f"a reshape of {list(before)} to {list(after)}, in which timesteps are not the outermost dimension"
-            )
+        return True
+    return all(is_ragged(sizes[0]) and not any(map(is_ragged, sizes[1:])) for sizes in (before, after))
 
 
 def permuted(batch: Batch, call: Call) -> Results:

@@ -368,6 +368,42 @@ WITHOUT_LENGTHS = (
     repeated_by_lists,
     sorted_by_type,
     causal_layer,
+def both_directions(m: Model, x: Tensor) -> Any:
+    """Both directions as rows of one batch, which is normalised as a flat matrix."""
+    rows = torch.cat([x, x.flip(1)])
+    flat = m.statistics(rows.reshape(rows.shape[0] * rows.shape[1], FEATURES))
+    y = m.lstm(flat.reshape(rows.shape))[0]
+    ahead, back = y.chunk(2, dim=0)
+    return torch.cat([ahead, back.flip(1)], 2)
+
+
+def flattened_channels(m: Model, x: Tensor) -> Any:
+    """All features of a request in one row, channel after channel."""
+    y = m.lstm(x)[0].transpose(1, 2)
+    flat = y.reshape(x.size(0), -1)
+    return flat, flat.view(x.size(0), 2, 3, -1).transpose(1, 2)
+
+
+def globally_normalised(m: Model, x: Tensor) -> Any:
+    """Dimensions that are counted by torch."""
+    dims = torch.arange(1, len(x.shape)).tolist()
+    return (x - x.mean(dim=dims, keepdim=True)) / torch.sqrt(torch.var(x, dim=dims, keepdim=True) + 1)
+
+
+def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A list of the places of the sorted rows, filled in a loop."""
+    ordered, places = torch.sort(lengths, descending=True)
+    back = [0] * lengths.size(0)
+    for row in range(len(places)):
+        back[places[row]] = row
+    packed = pack_padded_sequence(x[places], ordered.cpu(), batch_first=True)
+    return pad_packed_sequence(m.lstm(packed)[0], batch_first=True)[0][back]
+
+
+WITHOUT_LENGTHS = (
+    both_directions,
+    flattened_channels,
+    globally_normalised,
     segmented,
     best_frames,
     bags_of_words,
@@ -403,4 +439,5 @@ WITH_LENGTHS = (
     mean_by_numpy,
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
     *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
+    unsorted_by_hand,
 )
