@@ -363,11 +363,6 @@ def causal_layer(m: Model, x: Tensor) -> Any:
     return m.encoder(y, mask=torch.log(torch.tril(torch.ones(x.size(1), x.size(1)))))
 
 
-WITHOUT_LENGTHS = (
-    widest_windows,
-    repeated_by_lists,
-    sorted_by_type,
-    causal_layer,
 def both_directions(m: Model, x: Tensor) -> Any:
     """Both directions as rows of one batch, which is normalised as a flat matrix."""
     rows = torch.cat([x, x.flip(1)])
@@ -401,6 +396,10 @@ def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 WITHOUT_LENGTHS = (
+    widest_windows,
+    repeated_by_lists,
+    sorted_by_type,
+    causal_layer,
     both_directions,
     flattened_channels,
     globally_normalised,
