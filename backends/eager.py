@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..bucketing.shapes import Bucket
+from .fork_threads import set_torch_threads
 from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from .module_program import ModuleProgram
 from .program_source.read import FILE_NAME, load_source, read_source
@@ -63,7 +64,7 @@ class Eager(Backend):
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         program = load_source(read_source(directory, real, _source), real, path=directory / FILE_NAME)
-        torch.set_num_threads(threads)
+        set_torch_threads(threads)
         return ModuleProgram(signature, program, real.values())
 
 

@@ -19,6 +19,7 @@ from ..bucketing.shapes import Bucket
 from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that libraries call
 from . import target_machine
 from .executable_copy import executable_copy
+from .fork_threads import set_torch_threads
 from .interface import (
     DEFAULTS,
     CompileError,
@@ -108,7 +109,7 @@ class Inductor:
         _check_torch(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        torch.set_num_threads(threads)
+        set_torch_threads(threads)
         runner = _open(directory)
         wanted = runner.get_constant_names_to_original_fqns()
         # All of them, before the first call: otherwise the library would read from address 0.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...bucketing.shapes import Bucket
+from ..fork_threads import set_torch_threads
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -138,7 +139,7 @@ class NeuronBackend(Backend):
             return load_on_cpu(artifact, weights, threads)
         tensors = artifact_tensors(artifact, weights)
         package = require_toolchain(self.toolchain, artifact)
-        torch.set_num_threads(threads)
+        set_torch_threads(threads)
         try:
             module = self.load_module(package, directory / PROGRAM, tensors, core)
         except Exception as error:

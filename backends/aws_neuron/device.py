@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...config.json_codec import write_json
+from ..fork_threads import set_torch_threads
 from ..interface import LoadedProgram, LoadError, Weights
 from ..module_program import ModuleProgram
 from ..program_files import read_program_file
@@ -201,5 +202,5 @@ def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> Loa
         LoadError: the weights do not match the program.
     """
     tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights)))
-    torch.set_num_threads(threads)
+    set_torch_threads(threads)
     return module_program(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))

@@ -16,6 +16,7 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
+from ..fork_threads import set_torch_threads
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -122,7 +123,7 @@ class Cuda(Backend):
         Raises:
             LoadError: there is no GPU, this torch lacks an operator, or the weights do not match or fit.
         """
-        torch.set_num_threads(threads)
+        set_torch_threads(threads)
         return self.load_together({"sequence": directory}, weights, None)["sequence"]
 
     def load_together(

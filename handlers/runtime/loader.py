@@ -10,6 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
+from ...backends.fork_threads import are_threads_lost, set_torch_threads
 from ...backends.interface import Chaining, DeviceSharing, Forking, LoadError, Rehearsal, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
@@ -167,20 +168,23 @@ def load_archive(
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
-    `threads` is the number that each program may use; None: the manifest's, or else one for each available core.
+    `threads` is the number that each program may use; None: the manifest's, or else one for each available core; one in
+    a fork that has lost its parent's threads.
     `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
     own comes before it.
 
     Raises:
         RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
     """
+    if are_threads_lost():
+        torch.set_num_threads(1)  # before anything is computed
     manifest = read_manifest(directory)
     manifest = replace(manifest, device=manifest.device or device)
     verify_files(directory, manifest, besides=_weight_files(manifest))
     check_memory(manifest)
     copies = {file: _copy(directory, manifest, file) for file in _weight_files(manifest)}
     check_requirements(manifest.requires, manifest.backend)
-    threads = threads or manifest.threads or available_cores()
+    threads = threads or (1 if are_threads_lost() else manifest.threads or available_cores())
     archive = LoadedArchive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, select(manifest, directory)),
@@ -286,7 +290,7 @@ def _load_programs(
 def _load_together(
     backend: DeviceSharing, directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> Mapping[tuple[ProgramRole, Bucket | None], Program]:
-    torch.set_num_threads(threads)
+    set_torch_threads(threads)
     directories = {(variant.part, variant.bucket): directory / variant.directory for variant in manifest.variants}
     rehearsals = [one for variant in manifest.variants for one in _rehearsals(manifest, variant)]
     if any(map(is_partitioned, directories.values())):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -75,6 +77,48 @@ def test_a_fork_answers_while_threads_of_its_parent_compute(folder: Path) -> Non
             is_over.set()
             for thread in threads:
                 thread.join()
+
+
+COMPUTE_THEN_FORK = """
+import os, sys, torch
+if sys.argv[2] == "computes":
+    torch.set_num_threads(2)
+    torch.ones(2000, 2000).tanh().sum()
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+for threads in (None, 1, 2):
+    child = os.fork()
+    if child == 0:
+        try:
+            with open_archive(sys.argv[1], threads) as model:
+                print(len(model.predict([[1, 2, 3]])), torch.get_num_threads(), flush=True)
+        except ArchiveError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def opened_in_forks(folder: Path, parent: str) -> list[str]:
+    """The lines of forks that open an archive with no number of threads, with 1 and with 2."""
+    command = [sys.executable, "-W", "ignore", "-c", COMPUTE_THEN_FORK, str(folder), parent]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return ended.stdout.splitlines()
+
+
+def test_a_fork_of_a_process_that_has_computed_opens_archives(folder: Path) -> None:
+    """Torch would wait for the threads of the parent: one thread works, and more are refused."""
+    without, one, two = opened_in_forks(folder, "computes")
+
+    assert without == one == "1 1"
+    assert two.startswith("torch cannot run on 2 threads here: this process is a fork of one that had computed")
+    assert "threads=1" in two
+    assert "spawn" in two
+
+
+def test_a_fork_of_a_process_that_has_not_computed_has_all_threads(folder: Path) -> None:
+    """Torch starts threads of its own there."""
+    assert opened_in_forks(folder, "imports")[1:] == ["1 1", "1 2"]
 
 
 def test_a_fork_of_a_fork_answers_too(folder: Path) -> None:

@@ -1,0 +1,56 @@
+"""Threads of torch in a fork, which does not inherit those of its parent and would wait for them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+
+import torch
+
+from .interface import LoadError
+
+_is_lost = False
+
+
+def are_threads_lost() -> bool:
+    """Whether this process is a fork, and its parent had threads that Python did not start."""
+    return _is_lost
+
+
+def set_torch_threads(threads: int) -> None:
+    """Set the number of threads of torch's operators.
+
+    Raises:
+        LoadError: more than one cannot work in this process; the message says what to do.
+    """
+    if threads > 1 and are_threads_lost():
+        raise LoadError(
+            f"torch cannot run on {threads} threads here: this process is a fork of one that had computed, and does "
+            f"not have its threads. Load the archive with threads=1, or start processes by multiprocessing's method "
+            f"spawn or forkserver"
+        )
+    torch.set_num_threads(threads)
+
+
+def _threads_beside_python() -> int:
+    try:
+        return len(os.listdir("/proc/self/task")) - threading.active_count()  # noqa: PTH208 - a fork waits for this
+    except OSError:
+        return 1  # the system does not say how many
+
+
+def _before_fork() -> None:
+    global _will_be_lost  # noqa: PLW0603 - the fork reads it
+    _will_be_lost = _is_lost or _threads_beside_python() > 0
+
+
+def _in_fork() -> None:
+    global _is_lost  # noqa: PLW0603 - of the fork alone
+    _is_lost = _will_be_lost
+
+
+_will_be_lost = False
+os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
+if multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) == "fork":
+    _is_lost = True  # the fork was before this import: the parent may have computed
