@@ -60,6 +60,11 @@ _WAL_LIMIT_BYTES = 128 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
 _CHECKPOINT_PAGES = 4 * 8192
 """Pages of the log from which on a commit copies them itself: `sqlite_checkpoints` has fallen behind."""
+WRONG_VALUES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+"""Errors of values that no store writes.
+
+SQLite checks the structure of a damaged page, and not what its rows hold.
+"""
 _LEAST_FREE_BYTES = 1024 * 1024
 """Free space below which a file system counts as full."""
 
@@ -149,15 +154,21 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
     if "locked" in text:
         return StoreUnavailableError(f"{what}; another process has held it for {busy_seconds:g} seconds")
     if "malformed" in text or "not a database" in text:
-        companions = " and ".join(f"{file.name}{suffix}" for suffix in _COMPANIONS)
-        # SQLite says "malformed" where the disk fails to read, too: then the sessions are there at the next request.
-        return StoreUnavailableError(
-            f"{what}; if the next requests get this too, move it away, with {companions} if they are there: a new one "
-            f"is created, without the old sessions"
-        )
+        return damaged_store(file, error)
     if "disk I/O error" in text:
         return disk_fails
     return must_write if "readonly" in text or "unable to open" in text else StoreUnavailableError(what)
+
+
+def damaged_store(file: Path, error: Exception) -> StoreUnavailableError:
+    """Convert an error of a file whose content is damaged to one that says what an operator can do."""
+    companions = " and ".join(f"{file.name}{suffix}" for suffix in _COMPANIONS)
+    cause = str(error) if isinstance(error, sqlite3.Error) else f"it holds wrong values ({error})"
+    # SQLite says "malformed" where the disk fails to read, too: then the sessions are there at the next request.
+    return StoreUnavailableError(
+        f"the session store {file} cannot be used: {cause}; if the next requests get this too, move it away, with "
+        f"{companions} if they are there: a new one is created, without the old sessions"
+    )
 
 
 def _make_directory(directory: Path) -> None:

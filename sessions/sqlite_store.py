@@ -23,7 +23,9 @@ from .sqlite_changes import SqliteChanges
 from .sqlite_checkpoints import BackgroundCheckpoints, begin_log_again
 from .sqlite_expiry import open_sessions, remove_expired
 from .sqlite_file import (
+    WRONG_VALUES,
     FileIdentity,
+    damaged_store,
     file_identity,
     has_much_free,
     open_database,
@@ -184,6 +186,9 @@ class SqliteStore:
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
                 raise store_error(self.file, error, _BUSY_SECONDS) from error
+            except WRONG_VALUES as error:
+                self._disconnect()
+                raise damaged_store(self.file, error) from error
             except BaseException:
                 self._disconnect()
                 raise
