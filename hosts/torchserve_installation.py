@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from zipfile import ZipFile
 
@@ -12,6 +14,8 @@ from .torchserve_files import OF_LAUNCHER
 
 _INSTALL = "pip install 'torchserve-neuron-lstm[serve]'"
 _SETTINGS_CLASS = "org/pytorch/serve/util/ConfigManager.class"
+_NAME_IN_CLASS = re.compile(rb"\x01\x00[\x03-\x40]([a-z0-9]+_[a-z0-9_]+)")
+"""A text of lower case with an underscore, as names of settings are, with its kind and its length before it."""
 
 
 def java_environment() -> dict[str, str]:
@@ -35,6 +39,8 @@ def java_environment() -> dict[str, str]:
 def unknown_settings(names: list[str]) -> list[str]:
     """Return the names that this TorchServe does not read: it would ignore them without a message.
 
+    After each one that is like a name that it reads, the message asks for that.
+
     Raises:
         ArchiveError: there is no TorchServe.
     """
@@ -44,7 +50,19 @@ def unknown_settings(names: list[str]) -> list[str]:
         raise ArchiveError(f"TorchServe is missing here: {_INSTALL}") from None
     with ZipFile(str(installed.locate_file("ts/frontend/model-server.jar"))) as jar:
         read = jar.read(_SETTINGS_CLASS)
-    return [name for name in names if name not in OF_LAUNCHER and _constant(name) not in read]
+    unknown = [name for name in names if name not in OF_LAUNCHER and _constant(name) not in read]
+    return [name + _suggestion(name, read) for name in unknown]
+
+
+def _suggestion(name: str, read: bytes) -> str:
+    known = {*OF_LAUNCHER, *(text.decode() for text in _NAME_IN_CLASS.findall(read))}
+    spellings = {_plain(one): one for one in sorted(known)}
+    near = get_close_matches(_plain(name[:100]), spellings, n=1)
+    return f" (did you mean {spellings[near[0]]}?)" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _constant(name: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from . import positive
 
 _LAST_PORT = 65_531  # four more ports follow it
-_SETTING = re.compile(r"(?P<name>[a-z0-9_]+)=(?P<value>[^\r\n]*)")
+_SETTING = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)")
 
 
 def add_to(commands: Any) -> None:

@@ -70,7 +70,11 @@ def test_archives_of_two_folders_need_one_store(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--set", "job_queue=7"], "--set: TorchServe has no setting job_queue"),
+        (["--set", "job_queue=7"], "--set: TorchServe has no setting job_queue (did you mean job_queue_size?)"),
+        (
+            ["--set", "maxResponseSize=7"],
+            "--set: TorchServe has no setting maxResponseSize (did you mean max_response_",
+        ),
         (["--set", "load_models=all"], "--set load_models: it follows from the archives"),
         (["--host", "::1"], "inference_address: expected http://HOST:PORT, got 'http://::1:8080'"),
         (["--set", "vmargs=-Dname=\u00e9"], r"vmargs: TorchServe reads ASCII alone, got '-Dname=\xe9'"),
@@ -131,7 +135,7 @@ def test_a_file_of_a_setting_that_is_missing_is_refused(
     assert main(["serve", str(archive), "--set", setting, "--print-config", str(tmp_path / "new")]) == 0
 
 
-@pytest.mark.parametrize("text", ["job_queue_size", "=7", "Job=1", "a=b\nc=d"])
+@pytest.mark.parametrize("text", ["job_queue_size", "=7", "job queue=1", "a=b\nc=d"])
 def test_a_setting_of_another_form_is_a_wrong_command_line(
     archive: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:

@@ -24,7 +24,12 @@ def test_torchserve_reads_every_setting_that_is_written() -> None:
 
 def test_a_name_that_torchserve_does_not_read_is_found() -> None:
     """The beginning of a known name is not that name."""
-    assert unknown_settings(["job_queue", "job_queue_size", "vmargs"]) == ["job_queue"]
+    assert unknown_settings(["job_queue", "job_queue_size", "vmargs"]) == ["job_queue (did you mean job_queue_size?)"]
+
+
+def test_a_name_like_no_other_has_no_suggestion() -> None:
+    """A wrong suggestion misleads more than none."""
+    assert unknown_settings(["xyzzy"]) == ["xyzzy"]
 
 
 def test_without_torchserve_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
