@@ -117,8 +117,8 @@ class OpenArchive:
         """Begin a session, or `resume` one that was begun before: here, in another process or on a server.
 
             with open_archive("tagger.mar") as model:
-                talk = model.session("h4Yx9-Wc0qNf3rTzLm2U")
-                first, rest = talk.send([5, 17]), talk.send([99], end=True)
+                session = model.session("h4Yx9-Wc0qNf3rTzLm2U")
+                first, rest = session.send([5, 17]), session.send([99], end=True)
 
         Without an id, the session has a new one after its first chunk. With `store: client` the state is in the object
         alone, which cannot be resumed.
