@@ -47,8 +47,8 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5  # |ours - eager| <= TOLERANCE + TOLERANCE x |eager|
 GARBAGE = (0.0, -1e4, 1e30)
-BATCH, LENGTHS, PIECES = 4, (9, 16), (3, 8)
-LONGEST = 3 * PIECES[-1]
+BATCH, LENGTHS, CHUNKS = 4, (9, 16), (3, 8)
+LONGEST = 3 * CHUNKS[-1]
 MOST_REQUESTS = 6
 
 
@@ -116,8 +116,8 @@ class _Served:
         """The answers, with arbitrary values in the padding."""
         facts, pad = self.program, pad_with(garbage)
         if facts.chunked is not None:
-            pieces = ChunkSignature(facts.inputs, facts.outputs, facts.chunked.carried)
-            return execute_chunks(plan, requests.items, requests.lengths, pieces, self.run, pad)
+            signature = ChunkSignature(facts.inputs, facts.outputs, facts.chunked.carried)
+            return execute_chunks(plan, requests.items, requests.lengths, signature, self.run, pad)
         run = partial(self.run, "sequence")
         takes = facts.takes_lengths
         return execute(plan, requests.items, requests.lengths, facts.inputs, facts.outputs, takes, run, pad)
@@ -129,7 +129,7 @@ def _corners(shape: DynamicShape) -> list[Bucket]:
 
 def _compiled(program: LoweredModel, model: torch.nn.Module, engine: Backend, directory: Path) -> _Served:
     has_batch = any(spec.batch_dim is not None for spec in program.inputs)
-    lengths = (LENGTHS if program.chunked is None else PIECES) if program.takes_lengths else (1,)
+    lengths = (LENGTHS if program.chunked is None else CHUNKS) if program.takes_lengths else (1,)
     grid = BucketGrid((BATCH if has_batch else 1,), lengths)
     longest = lengths[-1] if program.chunked is None else LONGEST
     weights = {**dict(model.state_dict()), **program.constants}

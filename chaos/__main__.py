@@ -52,7 +52,7 @@ def main() -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     began = time.monotonic()
     model = make_model()
-    scripts = draw_scripts(options.sessions, options.pieces, TOKENS, options.seed)
+    scripts = draw_scripts(options.sessions, options.chunks, TOKENS, options.seed)
     sessions = [(script, expect(model, script)) for script in scripts]
     tallies: dict[str, Tally] = {}
     wrong: list[str] = []
@@ -61,7 +61,7 @@ def main() -> int:
             disturber = Disturber(disturbances)
             trouble = Trouble(options.kill_seconds, len(hosts) == 1, options.hang_ups, options.seed, disturber)
             tallies[name] = asyncio.run(run_trial(model, sessions, hosts, trouble))
-        found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1, disturbances)
+        found = failures(tallies[name], options.sessions, options.chunks, options.kills, 1, disturbances)
         wrong += [f"{name}: {line}" for line in found]
     Console().print(table(tallies))
     print(conclusion(wrong, time.monotonic() - began))
@@ -71,7 +71,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
     parser.add_argument("--sessions", type=int, default=200, help="sessions at once (default: %(default)s)")
-    parser.add_argument("--pieces", type=int, default=100, help="chunks of each session (default: %(default)s)")
+    parser.add_argument("--chunks", type=int, default=100, help="chunks of each session (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=4, help="workers of all servers together (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument(

@@ -71,10 +71,10 @@ def _measured(variants: LoadedArchive, model: TokenClassifier, rows: int, rounds
 
 
 def _step(
-    variants: LoadedArchive, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: ResumedState
+    variants: LoadedArchive, chunks: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: ResumedState
 ) -> list[tuple[torch.Tensor, ...]]:
     """Run one step as the server does: plan, run, and put the carried state in the order of the sessions."""
-    answers, _ = variants.run_plan(variants.plan(lengths), pieces, lengths, resumed=past)
+    answers, _ = variants.run_plan(variants.plan(lengths), chunks, lengths, resumed=past)
     return answers
 
 

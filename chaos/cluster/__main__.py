@@ -81,7 +81,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos.cluster", description=__doc__)
     parser.add_argument("--sessions", type=int, default=200, help="sessions at once (default: %(default)s)")
-    parser.add_argument("--pieces", type=int, default=100, help="chunks of each session (default: %(default)s)")
+    parser.add_argument("--chunks", type=int, default=100, help="chunks of each session (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument(
         "--kills", type=int, default=LEAST[Kind.REPLICA], help="replicas to kill (default: %(default)s)"
@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace, work: Path, least: Mapping[Kind, int]) -> 
         running_nodes(_NODES, ray_folder) as nodes,
     ):
         tally, begun = _disturbed(options, work, nodes, redis, least, progress)
-        return Outcome(tally, begun, options.pieces, _updated(options, work, nodes, progress))
+        return Outcome(tally, begun, options.chunks, _updated(options, work, nodes, progress))
 
 
 def _disturbed(
@@ -117,9 +117,9 @@ def _disturbed(
     redis_settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
     archive = _packaged(model, work, "sessions", f"{{store: redis, redis: {redis_settings}}}")
     nodes.deploy({"archive": str(archive), "threads": 1, "replicas": _REPLICAS}, "sessions", "/")
-    scripts = draw_scripts(options.sessions, options.pieces, TOKENS, options.seed)
+    scripts = draw_scripts(options.sessions, options.chunks, TOKENS, options.seed)
     sessions = [(script, expect(model, script)) for script in scripts]
-    answers = options.sessions * options.pieces
+    answers = options.sessions * options.chunks
     trouble = ClusterTrouble(nodes, redis, least, answers, random.Random(options.seed))
 
     def told(tally: Tally) -> None:

@@ -1,7 +1,7 @@
 """Type a text into the served model, chunk by chunk, and plot its surprise. Standard library only.
 
 python typist.py "The value is a string. asdkfj q;weoriu"
-python typist.py --piece 8 --picture surprise.png "The value is a string."
+python typist.py --chunk 8 --picture surprise.png "The value is a string."
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("text")
     arguments.add_argument("--url", default="http://127.0.0.1:8080/predictions/typing")
-    arguments.add_argument("--piece", type=int, default=1, metavar="BYTES", help="bytes of a request (%(default)s)")
+    arguments.add_argument("--chunk", type=int, default=1, metavar="BYTES", help="bytes of a request (%(default)s)")
     arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
     options = arguments.parse_args()
     text, session = options.text.encode(), Session(options.url)
-    bits = type_text(session, text, max(1, options.piece))
+    bits = type_text(session, text, max(1, options.chunk))
     session.end()
     print(f"{sum(bits):.1f} bits for {len(text)} bytes")
     if options.picture:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_session_is_lost_whatever_is_killed() -> None:
     """Workers are killed, and the server itself, which is started again."""
-    size = ["--sessions", "16", "--pieces", "24", "--hang-ups", "0.1", "--kill-seconds", "5", "--kills", "1"]
+    size = ["--sessions", "16", "--chunks", "24", "--hang-ups", "0.1", "--kill-seconds", "5", "--kills", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "chaos", "--trial", "disk", *size], cwd=ROOT, capture_output=True, text=True, check=False
     )

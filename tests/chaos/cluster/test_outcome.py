@@ -58,6 +58,6 @@ def test_the_report_counts_what_went_wrong() -> None:
     ).figures()
 
     assert figures["answers given"] == 20
-    assert (figures["sessions lost"], figures["answers wrong"], figures["pieces applied twice"]) == (1, 2, 1)
+    assert (figures["sessions lost"], figures["answers wrong"], figures["chunks applied twice"]) == (1, 2, 1)
     assert figures["update: requests refused"] == 3
     assert figures["replicas killed"] == LEAST[Kind.REPLICA]
