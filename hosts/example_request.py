@@ -11,11 +11,14 @@ from ..config.manifest import Manifest
 _TIMESTEPS = 3
 
 
-def curl_command(url: str, name: str, manifest: Manifest) -> str:
+def curl_command(url: str, name: str, manifest: Manifest, *, torchserve: bool = False) -> str:
     """Return the command that sends one short sequence to a model.
 
-    Where a codec reads requests it asks for the metadata instead. `url` is the server's, without a slash at the end.
+    Where a codec reads requests it asks for the metadata instead. TorchServe has no path for them, and passes the
+    header `describe` on to the handler. `url` is the server's, without a slash at the end.
     """
+    if manifest.codec is not None and torchserve:
+        return f"curl -s -H 'describe: True' {url}/predictions/{name}"
     if manifest.codec is not None:
         return f"curl -s {url}/v2/models/{name}"
     length = min(max(_TIMESTEPS, manifest.shortest), manifest.longest)

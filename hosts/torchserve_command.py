@@ -176,7 +176,7 @@ def _description(found: Mapping[str, str], paths: Mapping[str, str], home: Path)
         yield "Requests need the token of this start:"
         yield f'  KEY=$(python3 -c "{read}")'
     for name, path in paths.items():
-        command = curl_command(url, name, ArchiveReader(Path(path)).manifest())
+        command = curl_command(url, name, ArchiveReader(Path(path)).manifest(), torchserve=True)
         header = '-H "Authorization: Bearer $KEY" ' if tokens else ""
         yield f"  {command.replace('curl -s ', f'curl -s {header}', 1)}"
     yield "Ctrl-C ends it."
