@@ -66,7 +66,25 @@ def _show(options: argparse.Namespace, reader: ArchiveReader) -> None:
     if options.json and not added:
         sys.stdout.write(text)
     else:
-        show(options, lambda: {**manifest, **added}, lambda console: print_manifest(manifest, console, times, on_cpu))
+        called = _called(reader)
+
+        def print_all(console: Console) -> None:
+            console.print(f"model       {called}", markup=False, highlight=False, soft_wrap=True)
+            print_manifest(manifest, console, times, on_cpu)
+
+        show(options, lambda: {**manifest, **added}, print_all)
+
+
+def _called(reader: ArchiveReader) -> str:
+    """The name and the version by which a server knows the model."""
+    from ...inference.errors import NamelessArchiveError
+
+    try:
+        name = reader.model_name()
+    except NamelessArchiveError:
+        return "without a name: it cannot be served; package it again, with --model-name"
+    version = reader.model_version()
+    return f"{name}, version {version}" if version else name
 
 
 def cpu_operators(manifest: Mapping[str, Any], reader: ArchiveReader) -> list[str]:

@@ -108,6 +108,7 @@ def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archiv
 
     assert cli.main(["inspect", name]) == 0
     told = capsys.readouterr().out
+    assert told.startswith("model       tiny, version 1.0\n")
     assert "ids: int64[batch, time]" in told
     assert "2 x 4" in told
     assert cli.main(["inspect", name, "--json"]) == 0
