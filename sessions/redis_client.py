@@ -80,6 +80,13 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
     elif isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
         secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
         found = StoreUnavailableError(f"{what}; check the username{secret}")
+    elif isinstance(error, exceptions.ReadOnlyError) or _says(error, "READONLY"):
+        found = StoreUnavailableError(
+            f"{what}; it is a replica, perhaps since a failover: give the address of the primary, or one that leads to "
+            f"it"
+        )
+    elif isinstance(error, exceptions.BusyLoadingError) or _says(error, "LOADING"):
+        found = StoreUnavailableError(f"{what}; it has started and reads its data, after which requests are answered")
     elif isinstance(error, exceptions.TimeoutError):
         found = StoreUnavailableError(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
     elif "cluster support disabled" in str(error):
@@ -88,6 +95,11 @@ def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = 
         found = StoreUnavailableError(f"{what}; it is a node of a cluster: set cluster: true")
     found.__cause__ = error
     return found
+
+
+def _says(error: Exception, code: str) -> bool:
+    """Whether an error has this code, also within the error of a script, which quotes it."""
+    return f"{code} " in f"{error} "
 
 
 def server_url(settings: RedisSettings, address: Address) -> str:

@@ -60,6 +60,41 @@ def test_what_was_answered_is_on_the_replica(servers: tuple[RedisServer, RedisSe
         assert store.write([RecordUpdate("a", b"next", revision(store, "a"))]) == [Written()]
 
 
+def test_a_primary_that_became_a_replica_is_told_and_is_used_when_it_is_one_again(
+    servers: tuple[RedisServer, RedisServer],
+) -> None:
+    """A failover may leave a server running. It serves what it has, and the message says what to do."""
+    first, second = servers
+    with store_on(first) as store, first.client() as client, second.client() as other:
+        begin(store, "a")
+        before = revision(store, "a")
+        other.execute_command("REPLICAOF", "NO", "ONE")
+        client.execute_command("REPLICAOF", "127.0.0.1", str(second.port))
+
+        with pytest.raises(StoreUnavailableError, match=r"it is a replica, .* give the address of the primary"):
+            store.write([RecordUpdate("a", b"next", before)])
+
+        client.execute_command("REPLICAOF", "NO", "ONE")
+        assert store.write([RecordUpdate("a", b"next", before)]) == [Written()]
+        assert records(store.read(["a"])) == [b"next"]
+
+
+def test_one_address_leads_to_the_promoted_replica(servers: tuple[RedisServer, RedisServer]) -> None:
+    """The primary is killed while the store is connected, and its replica takes over its port."""
+    first, second = servers
+    with store_on(first, replicas=1) as store:
+        begin(store, "a")
+        first.kill()
+        with pytest.raises(StoreUnavailableError, match="Connection refused"):
+            store.read(["a"])
+        with second.client() as client:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+            client.config_set("port", first.port)
+        with store_on(first) as unreplicated:
+            assert unreplicated.write([RecordUpdate("a", b"next", revision(unreplicated, "a"))]) == [Written()]
+        assert records(store.read(["a"])) == [b"next"]
+
+
 def test_without_the_replica_a_request_is_refused_in_time(servers: tuple[RedisServer, RedisServer]) -> None:
     """The change may have been made; without the setting nobody waits."""
     first, second = servers

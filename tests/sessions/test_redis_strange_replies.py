@@ -15,7 +15,13 @@ from store_calls import begin, stored
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import (
+    RecordUpdate,
+    StoredRecord,
+    StoreFullError,
+    StoreUnavailableError,
+    Written,
+)
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 REPLIES = [
@@ -49,6 +55,37 @@ def answering(reply: bytes) -> Iterator[str]:
         threading.Thread(target=serve, daemon=True).start()
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "advice"),
+    [
+        (
+            b"-LOADING Redis is loading the dataset in memory",
+            StoreUnavailableError,
+            "after which requests are answered",
+        ),
+        (b"-READONLY You can't write against a read only replica.", StoreUnavailableError, "address of the primary"),
+        (b"-OOM command not allowed when used memory > 'maxmemory'.", StoreFullError, "give the server more memory"),
+        (b"-ERR Error running script: -READONLY You can't write", StoreUnavailableError, "address of the primary"),
+        (b"-MISCONF Errors writing to the AOF file", StoreUnavailableError, "Errors writing to the AOF file"),
+        (b"-MASTERDOWN Link with MASTER is down", StoreUnavailableError, "Link with MASTER is down"),
+        (b"-BUSY Redis is busy running a script.", StoreUnavailableError, "busy running a script"),
+    ],
+)
+def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Exception], advice: str) -> None:
+    """A full server gets a status of its own, and no request is answered as if it were stored."""
+    with answering(reply) as url:
+        store = RedisStore(RedisSettings(url, timeout_seconds=0.2), "tagger", LIMITS)
+        for call in (lambda: store.read(["a"]), lambda: store.write([RecordUpdate("a", b"record", None)])):
+            found: object
+            try:
+                (found,) = call()
+            except StoreUnavailableError as error:
+                found = error
+            assert type(found) is kind
+            assert advice in str(found)
+        store.close()
 
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
