@@ -26,6 +26,7 @@ from ..packing.packed_placeholder import (
 )
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths, same_size
+from .counted_dimensions import note_counted
 from .embedding_bags import embedding_bag
 from .gaussian_loss import gaussian_nll_loss
 from .inner_sequences import inner_result
@@ -75,6 +76,7 @@ class SingleRequestMode(TorchFunctionMode):
         result = _CALLS.get(name, func)(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
+        note_counted(name, args, kwargs, result)
         note_positions_after(name, args, kwargs, result)
         if out_of_place(name) is not None and args:
             return _changed(args[0], result, values)
@@ -209,14 +211,6 @@ def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(fill, torch.SymInt) or tuple(size) != (1,):
         return NotImplemented
     return with_known_values(func(*args, **kwargs), [fill])
-
-
-def _counted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Note the numbers of a short range of plain numbers, as in `torch.arange(1, x.dim()).tolist()`."""
-    if not args or any(type(value) is not int for value in args) or kwargs.keys() - {"device"}:
-        return NotImplemented
-    numbers = range(*args)
-    return NotImplemented if len(numbers) > _MOST_NUMBERS else with_known_values(func(*args, **kwargs), [*numbers])
 
 
 def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -404,9 +398,6 @@ def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
     return with_known_values(args[0].zero_(), known)
 
 
-_MOST_NUMBERS = 16
-"""Numbers of a range that are noted: those of dimensions, not those of a table of positions."""
-
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
@@ -421,7 +412,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "tensor": _from_numbers,
     "as_tensor": _from_numbers,
     "full": _filled,
-    "arange": _counted,
     "new_tensor": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,

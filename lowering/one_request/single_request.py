@@ -49,6 +49,7 @@ from ..exporter.shape_conditions import ShapeConditions
 from ..loops.cells import STEPS
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
+from .counted_dimensions import counted_numbers
 from .decomposed import decomposed
 from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
@@ -376,6 +377,8 @@ def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:
     known = known_values(tensor)
     if known is not None:
         return in_python(known).tolist()
+    if (numbers := counted_numbers(tensor)) is not None:
+        return numbers
     # Lengths of sequences within the request are data: only packing may take them.
     inner = tensor.dim() == 1 and value_range(tensor) is not None
     return TracedLengths(tensor, "sequences within a timestep") if inner else original(tensor)

@@ -86,6 +86,7 @@ RULES: dict[str, Rule] = {
         (window.average_pool(2), "avg_pool2d"),
         (window.adaptive_pool(1, largest=False), "adaptive_avg_pool1d"),
         (window.adaptive_pool(2, largest=False), "adaptive_avg_pool2d"),
+        (window.overlap_add, "col2im"),
         (window.upsample, "upsample_nearest1d upsample_nearest2d"),
         (window.upsample_linear, "upsample_linear1d"),
         (contraction.linear, "linear"),

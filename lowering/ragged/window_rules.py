@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
 
 from .call import Call, Results, Rule
@@ -42,6 +43,23 @@ def convolution(spatial: int) -> Rule:
         return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
 
     return rule
+
+
+def overlap_add(batch: Batch, call: Call) -> Results:
+    """Add overlapping windows, as `nn.Fold` does: windows beyond a row's last one are zeros.
+
+    Raises:
+        NoRule: the windows are of two dimensions, so that those of a row do not come first.
+    """
+    value = call.value()
+    flat = any(call["kernel_size"][dim] == call["output_size"][dim] == 1 for dim in (0, 1))
+    if not flat or is_ragged(value.sizes[-2]):
+        raise NoRule("an overlap-add of windows over more than one dimension")
+    tensor = batch.masked(value, [value.rank - 1], 0)
+    folded = value.rank == 3  # with a dimension of items
+    tensor = tensor.flatten(0, 1) if folded else tensor
+    added = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, call["output_size"])))
+    return _unfolded(batch, call, added, folded, value.shared)
 
 
 def max_pool(spatial: int) -> Rule:

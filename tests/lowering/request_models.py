@@ -395,11 +395,25 @@ def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
     return pad_packed_sequence(m.lstm(packed)[0], batch_first=True)[0][back]
 
 
+def segments_in_turn(m: Model, x: Tensor) -> Any:
+    """Overlapping segments, recurrences within and across them, and their overlap-add, as of a dual path."""
+    maps, window = x.transpose(1, 2).unsqueeze(-1), {"kernel_size": (4, 1), "padding": (4, 0), "stride": (2, 1)}
+    parts = nn.functional.unfold(maps, **window)
+    parts = parts.reshape(x.size(0), FEATURES, 4, -1)
+    within = parts.permute(0, 3, 2, 1).reshape(-1, 4, FEATURES)
+    parts = parts + m.back(m.lstm(within)[0]).reshape(x.size(0), -1, 4, FEATURES).permute(0, 3, 2, 1)
+    across = parts.permute(0, 2, 3, 1).reshape(x.size(0) * 4, -1, FEATURES)
+    parts = m.score(m.gru(across)[0]).reshape(x.size(0), 1, 4, -1) * parts
+    added = nn.functional.fold(parts.reshape(x.size(0), 4 * FEATURES, -1), (x.size(1), 1), **window)
+    return added.squeeze(-1), nn.functional.fold(parts[0].reshape(4 * FEATURES, -1), (x.size(1), 1), **window)[None]
+
+
 WITHOUT_LENGTHS = (
     widest_windows,
     repeated_by_lists,
     sorted_by_type,
     causal_layer,
+    segments_in_turn,
     both_directions,
     flattened_channels,
     globally_normalised,

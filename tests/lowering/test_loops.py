@@ -76,6 +76,28 @@ def cells_in_turn(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1), h, c, buffer
 
 
+def two_sequences(m: Looping, x: Tensor) -> Any:
+    """Two sequences that one loop reads, and a layer that is called twice in it."""
+    h, c, outputs = *zeros(x), []
+    for own, other in zip(x.transpose(0, 1), x.tanh().transpose(0, 1), strict=True):
+        h, c = m.cell(torch.sigmoid(m.score(own)) * other - torch.sigmoid(m.score(other)) * own, (h, c))
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def backwards_by_positions(m: Looping, x: Tensor) -> Any:
+    """Both directions as rows of one batch, in which the second one is read by a range that counts down."""
+    positions = torch.arange(x.size(1) - 1, -1, -1)
+    rows = torch.cat([x, x[:, positions]])
+    flat = m.statistics[0](rows.reshape(rows.size(0) * rows.size(1), FEATURES)).reshape(rows.shape)
+    h, c, outputs = *zeros(rows), []
+    for t in range(x.size(1)):
+        h, c = m.cell(flat[:, t], (h, c))
+        outputs.append(h)
+    ahead, back = torch.stack(outputs, 1).chunk(2)
+    return torch.cat([ahead, back[:, positions]], 2)
+
+
 def stacked_cells(m: Looping, x: Tensor) -> Any:
     """Layers within the loop over a time-major tensor, with dropout between them."""
     states, outputs = [zeros(x) for _ in m.layers], []
@@ -319,6 +341,8 @@ def over_unpacked(m: Looping, x: Tensor) -> Any:
 LOOPS = (
     zipped,
     over_unpacked,
+    two_sequences,
+    backwards_by_positions,
     cells_in_turn,
     layer_by_layer,
     first_step_apart,
