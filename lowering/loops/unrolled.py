@@ -19,6 +19,8 @@ _IDENTITIES = {
     _aten.lift_fresh_copy.default,
 }
 """Operators that return the values of their first argument, in eval mode."""
+_VIEWS = {_aten.view.default, _aten._unsafe_view.default}
+"""Reshapes that need a layout in memory, which a removed copy may have made."""
 
 
 def simplify(exported: torch.export.ExportedProgram) -> Graph:
@@ -28,6 +30,8 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
         if node.target is _aten._assert_tensor_metadata.default:
             graph.erase_node(node)
             continue
+        if node.target in _VIEWS:
+            node.target = _aten.reshape.default
         source = _source(node)
         if source is not None:
             node.replace_all_uses_with(source)

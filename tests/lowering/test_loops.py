@@ -85,6 +85,16 @@ def two_sequences(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1)
 
 
+def channels_in_turn(m: Looping, x: Tensor) -> Any:
+    """Features that are copied to another order before the loop, and then viewed."""
+    pairs = torch.stack([x, x.tanh()], 3).transpose(2, 3).contiguous().view(x.size(0), x.size(1), 2 * FEATURES)
+    h, c, outputs = *zeros(x), []
+    for t in range(x.size(1)):
+        h, c = m.cell(pairs[:, t, 2 : 2 + FEATURES], (h, c))
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
 def backwards_by_positions(m: Looping, x: Tensor) -> Any:
     """Both directions as rows of one batch, in which the second one is read by a range that counts down."""
     positions = torch.arange(x.size(1) - 1, -1, -1)
@@ -343,6 +353,7 @@ LOOPS = (
     over_unpacked,
     two_sequences,
     backwards_by_positions,
+    channels_in_turn,
     cells_in_turn,
     layer_by_layer,
     first_step_apart,
