@@ -20,6 +20,8 @@ from .state_dict import load_state_dict
 
 _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 """The beginning of an annotation such as `tuple[int, int]`."""
+_MOST_SHOWN = 200
+"""Characters of an argument in a message."""
 
 
 def load_model(
@@ -59,10 +61,18 @@ def construct(
         model = model_class(**given)
         model.eval()  # returns None where the user's own train() returns nothing
     except (Exception, SystemExit) as error:
-        called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        called = f"{model_class.__name__}({', '.join(f'{name}={_shown(value)}' for name, value in given.items())})"
         raise PackagingError(f"{called} fails: {type(error).__name__}: {error}") from error
     serve_method(model, method or "forward", batched=batched)
     return model
+
+
+def _shown(value: object) -> str:
+    """Write an argument in a message: a tensor by its shape, another one by its first characters."""
+    if isinstance(value, torch.Tensor):
+        return f"<tensor of {list(value.shape)}>"
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[str, Any]:

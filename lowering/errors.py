@@ -23,6 +23,7 @@ _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """Folders whose frames are between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
+_UNTRACED = "could not be traced"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
@@ -103,6 +104,11 @@ def names_line(error: LoweringError) -> bool:
     return " (at " in str(error)
 
 
+def is_unexplained(error: LoweringError) -> bool:
+    """Whether a message names no line, or only repeats an error of Python or torch."""
+    return not names_line(error) or _UNTRACED in str(error)
+
+
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
     """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
@@ -134,7 +140,11 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
             f"{first}{line}"
         )
     kinds = {type(cause).__name__ for cause in causes(error)}
-    if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
+    if (
+        "data-dependent" in text
+        or ".numpy() is not supported" in text
+        or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}
+    ):
         advice = _NUMBER_OF_CLASSES if "one_hot(" in line else _NO_CONTROL_FLOW
         return (
             f"the shapes or the control flow of {name} depend on the values of its inputs{line}, which a compiled "
@@ -142,7 +152,7 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
         )
     if (words := in_our_words(text)) is not None:
         return f"{name} cannot take the inputs as declared{line}: {words}"
-    return f"{name} could not be traced: {type(error).__name__}: {first}{line}"
+    return f"{name} {_UNTRACED}: {type(error).__name__}: {first}{line}"
 
 
 def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool = False) -> None:

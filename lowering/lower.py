@@ -21,6 +21,7 @@ from .errors import (
     LoweringError,
     UnknownRange,
     Unproved,
+    is_unexplained,
     names_line,
     node_line,
     source_suffix,
@@ -35,7 +36,8 @@ from .proof.padding_taint import find_padding_leak
 from .proof.row_mixing import find_row_mixing
 from .proof.timestep_rules import Tainted
 from .request_lowering import lower_request
-from .shortest import shortest_length
+from .shortest import eager_failure, shortest_length
+from .torch_messages import in_our_words
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -103,11 +105,19 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     except LoweringError as error:
         if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
             raise
-        raise (refusal or error) from error
+        raise _explained(refusal or error, model, config) from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)
     return _lowered(traced, inputs, outputs, _Padding("masked", True, reason), any_shape=any_shape)
+
+
+def _explained(refusal: LoweringError, model: torch.nn.Module, config: ServingConfig) -> LoweringError:
+    """Return the refusal, or that the model fails in eager mode too, where no other words explain it."""
+    if isinstance(refusal, UnknownRange) or not is_unexplained(refusal):
+        return refusal
+    failure = eager_failure(model, config)
+    return refusal if failure is None or in_our_words(str(failure)) is not None else failure
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

@@ -48,6 +48,9 @@ from .uniform_values import forget_changed, uniform_after, uniform_value, with_u
 from .value_ranges import like_range, note_range_after
 from .whole_windows import pooled_over_time
 
+TENSOR_TYPE = "_neuron_lstm_tensor_type"
+"""Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""
+
 
 class SingleRequestMode(TorchFunctionMode):
     """Mode that makes packing the identity, and follows the numbers of lengths."""
@@ -71,6 +74,8 @@ class SingleRequestMode(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         forget_changed(name, args)
+        if name == "type":
+            args = tuple(getattr(argument, TENSOR_TYPE, argument) for argument in args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)

@@ -31,6 +31,7 @@ from ..errors import (
     explained_export_errors,
     is_user_file,
     reject_non_tensors,
+    source_suffix,
 )
 from ..exporter.export import (
     bind_arguments,
@@ -45,15 +46,16 @@ from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
 from ..exporter.module_file import module_file
 from ..exporter.plain_outputs import plain_outputs
-from ..exporter.shape_conditions import ShapeConditions
+from ..exporter.shape_conditions import Condition, ShapeConditions
 from ..loops.cells import STEPS
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
 from .counted_dimensions import counted_numbers
 from .decomposed import decomposed
+from .fixed_sizes import noted_conversions
 from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
-from .single_mode import SingleRequestMode, reject_packed_results
+from .single_mode import TENSOR_TYPE, SingleRequestMode, reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .timestep_branches import Branch, branch_error, noted_branches
 from .uniform_values import as_number, with_uniform_value
@@ -112,13 +114,15 @@ def export_request(
     dims = [
         {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
     ]
-    exported, tree = _trace(model, forward, config, example_timesteps(config, shortest), dims, name)
+    fixing: list[str] = []
+    with noted_conversions(fixing):
+        exported, tree = _trace(model, forward, config, example_timesteps(config, shortest), dims, name)
     with quiet():
         functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
-    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches)
+    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     return SingleExport(functional, tree, frozenset(outside))
 
 
@@ -208,15 +212,17 @@ def lengths_outside(
     sizes: Mapping[str, Sequence[int | str]],
     lengths: Sequence[int],
     branches: Sequence[Branch] = (),
+    fixing: Sequence[str] = (),
 ) -> set[int]:
     """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
 
     Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
-    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`.
+    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`. `fixing` are
+    the lines at which sizes become numbers.
 
     Raises:
         BranchOnTimesteps: the program holds only for some numbers of timesteps, such as odd ones; names the line.
-        LoweringError: the same, where no line is known; names the condition.
+        LoweringError: the same; names the line that reads a size as a number, or the condition.
     """
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
     conditions = ShapeConditions(exported, sizes)
@@ -225,11 +231,20 @@ def lengths_outside(
         for condition in conditions.failing(batch, time):
             own = condition.is_least_size and any(branch.differs_at(time) for branch in branches)
             if own or condition.is_equation or (time >= lowest and not condition.is_inequation):
-                raise branch_error(name, branches, time) or LoweringError(
-                    f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}"
-                )
+                raise branch_error(name, branches, time) or _fixed(name, condition, fixing)
             outside.add(time)
     return outside
+
+
+def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> LoweringError:
+    """Create the error about a trace that holds for some numbers of timesteps only."""
+    if condition.is_equation and fixing:
+        return LoweringError(
+            f"{name} reads a size as a number of Python{source_suffix(fixing[0])}, so that its program would hold for "
+            "one number of timesteps only: use functions of torch, which take sizes as they are (torch.ones(T, T) in "
+            "place of np.ones((T, T))), and recurrent layers or cells in a loop over all timesteps"
+        )
+    return LoweringError(f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}")
 
 
 def _alone(shape: Sequence[int | str]) -> list[int | str]:
@@ -250,7 +265,7 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
         stack.callback(setattr, torch, "from_numpy", original_from_numpy)
         torch.from_numpy = partial(mode.from_numpy, original=original_from_numpy)
         for module in _user_modules(model):
-            for name, function in _BUILTINS.items():
+            for name, function in _builtins().items():
                 if name not in vars(module):
                     setattr(module, name, function)
                     stack.callback(delattr, module, name)
@@ -330,14 +345,14 @@ class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
 
 
-_BUILTINS = {
-    "len": _length,
-    "int": _integer,
-    "type": _type,
-    "max": _extreme(max),
-    "min": _extreme(min),
-}
-"""Functions of Python that are replaced in the user's modules while forward() is traced."""
+def _builtins() -> dict[str, Any]:
+    """Return what stands in for functions of Python in the user's modules while forward() is traced.
+
+    The exporter has its own `max` and `min` while it traces, so these are looked up then.
+    """
+    return {"len": _length, "int": _integer, "type": _type, "max": _extreme(max), "min": _extreme(min)}
+
+
 _TENSOR_TYPES = {
     "LongTensor": torch.int64,
     "IntTensor": torch.int32,
@@ -360,7 +375,7 @@ def _tensor_type(original: Any, dtype: torch.dtype) -> type:
                 return torch.tensor(numbers.tolist(), dtype=dtype)
             return original(*arguments)
 
-    return Type(f"_{original.__name__}", (), {})
+    return Type(f"_{original.__name__}", (), {TENSOR_TYPE: original})
 
 
 def _is_list(arguments: Sequence[Any]) -> bool:

@@ -445,7 +445,9 @@ WITHOUT_LENGTHS = (
 def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
     """A mean over timesteps, whose number is read with numpy."""
     numbers = lengths.numpy()
-    return m.gru(x)[0].sum(1) / torch.FloatTensor(numbers.copy()).unsqueeze(1)
+    same: type = torch.FloatTensor
+    total = m.gru(x.type(same))[0].sum(1)  # type: ignore[call-overload]  # torch takes its own types
+    return total / torch.FloatTensor(numbers.copy()).unsqueeze(1), (x > 0).type("torch.LongTensor")
 
 
 WITH_LENGTHS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ragged import alone, padded, part_of, ragged
@@ -201,7 +202,7 @@ SEED = (
         (DataDependentShape, "neither constant, batch nor time", "# select"),
         (TotalLengthTooShort, "no sequence can be longer than that", "# total"),
         (OtherArgument, "cannot be called with the arguments the configuration names", None),
-        (RaisesItself, "could not be traced: KeyError: 'speaker'", "# raises"),
+        (RaisesItself, "fails in eager mode on one request of 4 timesteps", "# raises"),
         (AlwaysDropsOut, "is random in eval mode too", "# dropout"),
         (ReturnsANumber, "forward() returns a int (3)", None),
     ],
@@ -315,3 +316,33 @@ def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) ->
     assert lower(ShiftedByOne(), config).padding == "masked"
     with pytest.raises(LoweringError, match="# shifted sum"):
         lower_batch(ShiftedAndSummed().eval(), config)
+
+
+class CountsWithNumpy(nn.Module):
+    """A mask of future timesteps, made by numpy."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Mask."""
+        future = np.triu(np.ones((x.size(1), x.size(1))), k=1)  # numpy
+        return torch.from_numpy(future).float() @ x
+
+
+class ReadsValues(nn.Module):
+    """A loop over the values of an input."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Read."""
+        return x * float((x > 0).sum(1).numpy().max())  # values
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (CountsWithNumpy, r"reads a size as a number of Python \(at .*# numpy\).*torch\.ones\(T, T\)"),
+        (ReadsValues, r"depend on the values of its inputs \(at .*# values\).*torch\.where"),
+    ],
+)
+def test_values_and_sizes_that_numpy_reads_are_named_with_their_line(model: type[nn.Module], words: str) -> None:
+    """The message says what to write instead."""
+    with pytest.raises(LoweringError, match=words):
+        lower(model().eval(), parse_config(YAML, "model-config.yaml"))
