@@ -341,11 +341,6 @@ def _check_consistency(manifest: Manifest) -> None:
     padded = {cost.part for cost in manifest.padding_costs}
     if padded and (padded, manifest.kind, manifest.shapes) != ({"sequence"}, "sequence", "any"):
         raise _invalid("padding_costs", "none except for whole sequences in every shape", sorted(padded))
-    largest = Bucket(manifest.grid.batches[-1], manifest.grid.lengths[-1])
-    for name, costs in (("costs", manifest.costs), ("padding_costs", manifest.padding_costs)):
-        for index, cost in enumerate(costs):
-            if cost.bucket.batch > largest.batch or cost.bucket.length > largest.length:
-                raise _invalid(f"{name}[{index}].bucket", f"none above {largest.batch} x {largest.length}", cost.bucket)
     counts = Counter((variant.part, variant.bucket) for variant in manifest.variants)
     duplicates = [shape for shape, count in counts.items() if count > 1]
     if duplicates:
