@@ -1,4 +1,8 @@
-"""Threads of torch in a fork, which does not inherit those of its parent and would wait for them."""
+"""Threads of torch in a fork, which does not inherit those of its parent and would wait for them.
+
+Torch does not tell whether it has started threads, so all count that Python has not started. Only those that numpy's
+BLAS starts when torch is imported, one for each other core, do not: a fork renews them.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,11 @@ import torch
 from .interface import LoadError
 
 _is_lost = False
+_will_be_lost = False
 
 
 def are_threads_lost() -> bool:
-    """Whether this process is a fork, and its parent had threads that Python did not start."""
+    """Whether this process is a fork of one that may have computed on several threads."""
     return _is_lost
 
 
@@ -37,20 +42,25 @@ def _threads_beside_python() -> int:
     try:
         return len(os.listdir("/proc/self/task")) - threading.active_count()  # noqa: PTH208 - a fork waits for this
     except OSError:
-        return 1  # the system does not say how many
+        return 0  # the system does not say how many
 
 
 def _before_fork() -> None:
     global _will_be_lost  # noqa: PLW0603 - the fork reads it
-    _will_be_lost = _is_lost or _threads_beside_python() > 0
+    _will_be_lost = _is_lost or _threads_beside_python() > _renewed
 
 
 def _in_fork() -> None:
-    global _is_lost  # noqa: PLW0603 - of the fork alone
-    _is_lost = _will_be_lost
+    global _is_lost, _renewed
+    _is_lost, _renewed = _will_be_lost, 0
 
 
-_will_be_lost = False
+def _threads_of_blas() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(_threads_beside_python(), cores - 1)
+
+
+_renewed = _threads_of_blas()
 os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
 if multiprocessing.parent_process() is not None and multiprocessing.get_start_method(allow_none=True) == "fork":
     _is_lost = True  # the fork was before this import: the parent may have computed

@@ -103,7 +103,7 @@ def test_the_example_of_the_python_page_answers_each_chunk(
 
     exec(example, scope)
 
-    assert (len(scope["first"]), len(scope["rest"]), scope["talk"].step) == (2, 1, 3)
+    assert (len(scope["first"]), len(scope["rest"]), scope["session"].step) == (2, 1, 3)
 
 
 def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
+import torch
+
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import REPACKAGE
@@ -45,7 +47,11 @@ def total_memory(meminfo: Path = _MEMINFO, limits: tuple[Path, ...] = _LIMITS) -
 
 def _tensor_bytes(manifest: Manifest, bucket: Bucket) -> int:
     specs = (*manifest.inputs, *manifest.outputs, *(value.spec for value in manifest.carried))
-    return sum(prod(spec.sizes(*bucket)) * torch_dtype(spec).itemsize for spec in specs)
+    return sum(prod(spec.sizes(*bucket)) * _item_bytes(torch_dtype(spec)) for spec in specs)
+
+
+def _item_bytes(dtype: torch.dtype) -> int:
+    return torch.empty(0, dtype=dtype).element_size()  # dtypes of an old torch have no itemsize
 
 
 def _of_host(meminfo: Path) -> Iterator[int]:

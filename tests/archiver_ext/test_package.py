@@ -47,6 +47,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     assert {path.name for path in (folder / "torchserve_neuron_lstm" / "config").iterdir()} == {
         "__init__.py",
         "json_codec.py",
+        "manifest_values.py",
         "manifest.py",
         "request_limits.py",
     }
