@@ -1,11 +1,10 @@
-"""Tracing mode for one request alone: packing is the identity, and lengths are known."""
+"""Tracing mode for one request alone, whose lengths are known; `single_packing.py` has its packing."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,11 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..errors import LoweringError, calling_line
-from ..packing.masked_recurrence import masked_recurrence
 from ..packing.packed_placeholder import (
-    PACKED_TAG,
     TORCH_RNN_FILES,
-    PackedPlaceholder,
-    packed_use_error,
-    placeholder_of,
-    reject_packed_outputs,
 )
 from ..packing.packed_rules import viewed
-from ..packing.padded_batch import TracedLengths, same_size
+from ..packing.padded_batch import TracedLengths
 from .counted_dimensions import note_counted
 from .embedding_bags import embedding_bag
 from .gaussian_loss import gaussian_nll_loss
@@ -43,9 +35,10 @@ from .known_numbers import (
 from .library_checks import truth_that_passes
 from .positions import note_positions_after
 from .repeated_lists import RepeatedList, joined
+from .single_packing import follow_packed, pack, pad, recurrence
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
-from .value_ranges import like_range, note_range_after
+from .value_ranges import note_range_after
 from .whole_windows import pooled_over_time
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
@@ -79,7 +72,7 @@ class SingleRequestMode(TorchFunctionMode):
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
-        _follow_packed(name, args, kwargs, result)
+        follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
         note_counted(name, args, kwargs, result)
         note_positions_after(name, args, kwargs, result)
@@ -291,94 +284,6 @@ def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _packed(data: torch.Tensor, producer: str) -> torch.Tensor:
-    """Mark the data of a PackedSequence, [T, ...]."""
-    setattr(data, PACKED_TAG, PackedPlaceholder(data, data, producer, True, calling_line()))
-    return data
-
-
-_PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
-"""Names of what reads packed data as it is."""
-_REDUCED = "_neuron_lstm_reduced"
-
-
-def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
-    """Mark what is computed from packed data timestep by timestep, and what is reduced over all timesteps.
-
-    A reduction is that of the request alone. Returned as it is, it is refused (`reject_packed_results`).
-    """
-    operands = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
-    packed = next((found for found in map(placeholder_of, operands) if found is not None), None)
-    reduced = next((found for found in map(_reduction_of, operands) if found is not None), None)
-    for tensor in pytree.tree_leaves(result) if packed or reduced else ():
-        if not isinstance(tensor, torch.Tensor):
-            continue
-        if packed is not None and tensor.dim() and same_size(tensor.shape[0], packed.padded.shape[0]):
-            setattr(tensor, PACKED_TAG, replace(packed, computed=name not in _PARTS))
-        elif packed is not None:
-            setattr(tensor, _REDUCED, packed_use_error(packed, f"aten::{name.strip('_')}", calling_line()))
-        elif len(operands) == 1:
-            setattr(tensor, _REDUCED, reduced)
-
-
-def _reduction_of(value: object) -> LoweringError | None:
-    error: LoweringError | None = getattr(value, _REDUCED, None)
-    return error
-
-
-def reject_packed_results(outputs: object) -> None:
-    """Refuse packed data as an output, and what is reduced from it only, which has no batch dimension.
-
-    A layer on packed data gives one request's timesteps, [T, ...].
-
-    Raises:
-        LoweringError: in the words of the Neuron compiler.
-    """
-    for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
-        packed = placeholder_of(leaf)
-        if isinstance(leaf, rnn_utils.PackedSequence) or (packed is not None and not packed.computed):
-            reject_packed_outputs(leaf)
-        if (error := _reduction_of(leaf)) is not None:
-            raise error
-
-
-def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    data, lengths, batch_first = args
-    steps = known_values(lengths).reshape(-1)[0]  # others are inner sequences
-    rows = data.squeeze(0 if batch_first else 1)
-    rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
-    rows = _packed(like_range(rows.clone(), data), "aten::_pack_padded_sequence")
-    return rows, with_known_values(torch.ones(rows.shape[0], dtype=torch.int64), [1])
-
-
-def _pad(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    data, _, batch_first, padding_value, total = args
-    steps = data.shape[0]
-    if not same_size(total, steps):
-        data = torch.nn.functional.pad(data, (*[0, 0] * (data.dim() - 1), 0, total - steps), value=padding_value)
-    lengths = with_known_values(torch.full((1,), steps, dtype=torch.int64), [steps])
-    return data.unsqueeze(0 if batch_first else 1), lengths
-
-
-def _recurrence(cell: str) -> Callable[..., Any]:
-    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
-
-    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-        packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
-        if packed:
-            x, _, state, weights, bias, layers, _, _, bidirectional = args
-            x, batch_first = x.unsqueeze(0), True
-        else:
-            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
-            x = x if batch_first else x.transpose(0, 1)
-        y, *states = masked_recurrence(cell, x, None, state, weights, bias, layers, bidirectional)
-        if packed:
-            return _packed(y.squeeze(0), f"aten::{cell}"), *states
-        return y if batch_first else y.transpose(0, 1), *states
-
-    return rule
-
-
 def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Read `batch_sizes[0]` as a number, where torch's own layers do; select by a mask of the first timesteps."""
     caller = sys._getframe(2)
@@ -404,12 +309,12 @@ def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
 
 
 _RULES: dict[str, Callable[..., Any]] = {
-    "_pack_padded_sequence": _pack,
-    "_pad_packed_sequence": _pad,
-    "lstm": _recurrence("lstm"),
-    "gru": _recurrence("gru"),
-    "rnn_tanh": _recurrence("rnn_tanh"),
-    "rnn_relu": _recurrence("rnn_relu"),
+    "_pack_padded_sequence": pack,
+    "_pad_packed_sequence": pad,
+    "lstm": recurrence("lstm"),
+    "gru": recurrence("gru"),
+    "rnn_tanh": recurrence("rnn_tanh"),
+    "rnn_relu": recurrence("rnn_relu"),
     "item": _item,
     "__bool__": _truth,
     "__index__": _index,

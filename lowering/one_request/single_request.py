@@ -55,7 +55,8 @@ from .decomposed import decomposed
 from .fixed_sizes import noted_conversions
 from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
-from .single_mode import TENSOR_TYPE, SingleRequestMode, reject_packed_results
+from .single_mode import TENSOR_TYPE, SingleRequestMode
+from .single_packing import reject_packed_results
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .timestep_branches import Branch, branch_error, noted_branches
 from .uniform_values import as_number, with_uniform_value
