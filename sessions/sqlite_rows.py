@@ -42,7 +42,8 @@ def find_records(
     wanted = [key for key in known if known[key] is None or (key in found and found[key].revision != known[key])]
     columns = "key, revision, ended, last, size, revision < 0, record"
     for row in _select(connection, columns, wanted):
-        found[row[0]], records[row[0]] = RecordInfo(*row[1:6]), row[6]
+        # A damaged page can hold another type. Then one session is damaged, like one whose record has no content.
+        found[row[0]], records[row[0]] = RecordInfo(*row[1:6]), row[6] if isinstance(row[6], bytes) else b""
     return found, records
 
 

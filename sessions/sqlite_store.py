@@ -6,6 +6,7 @@ may lose the last moments before it, and no more.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ from .sqlite_file import (
 from .sqlite_rows import find_records
 from .store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
 from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks, synchronize
+
+_log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 5.0
 _CHECKPOINT_BUSY_SECONDS = 0.2
@@ -92,17 +95,17 @@ class SqliteStore:
             wanted = dict(zip(keys, map((known or {}).get, ids)))
             infos, records = find_records(connection, wanted, self._infos)
             self._read = infos
-        if not records and infos and len(infos) == len(keys):
-            # Nearly always: the reader has all records, and none can have expired.
-            revisions, _, last, *_ = zip(*map(infos.__getitem__, keys))
-            if min(last) >= now - self._limits.shortest_life:
-                return [*map(StoredRecord, repeat(b""), revisions)]
-        return [
-            None
-            if (info := infos.get(key)) is None or is_expired(info, self._limits, now)
-            else StoredRecord(records.get(key, b""), info.revision)
-            for key in keys
-        ]
+            if not records and infos and len(infos) == len(keys):
+                # Nearly always: the reader has all records, and none can have expired.
+                revisions, _, last, *_ = zip(*map(infos.__getitem__, keys))
+                if min(last) >= now - self._limits.shortest_life:
+                    return [*map(StoredRecord, repeat(b""), revisions)]
+            return [
+                None
+                if (info := infos.get(key)) is None or is_expired(info, self._limits, now)
+                else StoredRecord(records.get(key, b""), info.revision)
+                for key in keys
+            ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
@@ -155,8 +158,8 @@ class SqliteStore:
             # By the shared clock alone: a report, on which nothing is removed. A new user has no other.
             now = stored if shared is None else stored + max(0.0, self._clock().shared - shared)
             found = open_sessions(connection, self._limits, now)
-        oldest = None if found.oldest is None else max(0.0, now - found.oldest)
-        return StoreTotals(count - found.expired, size, oldest)
+            oldest = None if found.oldest is None else max(0.0, now - found.oldest)
+            return StoreTotals(count - found.expired, size, oldest)
 
     def expired(self) -> int:
         """Return the number of idle sessions that this object has removed since the last call."""
@@ -172,8 +175,14 @@ class SqliteStore:
         # The transaction is committed, and a later write repeats this: a waiting worker may be more urgent.
         with self._lock:
             if self._opened is not None:
-                with suppress(sqlite3.OperationalError):
+                try:
                     tidy(self._opened.connection)
+                except sqlite3.OperationalError:
+                    return
+                except sqlite3.DatabaseError as error:
+                    # The changes are kept all the same: the answers of this batch are right.
+                    _log.warning("%s", store_error(self.file, error, _BUSY_SECONDS))
+                    self._disconnect()
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
