@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-gpu bench-gpu test-hosts test-hosts-all lint types format clean
+.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults properties sanitize compose fuzz mutants operators test-matrix test-arm64 test-gpu bench-gpu test-hosts test-hosts-all lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make chaos-cluster  the same on Ray Serve: replicas, nodes and a Redis primary killed, new weights under load: about 8 minutes"
 	@echo "make soak     good and bad requests for half an hour: answers, memory, descriptors and threads: about 33 minutes"
 	@echo "make faults   fault injection: allocations of the C++ library for recurrences and calls on files fail once, or always: about 30 minutes"
+	@echo "make properties  the property-based tests with many new values, which \`make test\` has few of: about an hour"
 	@echo "make sanitize the C++ library for recurrences under GCC's sanitizers (address, undefined, thread): about 10 minutes"
 	@echo "make compose  2,000 random models compared with each request alone; continues where it stopped: hours"
 	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a coverage-guided fuzzer"
@@ -117,6 +118,10 @@ faults: export OMP_WAIT_POLICY = passive
 faults: $(STAMP)
 	@$(BIN)/python -m pytest tests/backends/native/test_faults.py tests/sessions/test_store_faults.py \
 		tests/archiver_ext/test_packaging_faults.py tests/handlers/test_loading_faults.py
+
+# Tests that set a number of values themselves, because each takes long, keep it.
+properties: $(STAMP)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m hypothesis --hypothesis-profile many
 
 # Without a compiler, or without its sanitizers, the tests say "not run".
 sanitize: export OMP_WAIT_POLICY = passive
