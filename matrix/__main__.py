@@ -26,7 +26,7 @@ WORK = ROOT / ".matrix"
 CORE = (
     "tests/lowering/test_exactness.py",
     "tests/lowering/test_request_lowering.py",
-    "tests/lowering/test_loops.py",
+    "tests/lowering/loops/test_loops.py",
     "tests/backends/test_engines.py",
     "tests/backends/program_source",
     "tests/backends/native/test_rewrite.py",
