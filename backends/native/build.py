@@ -15,7 +15,8 @@ from .. import cpp_compiler
 from ..interface import CompileError, Precision
 from .instruction_sets import InstructionSet, instruction_sets
 
-SOURCE = Path(__file__).with_name("recurrence.cpp")
+SOURCE = Path(__file__).parent / "recurrence" / "recurrence.cpp"
+"""It includes the other files of its folder."""
 HEADERS = ("atomic", "thread")
 """Headers that the compiler needs for it."""
 
@@ -73,7 +74,8 @@ def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes
 
     options = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options, "-ffp-contract=fast")
     folder = cache_folder(os.environ).path
-    key = digest({"library": source.read_text(encoding="utf-8"), "options": options})
+    files = {file.name: file.read_text(encoding="utf-8") for file in source.parent.iterdir() if file.is_file()}
+    key = digest({"library": files, "options": options})
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
         if folder is None or not entries.fetch(folder, key, library.parent):

@@ -2,7 +2,7 @@
 
 Torch runs everything else.
 
-See `recurrence.cpp`. Every batch size and length runs in the same code, and padding costs next to nothing.
+See `recurrence/recurrence.cpp`. Every batch size and length runs in the same code, and padding costs next to nothing.
 """
 
 from __future__ import annotations

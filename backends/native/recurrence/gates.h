@@ -1,0 +1,47 @@
+// Gates of a block of LANES hidden units: from the sums of the products to the new state.
+
+#pragma once
+
+#include <cstdint>
+
+#include "activations.h"
+#include "cells.h"
+#include "vectors.h"
+
+namespace {
+
+// Returns the new cell state, and the new state in `h`. Sums are i, f, g, o. Quotients share one denominator, because a
+// division takes as long as an exponential. Their products are finite up to states of 1e16.
+inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
+  const Vector not_i = 1.0f + exp(clamp(SIGMOID_ENDS, -i));
+  const Vector not_f = 1.0f + exp(clamp(SIGMOID_ENDS, -f));
+  const Vector e_g = expm1(2.0f * clamp(TANH_ENDS, g));
+  const Vector both = not_i * (e_g + 2.0f);
+  c = (c * both + e_g * not_f) / (both * not_f);
+  const Vector e_c = expm1(2.0f * clamp(TANH_ENDS, c));
+  h = e_c / ((1.0f + exp(clamp(SIGMOID_ENDS, -o))) * (e_c + 2.0f));
+  return c;
+}
+
+// Gates of one block of units for one row: from the sums and the previous state to the new state.
+template <int CELL>
+inline Vector apply_cell(const float* sums, Vector before, float* c, int64_t units) {
+  if constexpr (CELL == LSTM) {
+    Vector h;
+    const Vector cell = lstm_gates(load(sums), load(sums + LANES), load(sums + 2 * LANES), load(sums + 3 * LANES),
+                                   load_partial(c, units), h);
+    store_partial(c, cell, units);
+    return h;
+  } else if constexpr (CELL == GRU) {
+    const Vector r = sigmoid(load(sums)), z = sigmoid(load(sums + LANES));
+    const Vector n = tanh(load(sums + 2 * LANES) + r * load(sums + 3 * LANES));
+    return n + z * (before - n);
+  } else if constexpr (CELL == RNN_TANH) {
+    return tanh(load(sums));
+  } else {
+    const Vector sum = load(sums);
+    return sum < 0.0f ? Vector{} : sum;  // NaN stays
+  }
+}
+
+}  // namespace
