@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 from redis_cluster import running_cluster
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, Written
 

@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.session import Reply, Session, decode_session, encode_session
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, Written
 
 BATCH = 32

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from grpc import StatusCode, aio
 
 from .archive_protocol import HostedArchive
-from .grpc_methods import METHODS, add_inference_service
-from .grpc_service import answer
+from .grpc.methods import METHODS, add_inference_service
+from .grpc.service import answer
 
 _TIMEOUT = "X-Request-Timeout-Ms"
 """The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""

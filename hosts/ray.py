@@ -25,8 +25,8 @@ except ImportError as error:
     raise ImportError(f"Ray Serve is missing here ({error}): pip install 'torchserve-neuron-lstm[ray]'") from error
 
 from ..inference.reader import ArchiveReader
-from .ray_grpc import GrpcMethods
-from .ray_metrics import RayMetrics
+from .ray_serve.grpc_methods import GrpcMethods
+from .ray_serve.metrics import RayMetrics
 from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
 from .shared_sessions import check_shared_sessions

@@ -42,7 +42,7 @@ _ANALYSES = (
 AREAS = {
     "bucketing": Area(("bucketing/*.py",), ("tests/bucketing",)),
     "formats": Area(("handlers/formats/*.py",), ("tests/handlers/formats", "tests/fuzz/test_targets.py")),
-    "sessions": Area(("sessions/*.py",), ("tests/sessions", "tests/handlers/streaming")),
+    "sessions": Area(("sessions/**/*.py",), ("tests/sessions", "tests/handlers/streaming")),
     "analyses": Area(_ANALYSES, ("tests/lowering",)),
 }
 """The areas by the names of the command line."""

@@ -100,9 +100,9 @@ BROKEN = [
         "from ..config import manifest",
         "sessions must not import config.manifest: it may import no other package",
     ),
-    ("sessions/sqlite_store.py", "import torch", "the standard library only, here"),
-    ("sessions/redis_store.py", "import redis", "redis is an engine: import it inside a function"),
-    ("sessions/sqlite_store.py", "def f():\n    import redis", "redis cannot travel in an archive"),
+    ("sessions/sqlite/store.py", "import torch", "the standard library only, here"),
+    ("sessions/redis/store.py", "import redis", "redis is an engine: import it inside a function"),
+    ("sessions/sqlite/store.py", "def f():\n    import redis", "redis cannot travel in an archive"),
     ("handlers/a.py", "import model_archiver", "model_archiver may be imported in archiver_ext/ only"),
 ]
 

@@ -59,7 +59,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from ...hosts.torchserve_command import ServeOptions, serve_archives, write_files
+    from ...hosts.torchserve.command import ServeOptions, serve_archives, write_files
 
     given = ServeOptions(
         options.archives, options.host, options.port, not options.disable_token_auth, dict(options.set)

@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
             f"--max-replicas: expected {options.replicas} (--replicas) or more, got {options.max_replicas}"
         )
     try:
-        from ...hosts.ray_command import RaySettings, serve_archives
+        from ...hosts.ray_serve.command import RaySettings, serve_archives
     except ImportError as error:
         raise ArchiveError(str(error)) from error
     given = {name: value for name, value in vars(options).items() if name != "run"}

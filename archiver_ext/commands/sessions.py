@@ -71,7 +71,7 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     """
     from ...handlers.streaming.open_sessions import open_store
     from ...inference.reader import ArchiveReader
-    from ...sessions.sqlite_store import SqliteStore
+    from ...sessions.sqlite.store import SqliteStore
     from ...sessions.store import StoreTotals, StoreUnavailableError
 
     reader = ArchiveReader(archive)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import psutil
 from torchserve_process import TorchServe, free_ports, host_environment, serving
 
-from torchserve_neuron_lstm.hosts.torchserve_files import ServeSettings, properties, properties_text
-from torchserve_neuron_lstm.hosts.torchserve_log import log_configuration
-from torchserve_neuron_lstm.hosts.torchserve_process import running
+from torchserve_neuron_lstm.hosts.torchserve.log_configuration import log_configuration
+from torchserve_neuron_lstm.hosts.torchserve.process import running
+from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties, properties_text
 
 from .contestants import Contestant
 

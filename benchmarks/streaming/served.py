@@ -12,7 +12,7 @@ from statistics import median, quantiles
 from torchserve_process import TorchServe
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 from ..load import Load, http_post, load, send_each
 from .archive import NAME

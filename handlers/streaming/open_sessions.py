@@ -42,10 +42,10 @@ def open_store(settings: SessionSettings, model: str, environment: Mapping[str, 
     Only archives that name a store contain its files.
     """
     if settings.redis is None:
-        from ...sessions.sqlite_store import SqliteStore
+        from ...sessions.sqlite.store import SqliteStore
 
         return SqliteStore(session_directory(settings, environment), model, settings.limits)
-    from ...sessions.redis_store import RedisStore
+    from ...sessions.redis.store import RedisStore
 
     return RedisStore(settings.redis, model, settings.limits)
 

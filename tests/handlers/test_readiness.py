@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 DESCRIBE = RawRequest({}, {"describe": "True"})
 LIMITS = Limits(sessions=10, bytes=10**6, idle_seconds=600)

@@ -14,9 +14,9 @@ from one_partition import InOnePartition
 from redis_cluster import LocalCluster, running_cluster
 from redis_server import RedisServer, one_and_others_long, running, server_programs
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Store
 
 from .cluster_stores import LIMITS

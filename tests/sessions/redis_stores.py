@@ -9,7 +9,7 @@ from typing import Any
 from memory_store import Clock
 from redis_server import RedisServer
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 
 MakeStore = Callable[..., RedisStore]

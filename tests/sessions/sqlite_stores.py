@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("sqlite_writer.py")

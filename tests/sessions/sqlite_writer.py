@@ -8,9 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-from torchserve_neuron_lstm.sessions import sqlite_checkpoints
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite import checkpoints
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
@@ -93,7 +93,7 @@ def main() -> None:
     if action == "rounds":
         rounds(store, int(numbers[0]))
     elif action == "checkpoints":  # rounds, each with a checkpoint beside the next one
-        sqlite_checkpoints._BYTES, sqlite_checkpoints._LONG_LOG_PAGES = 1, 50
+        checkpoints._BYTES, checkpoints._LONG_LOG_PAGES = 1, 50
         rounds(store, int(numbers[0]))
     elif action == "add":
         add(store, int(numbers[0]))

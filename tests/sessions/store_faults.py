@@ -23,7 +23,7 @@ from session_service import ID, STEP, ask, make_service, piece
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 LIMITS = Limits(sessions=100, bytes=10**7, idle_seconds=900.0)
 CHUNKS = {"a": [[1, 2], [3], [4, 5], [6]], "b": [[7], [8, 9]], "new": [[10, 11], [12]]}

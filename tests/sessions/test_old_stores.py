@@ -16,9 +16,9 @@ import pytest
 from redis_server import RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, Written
 
 ARCHIVE = Path(__file__).parents[1] / "contracts" / "data" / "archives" / "stream_disk.mar"
@@ -59,7 +59,7 @@ def test_old_and_new_code_share_a_store(
     archive: Path, place: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive can be replaced, and put back, while its sessions go on."""
-    for module in ("redis_partition", "sqlite_store"):
+    for module in ("redis.partition", "sqlite.store"):
         monkeypatch.setattr(f"torchserve_neuron_lstm.sessions.{module}._SWEEP_SECONDS", 0.0)
     where, store = place
     assert old(archive, where, "write", "a", "b") == "Written Written"

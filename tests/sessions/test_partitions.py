@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from torchserve_neuron_lstm.sessions.ids import make_id, store_key
-from torchserve_neuron_lstm.sessions.partitions import (
+from torchserve_neuron_lstm.sessions.redis.partitions import (
     SLOTS,
     hash_slot,
     partition_limits,

@@ -13,9 +13,9 @@ from redis_server import RedisServer, one_and_others_long, running
 from store_calls import begin, records, revision
 from tls import certificate, tls_in_front
 
-from torchserve_neuron_lstm.sessions.partitions import hash_slot
-from torchserve_neuron_lstm.sessions.redis_node import RedisNode, Replies
-from torchserve_neuron_lstm.sessions.redis_partition import Command
+from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
+from torchserve_neuron_lstm.sessions.redis.partition import Command
+from torchserve_neuron_lstm.sessions.redis.partitions import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import (
     LimitExceeded,

@@ -13,8 +13,8 @@ from redis_cluster import LocalCluster, ask
 from store_calls import begin, records, revision
 
 from torchserve_neuron_lstm.sessions.ids import store_key
-from torchserve_neuron_lstm.sessions.partitions import hash_slot
-from torchserve_neuron_lstm.sessions.redis_node import RedisNode, Replies
+from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
+from torchserve_neuron_lstm.sessions.redis.partitions import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 

@@ -13,7 +13,7 @@ import pytest
 from redis_server import SECONDS, RedisServer, one_and_others_long, running, server_programs
 from store_calls import WIDE, begin, records, revision
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import RedisSettings
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 

@@ -13,7 +13,7 @@ from redis.connection import Connection
 from redis_server import RedisServer, running, server_programs
 from store_calls import begin, stored
 
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.store import (
     RecordUpdate,

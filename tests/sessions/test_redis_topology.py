@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from redis import exceptions
 
-from torchserve_neuron_lstm.sessions.redis_client import Address
-from torchserve_neuron_lstm.sessions.redis_topology import Later, Redirection, read_answer, read_topology
+from torchserve_neuron_lstm.sessions.redis.client import Address
+from torchserve_neuron_lstm.sessions.redis.topology import Later, Redirection, read_answer, read_topology
 
 ASKED = Address("cache", 6379)
 SLOTS = [

@@ -14,13 +14,13 @@ import pytest
 from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_file import FileIdentity, open_database, open_for_checkpoints
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.file import FileIdentity, open_database, open_for_checkpoints
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 PAGE = 4096
-CHECKPOINTS = "torchserve_neuron_lstm.sessions.sqlite_checkpoints"
+CHECKPOINTS = "torchserve_neuron_lstm.sessions.sqlite.checkpoints"
 
 
 def write(store: SqliteStore, number: int) -> None:
@@ -110,7 +110,7 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
-    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store.open_for_checkpoints", refuse)
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store.open_for_checkpoints", refuse)
     with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
         for number in range(20):
             write(store, number)

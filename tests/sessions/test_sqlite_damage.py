@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.sessions.session import CorruptRecordError, decode_session
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError
 
 LIMITS = Limits(sessions=1000, bytes=1 << 26, idle_seconds=600, client_sessions=50)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.sessions.admission import StoreUsage
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_expiry import open_sessions, remove_expired, seconds_until_room
-from torchserve_neuron_lstm.sessions.sqlite_file import open_database
-from torchserve_neuron_lstm.sessions.sqlite_rows import NewRow, put_records
+from torchserve_neuron_lstm.sessions.sqlite.expiry import open_sessions, remove_expired, seconds_until_room
+from torchserve_neuron_lstm.sessions.sqlite.file import open_database
+from torchserve_neuron_lstm.sessions.sqlite.rows import NewRow, put_records
 from torchserve_neuron_lstm.sessions.store import RecordUpdate
 
 LIMITS = Limits(sessions=100, bytes=100_000, idle_seconds=100.0, retry_seconds=20.0, confirm_seconds=30.0)

@@ -17,8 +17,8 @@ import pytest
 from store_calls import read, write
 from waiting import wait_for
 
-from torchserve_neuron_lstm.sessions.sqlite_file import store_error, store_file
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.file import store_error, store_file
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
 from .sqlite_stores import LIMITS, store_in, writer

@@ -16,8 +16,8 @@ from memory_store import Clock
 from store_calls import read, write
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_file import store_file
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.file import store_file
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoredRecord, StoreUnavailableError, Written
 
 from .sqlite_stores import store_in, writer
@@ -25,7 +25,7 @@ from .sqlite_stores import store_in, writer
 
 def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store waits for it first; reading is possible meanwhile."""
-    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store._BUSY_SECONDS", 0.2)
     store = store_in(tmp_path)
     write(store, "a", b"record")
     holder = sqlite3.connect(store.file, isolation_level=None)
@@ -41,7 +41,7 @@ def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch:
 
 def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes do not hang."""
-    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store._BUSY_SECONDS", 0.2)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 

@@ -11,7 +11,7 @@ from memory_store import Clock
 from store_calls import read, write
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, Written
 
 from .sqlite_stores import LIMITS, store_in, writer

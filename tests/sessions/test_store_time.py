@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_store import Clock
 from store_calls import WIDE, begin, records, revision, stored
 
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
 from torchserve_neuron_lstm.sessions.store_time import (
     JITTER_SECONDS,

@@ -13,7 +13,7 @@ from memory_store import Clock
 from store_calls import stored
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, Written
 
 from .conftest import Places

@@ -13,7 +13,7 @@ import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from mixed_requests import frames_of
 
-from torchserve_neuron_lstm.hosts.grpc_messages import message_class
+from torchserve_neuron_lstm.hosts.grpc.messages import message_class
 
 _KINDS = {"float32": "FP32", "int64": "INT64"}
 

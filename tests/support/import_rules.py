@@ -53,8 +53,8 @@ ALLOWED_PACKAGES = {
         "handlers.neuron_lstm",
         "handlers.runtime",
         "handlers.streaming.open_sessions",
-        "hosts.ray_command",
-        "hosts.torchserve_command",
+        "hosts.ray_serve.command",
+        "hosts.torchserve.command",
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
@@ -96,10 +96,10 @@ ENGINE_FILES = (
     *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
     ("backends/inductor_compiler.py", ("torch._inductor",)),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
-    ("sessions/redis_client.py", ("redis",)),
-    ("sessions/redis_connections.py", ("redis",)),
-    ("sessions/redis_node.py", ("redis",)),
-    ("sessions/redis_shards.py", ("redis",)),
+    ("sessions/redis/client.py", ("redis",)),
+    ("sessions/redis/connections.py", ("redis",)),
+    ("sessions/redis/node.py", ("redis",)),
+    ("sessions/redis/shards.py", ("redis",)),
     *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
 )
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""

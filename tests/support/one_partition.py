@@ -7,7 +7,7 @@ from functools import cache
 from itertools import count
 
 from torchserve_neuron_lstm.sessions.ids import store_key
-from torchserve_neuron_lstm.sessions.partitions import partition_of
+from torchserve_neuron_lstm.sessions.redis.partitions import partition_of
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 from torchserve_neuron_lstm.sessions.store import (
     LimitExceeded,

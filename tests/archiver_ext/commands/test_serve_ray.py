@@ -17,7 +17,7 @@ def test_without_ray_the_message_has_the_command(
     """The exit code is 1."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray", raising=False)
-    monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray_command", raising=False)
+    monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray_serve.command", raising=False)
 
     assert main(["serve-ray", str(make_archive(tmp_path / "tiny"))]) == 1
     assert capsys.readouterr().err.endswith("pip install 'torchserve-neuron-lstm[ray]'\n")

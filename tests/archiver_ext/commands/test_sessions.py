@@ -14,9 +14,9 @@ from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate
 
 Capture = pytest.CaptureFixture[str]

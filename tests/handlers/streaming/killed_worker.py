@@ -16,7 +16,7 @@ from session_service import ask, make_service, piece
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 
 def service_in(folder: Path) -> Service:

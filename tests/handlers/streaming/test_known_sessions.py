@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.handlers.streaming.known_sessions import KnownSessio
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 LIMITS = Limits(sessions=100, bytes=10**6, idle_seconds=600.0)
 SESSION = Session(1, 0, b"", Reply(b"", ""), b"", bytes(16))

@@ -14,9 +14,9 @@ from torchserve_neuron_lstm.handlers.streaming.open_sessions import open_session
 from torchserve_neuron_lstm.handlers.streaming.sessions import LoadedSession, SessionKey
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
-from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import SessionSettings
-from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 STATE, KEY = "0" * 32, "ab" * 32
 

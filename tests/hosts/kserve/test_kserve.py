@@ -20,7 +20,7 @@ from rest import JSON, get, post
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
-from torchserve_neuron_lstm.hosts.grpc_messages import message_class
+from torchserve_neuron_lstm.hosts.grpc.messages import message_class
 
 from .conftest import MODELS, MODULE, KServe, started
 

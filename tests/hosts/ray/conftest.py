@@ -14,7 +14,7 @@ from torchserve_process import TorchServe, free_ports, serving
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
 
-SERVICER_FUNCTION = "torchserve_neuron_lstm.hosts.grpc_methods.add_inference_service"
+SERVICER_FUNCTION = "torchserve_neuron_lstm.hosts.grpc.methods.add_inference_service"
 MODELS = ("scorer", "tagger", "stream")
 
 

@@ -13,7 +13,7 @@ from mixed_requests import frames_of
 from tritonclient.utils import InferenceServerException
 
 from torchserve_neuron_lstm import open_archive
-from torchserve_neuron_lstm.hosts.grpc_messages import message_class
+from torchserve_neuron_lstm.hosts.grpc.messages import message_class
 
 from .conftest import Ports
 

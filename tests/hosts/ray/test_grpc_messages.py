@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from torchserve_neuron_lstm.hosts.grpc_messages import message_class
-from torchserve_neuron_lstm.hosts.grpc_methods import METHODS, SERVICE
+from torchserve_neuron_lstm.hosts.grpc.messages import message_class
+from torchserve_neuron_lstm.hosts.grpc.methods import METHODS, SERVICE
 
 MESSAGES = [f"{method}{end}" for method in METHODS for end in ("Request", "Response")]
 

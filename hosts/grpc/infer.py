@@ -1,0 +1,148 @@
+"""Requests and responses of ModelInfer, as bodies of V2 over REST and back.
+
+The service behind it reads such bodies only, so that values and errors are the same over both. A tensor's numbers are
+bytes in the message and in the body: nothing of them is parsed here, unless the client sent typed contents.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ...handlers.formats.raw_request import RawRequest
+from ...handlers.responses import JSON_LENGTH_HEADER, RawResponse, abbreviate, http_headers
+from .messages import PARAMETER_CHOICE, message_class
+from .status import GrpcRefusalError, refusal
+
+Metadata = Iterable[tuple[str, object]]
+"""Names and values, as the client sent them."""
+_CONTENTS: Mapping[str, tuple[str, str]] = {
+    "BOOL": ("bool_contents", "?"),
+    "INT8": ("int_contents", "b"),
+    "INT16": ("int_contents", "h"),
+    "INT32": ("int_contents", "i"),
+    "INT64": ("int64_contents", "q"),
+    "UINT8": ("uint_contents", "B"),
+    "UINT16": ("uint_contents", "H"),
+    "UINT32": ("uint_contents", "I"),
+    "UINT64": ("uint64_contents", "Q"),
+    "FP32": ("fp32_contents", "f"),
+    "FP64": ("fp64_contents", "d"),
+}
+"""The field of typed contents for each datatype, and the letter by which `struct` writes its numbers."""
+_OF_BODY = ("accept", "content-length", "content-type", "describe", "explain", JSON_LENGTH_HEADER.lower())
+"""Headers of REST that describe a body, or request another response: a client's metadata has none of them."""
+_NOT_SERVED = ("shared_memory_region",)
+_ANSWER_PARAMETERS = ("binary_data", "binary_data_output", "binary_data_size")
+"""Parameters of REST by which tensors are bytes. Over gRPC they always are."""
+
+
+def parse(name: str, content: bytes) -> Any:
+    """Return a request message.
+
+    Raises:
+        GrpcRefusalError: INVALID_ARGUMENT, the bytes are no such message.
+    """
+    try:
+        return message_class(name).FromString(content)
+    except DecodeError:
+        raise GrpcRefusalError("MalformedBody", f"expected the bytes of a {name}, they cannot be parsed") from None
+
+
+def rest_request(message: Any, metadata: Metadata) -> RawRequest:
+    """Return the V2 request over REST that asks for the same as a ModelInferRequest, for outputs as bytes.
+
+    Raises:
+        GrpcRefusalError: INVALID_ARGUMENT, contents are missing, given twice or in a wrong field.
+    """
+    _check_raw_contents(message)
+    inputs, contents = [], []
+    for index, tensor in enumerate(message.inputs):
+        content = message.raw_input_contents[index] if message.raw_input_contents else _typed(tensor, index)
+        contents.append(content)
+        parameters = {**_parameters(tensor.parameters), "binary_data_size": len(content)}
+        entry = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        inputs.append({**entry, "parameters": parameters})
+    outputs = [{"name": one.name, "parameters": _parameters(one.parameters)} for one in message.outputs]
+    parameters = {**_parameters(message.parameters), "binary_data_output": True}
+    whole = {"id": message.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    headers = {name: value for name, value in metadata if isinstance(value, str) and name.lower() not in _OF_BODY}
+    return RawRequest({"body": b"".join([text, *contents])}, {**headers, JSON_LENGTH_HEADER: str(len(text))})
+
+
+def infer_response(response: RawResponse) -> bytes:
+    """Return the ModelInferResponse that has the content of a V2 response with bytes.
+
+    Raises:
+        GrpcRefusalError: the response is an error.
+    """
+    if response.status != 200:
+        raise refusal(response)
+    text_bytes = int(http_headers(response)[1][JSON_LENGTH_HEADER])
+    told, tail = json.loads(response.body[:text_bytes]), memoryview(response.body)[text_bytes:]
+    message = message_class("ModelInferResponse")()
+    message.model_name, message.model_version, message.id = told["model_name"], told["model_version"], told["id"]
+    for name, value in (told.get("parameters") or {}).items():
+        _set_parameter(message.parameters[name], value)
+    start = 0
+    for entry in told["outputs"]:
+        message.outputs.add(name=entry["name"], datatype=entry["datatype"], shape=entry["shape"])
+        end = start + entry["parameters"]["binary_data_size"]
+        message.raw_output_contents.append(bytes(tail[start:end]))
+        start = end
+    content: bytes = message.SerializeToString()
+    return content
+
+
+def _check_raw_contents(message: Any) -> None:
+    raw, needed = len(message.raw_input_contents), len(message.inputs)
+    for index, tensor in enumerate(message.inputs):
+        if unserved := [name for name in _NOT_SERVED if name in tensor.parameters]:
+            raise _invalid(f"inputs[{index}]: {unserved[0]} is not served: send the numbers")
+        if raw and tensor.contents.ListFields():
+            raise _invalid(f"inputs[{index}]: expected either contents or raw_input_contents, got both")
+    if raw not in (0, needed):
+        raise _invalid(f"raw_input_contents: expected {needed} entries, one for each of inputs, or none; got {raw}")
+
+
+def _typed(tensor: Any, index: int) -> bytes:
+    """Return the numbers of typed contents as bytes, in little-endian order."""
+    where, datatype = f"inputs[{index}]", tensor.datatype
+    if datatype not in _CONTENTS:
+        raise _invalid(f"{where}: datatype {abbreviate(datatype)} has no typed contents here: use raw_input_contents")
+    field, letter = _CONTENTS[datatype]
+    if others := [found.name for found, _ in tensor.contents.ListFields() if found.name != field]:
+        raise _invalid(f"{where}: expected the numbers of {datatype} in {field}, got {others[0]}")
+    numbers = getattr(tensor.contents, field)
+    try:
+        return struct.pack(f"<{len(numbers)}{letter}", *numbers)
+    except struct.error:
+        raise _invalid(f"{where}: {field} has a number that is out of the range of {datatype}") from None
+
+
+def _parameters(given: Mapping[str, Any]) -> dict[str, object]:
+    found = {name: _value(parameter) for name, parameter in given.items()}
+    return {name: value for name, value in found.items() if name not in _ANSWER_PARAMETERS}
+
+
+def _value(parameter: Any) -> object:
+    choice = parameter.WhichOneof(PARAMETER_CHOICE)
+    return None if choice is None else getattr(parameter, choice)
+
+
+def _set_parameter(parameter: Any, value: object) -> None:
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, int):
+        parameter.int64_param = value
+    elif isinstance(value, str):
+        parameter.string_param = value
+
+
+def _invalid(message: str) -> GrpcRefusalError:
+    return GrpcRefusalError("InvalidInput", message)

@@ -1,0 +1,95 @@
+"""The Open Inference Protocol over gRPC, for the archives of one process.
+
+Servers differ in how they start a call and send its status; the bytes of requests and responses, the codes and the
+metadata are the same on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..archive_protocol import HostedArchive
+from ..batch_queue import QueueFullError
+from ..metadata import model_metadata, server_metadata
+from ..rest import not_ready
+from .infer import Metadata, infer_response, parse, rest_request
+from .messages import message_class
+from .status import GrpcAnswer, GrpcRefusalError
+
+Archives = Mapping[str, HostedArchive]
+_BESIDE_TENSORS = 1 << 16
+"""Bytes of a message beside those that its body over REST has."""
+
+
+async def answer(method: str, content: bytes, metadata: Metadata, archives: Archives) -> GrpcAnswer:
+    """Answer one call of a method of the service. An archive may be replaced while a request waits.
+
+    `metadata` has the client's: session fields and deadlines count as they do in headers of REST.
+    """
+    try:
+        return GrpcAnswer(await _respond(method, content, metadata, archives))
+    except GrpcRefusalError as error:
+        return error.answer
+
+
+async def _respond(method: str, content: bytes, metadata: Metadata, archives: Archives) -> bytes:
+    if method == "ModelInfer":
+        return await _infer(content, metadata, archives)
+    request = parse(f"{method}Request", content)
+    if method == "ServerLive":
+        return _message(method, {"live": True})
+    if method == "ServerReady":
+        return _message(method, {"ready": not await not_ready(archives)})
+    if method == "ServerMetadata":
+        return _message(method, server_metadata())
+    if method == "ModelReady":
+        return _message(method, {"ready": await _is_ready(request.name, request.version, archives)})
+    archive = _find(request.name, request.version, archives)
+    return _message(method, model_metadata(archive.name, archive.version, archive.manifest))
+
+
+async def _is_ready(name: str, version: str, archives: Archives) -> bool:
+    """Whether a model is ready; an unknown one is not, as in Triton."""
+    try:
+        archive = _find(name, version, archives)
+    except GrpcRefusalError:
+        return False
+    return bool((await archive.readiness())["ready"])
+
+
+async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
+    most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
+    if len(content) > most + _BESIDE_TENSORS:  # it is not parsed: its model is not known
+        raise _too_large(len(content), most)
+    message = parse("ModelInferRequest", content)
+    archive = _find(message.model_name, message.model_version, archives)
+    if archive.manifest.codec is not None:
+        told = f"model {archive.name} reads requests by a codec: send them over REST"
+        raise GrpcRefusalError("CodecOverGrpc", told, 501)
+    request = rest_request(message, metadata)
+    try:
+        response = await archive.respond(request)
+    except QueueFullError:
+        told = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
+        raise GrpcRefusalError("ServiceUnavailableException", told, 503) from None
+    return infer_response(response)
+
+
+def _find(name: str, version: str, archives: Archives) -> HostedArchive:
+    archive = archives.get(name)
+    if archive is None:
+        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {name}", 404)
+    if version and version != archive.version:
+        told = f"Model version: {version} does not exist for model: {name}"
+        raise GrpcRefusalError("ModelVersionNotFoundException", told, 404)
+    return archive
+
+
+def _message(method: str, fields: Mapping[str, Any]) -> bytes:
+    content: bytes = message_class(f"{method}Response")(**fields).SerializeToString()
+    return content
+
+
+def _too_large(size: int, most: int) -> GrpcRefusalError:
+    return GrpcRefusalError("BodyTooLarge", f"the message has {size} bytes, one request may have at most {most}")

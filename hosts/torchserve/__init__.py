@@ -1,0 +1,1 @@
+"""TorchServe as a process: its settings, log and installation."""

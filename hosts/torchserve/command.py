@@ -1,0 +1,182 @@
+"""Archives served by TorchServe from the command line: `neuron-lstm serve`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...inference.errors import ArchiveError
+from ...inference.private_directory import private_directory
+from ...inference.reader import ArchiveReader
+from ..archives_by_name import archives_by_name
+from ..example_request import curl_command
+from ..free_port import check_free
+from .installation import java_environment, unknown_settings
+from .log_configuration import log_configuration
+from .paths import check_absolute, check_files
+from .process import KEYS, running
+from .properties import DEFAULT_PORT, ServeSettings, properties, properties_text
+
+_METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
+_LOG_FOLDER = "LOG_LOCATION"
+"""TorchServe's own variable for the folder of its logs."""
+_ADDRESSES = ("inference_address", "management_address", "metrics_address")
+_GRPC = ("grpc_inference", "grpc_management")
+_LAST_PORT = 65_535
+_ADDRESS = re.compile(r"https?://(?P<host>[^/:\s]+):(?P<port>[0-9]+)")
+"""An address that TorchServe accepts: it has no form for one of IPv6."""
+_LONGEST_PATH = 70
+"""Characters of a folder's path: that of a socket in it has at most 107."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Options of the command."""
+
+    archives: Sequence[Path]
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    tokens: bool = True
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+def serve_archives(options: ServeOptions, say: Callable[[str], object], write: Callable[[str], object]) -> None:
+    """Serve archives by TorchServe until interrupted; `write` gets the lines of its log.
+
+    Raises:
+        ArchiveError: an archive is missing or damaged, TorchServe or Java is missing, a port is taken, or TorchServe
+            ended or cannot load a model. All of its processes have ended then.
+    """
+    paths = archives_by_name(options.archives)
+    environment = java_environment()
+    if logs := os.environ.get(_LOG_FOLDER):
+        environment[_LOG_FOLDER] = str(Path(logs).absolute())  # TorchServe has another working directory
+    with private_directory() as home:
+        if len(str(home)) > _LONGEST_PATH:
+            raise ArchiveError(f"{home} is too long a path for TorchServe's sockets: set TMPDIR to a shorter one")
+        files = {name: name + _ending(Path(path)) for name, path in paths.items()}
+        found = _written(options, files, home, with_log_file=bool(logs))
+        check_files(options.overrides)
+        _check_free_ports(found)
+        store = _linked({files[name]: path for name, path in paths.items()}, home / "store")
+        say(f"Starting TorchServe with {', '.join(paths)}.")
+        with running(home, _command(home, store), environment, write) as server:
+            for name in paths:
+                workers = server.wait_until_ready(found["management_address"], name)
+                say(f"{name} is ready, workers: {workers}.")
+            for line in _description(found, paths, home):
+                say(line)
+            server.wait()
+
+
+def write_files(options: ServeOptions, folder: Path) -> str:
+    """Write the files of TorchServe to a folder, and return the command that uses them.
+
+    Raises:
+        ArchiveError: the folder has other files, the archives are not in one folder, one is missing or damaged, or
+            there is no TorchServe.
+    """
+    paths = archives_by_name(options.archives)
+    stores = {Path(path).parent for path in paths.values()}
+    if len(stores) > 1:
+        raise ArchiveError(f"TorchServe reads archives from one folder, these are in {len(stores)}: move them into one")
+    if folder.exists() and any(folder.iterdir()):
+        raise ArchiveError(f"{folder} has files already: name a new folder")
+    files = {name: Path(path).name for name, path in paths.items()}
+    _written(options, files, folder.resolve(), with_log_file=True)
+    return shlex.join(["torchserve", *_command(folder.resolve(), stores.pop())])
+
+
+def _command(folder: Path, store: Path) -> list[str]:
+    """Return the words of TorchServe's command for the files in a folder and the archives in another one."""
+    files = ["--ts-config", str(folder / "config.properties"), "--log-config", str(folder / "log4j2.xml")]
+    return ["--start", "--foreground", "--ncs", "--model-store", str(store), *files]
+
+
+def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, with_log_file: bool) -> dict[str, str]:
+    """Write the files, and return the settings in them. Nothing is written if a setting is wrong."""
+    if unknown := unknown_settings([*options.overrides]):
+        raise ArchiveError(
+            f"--set: TorchServe has no setting {', '.join(unknown)}: expected a key of config.properties, as in "
+            "job_queue_size=200"
+        )
+    check_absolute(options.overrides)
+    largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
+    settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
+    found = properties(settings, folder / _METRICS.name)
+    _listened(found)
+    text = properties_text(found)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(_METRICS, folder)
+    (folder / "config.properties").write_text(text, encoding="ascii")
+    (folder / "log4j2.xml").write_text(log_configuration(with_file=with_log_file), encoding="utf-8")
+    return found
+
+
+def _linked(archives: Mapping[str, str], store: Path) -> Path:
+    """Make a model store of links to archives, and return it."""
+    store.mkdir()
+    for file, path in archives.items():
+        (store / file).symlink_to(path)
+    return store
+
+
+def _ending(archive: Path) -> str:
+    """Return the ending by which TorchServe knows how to read an archive."""
+    if archive.is_dir():
+        return ""
+    return ".tar.gz" if archive.name.endswith((".tar.gz", ".tgz")) else ".mar"
+
+
+def _check_free_ports(found: Mapping[str, str]) -> None:
+    for host, port in _listened(found):
+        check_free(host, port)
+
+
+def _listened(found: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Return each host and port on which TorchServe will listen.
+
+    Raises:
+        ArchiveError: TorchServe cannot read an address or a port, or readiness cannot be asked at the management port.
+    """
+    if found["management_address"].startswith("https:"):
+        raise ArchiveError("--set management_address: expected http://HOST:PORT, where models are asked for readiness")
+    return [
+        *(_host_and_port(name, found[name]) for name in _ADDRESSES),
+        *((found[f"{name}_address"], _port(f"{name}_port", found[f"{name}_port"])) for name in _GRPC),
+    ]
+
+
+def _host_and_port(name: str, address: str) -> tuple[str, int]:
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        raise ArchiveError(
+            f"{name}: expected http://HOST:PORT, got {address!r}; TorchServe accepts a host name or an IPv4 address"
+        )
+    return found["host"], _port(name, found["port"])
+
+
+def _port(name: str, text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) is None or int(text) > _LAST_PORT:
+        raise ArchiveError(f"{name}: expected a port up to {_LAST_PORT}, got {text}")
+    return int(text)
+
+
+def _description(found: Mapping[str, str], paths: Mapping[str, str], home: Path) -> Iterator[str]:
+    url = found["inference_address"].replace("//0.0.0.0:", "//127.0.0.1:", 1)
+    tokens = found["disable_token_authorization"].lower() != "true"
+    yield f"Serving {', '.join(paths)} at {url}, metrics at {found['metrics_address']}/metrics."
+    if tokens:
+        read = f"import json; print(json.load(open('{home / KEYS}'))['inference']['key'])"
+        yield "Requests need the token of this start:"
+        yield f'  KEY=$(python3 -c "{read}")'
+    for name, path in paths.items():
+        command = curl_command(url, name, ArchiveReader(Path(path)).manifest(), torchserve=True)
+        header = '-H "Authorization: Bearer $KEY" ' if tokens else ""
+        yield f"  {command.replace('curl -s ', f'curl -s {header}', 1)}"
+    yield "Ctrl-C ends it."

@@ -1,0 +1,125 @@
+"""Settings of a TorchServe that serves archives at little cost: config.properties.
+
+Pure functions. docs/serve.md has the reason of each setting, and what it is worth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...inference.errors import ArchiveError
+
+DEFAULT_PORT = 8080
+OF_LAUNCHER = ("vmargs", "plugins_path")
+"""Settings that TorchServe's Python reads, and its Java does not."""
+_OF_COMMAND_LINE = ("load_models", "model_store")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""A name that torch-model-archiver accepts."""
+_LEAST_BYTES = 6_553_500
+"""TorchServe's own limit of a request and of a response."""
+_MINUTES_OF_A_YEAR = 525_600
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """Archives, and how TorchServe serves them."""
+
+    files: Mapping[str, str]
+    """File or folder of each archive in the model store, by the model's name."""
+    body_bytes: int
+    """The largest body that one of the archives takes."""
+    host: str = "127.0.0.1"
+    """The address of the inference port; the other ports are on the loopback interface."""
+    port: int = DEFAULT_PORT
+    """The inference port; those of management, metrics, gRPC inference and gRPC management follow it."""
+    tokens: bool = True
+    """Whether requests need a token."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Settings that replace ours, or are added to them."""
+
+
+def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
+    """Return the settings of TorchServe by their names. `metrics` is the file that names our metrics.
+
+    Raises:
+        ArchiveError: TorchServe cannot have a model of such a name or file, or an override is of the command line.
+    """
+    if taken := [name for name in _OF_COMMAND_LINE if name in settings.overrides]:
+        raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
+    most_bytes = str(max(_LEAST_BYTES, settings.body_bytes))
+    return {
+        "inference_address": f"http://{settings.host}:{settings.port}",
+        "management_address": f"http://127.0.0.1:{settings.port + 1}",
+        "metrics_address": f"http://127.0.0.1:{settings.port + 2}",
+        "grpc_inference_address": "127.0.0.1",
+        "grpc_inference_port": str(settings.port + 3),
+        "grpc_management_address": "127.0.0.1",
+        "grpc_management_port": str(settings.port + 4),
+        "disable_token_authorization": _word(not settings.tokens),
+        "token_expiration_min": str(_MINUTES_OF_A_YEAR),
+        "load_models": ",".join(_model(name, file) for name, file in settings.files.items()),
+        "allowed_urls": "none",
+        "install_py_dep_per_model": "false",
+        "job_queue_size": "1000",
+        "max_request_size": most_bytes,
+        "max_response_size": most_bytes,
+        "decode_input_request": "false",
+        "metrics_mode": "prometheus",
+        "metrics_config": str(metrics),
+        "disable_system_metrics": "true",
+        "vmargs": "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
+        **settings.overrides,
+    }
+
+
+def _model(name: str, file: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ArchiveError(
+            f"TorchServe cannot have a model called {name!r}: archive it with a --model-name of letters, digits, _ . -"
+        )
+    if "," in file:
+        raise ArchiveError(f"TorchServe reads a comma in {file} as the end of a file's name: rename it")
+    return f"{name}={file}"
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def properties_text(found: Mapping[str, str]) -> str:
+    r"""Return the text of config.properties, from which TorchServe reads these values.
+
+    Java reads a backslash as the begin of an escape, and bytes as Latin-1. TorchServe's Python reads its settings as
+    they stand.
+
+    >>> print(properties_text({"allowed_urls": r"https://a\.b/.*", "metrics_config": "/é"}), end="")
+    allowed_urls=https://a\\.b/.*
+    metrics_config=/\u00e9
+
+    Raises:
+        ArchiveError: TorchServe cannot read a value.
+    """
+    return "".join(f"{name}={_written(name, value)}\n" for name, value in found.items())
+
+
+def _written(name: str, value: str) -> str:
+    if name in OF_LAUNCHER:
+        if not value.isascii():
+            raise ArchiveError(f"{name}: TorchServe reads ASCII alone, got {value!a}")
+        return value
+    try:
+        return _escaped(value)
+    except UnicodeEncodeError as error:  # a path of other bytes, or one that LC_ALL=C does not decode
+        raise ArchiveError(
+            f"{name}: TorchServe cannot read {value!a}, which is not text in the locale's encoding: choose "
+            f"another path, or set LC_ALL to a UTF-8 locale"
+        ) from error
+
+
+def _escaped(value: str) -> str:
+    pairs = value.replace("\\", "\\\\").encode("utf-16-be")
+    units = [int.from_bytes(pairs[at : at + 2], "big") for at in range(0, len(pairs), 2)]
+    return "".join(chr(unit) if unit < 128 else f"\\u{unit:04x}" for unit in units)

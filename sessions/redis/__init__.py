@@ -1,0 +1,1 @@
+"""Store of sessions on Redis or Valkey, one server or a cluster."""

@@ -1,0 +1,210 @@
+"""Commands and replies of one partition of a network store.
+
+A partition is sessions whose keys are under one prefix, on one server. Nothing here talks to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha1
+from secrets import token_bytes
+from time import monotonic
+from typing import Any, NamedTuple, Optional, Union
+
+from ..admission import byte_limit, client_limit, session_limit, unconfirmed_limit
+from ..ids import client_key
+from ..settings import Limits
+from ..store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
+from ..store_time import Reading, SeenTime, StoredTime, current_time, estimate, synchronize
+from .scripts import (
+    BEYOND_BYTES,
+    BEYOND_CLIENT,
+    BEYOND_SESSIONS,
+    BEYOND_UNCONFIRMED,
+    CONFLICT,
+    RECORD_HEADER,
+    TOTALS,
+    WRITE,
+    WRITTEN,
+)
+
+_SWEPT_ROWS = 200
+"""Records removed in one call, during which other clients wait."""
+_SWEEP_SECONDS = 5.0
+"""Interval between two removals of expired records."""
+
+
+class Command(NamedTuple):
+    """One command of a server; a script is called by its digest."""
+
+    words: tuple[Any, ...]
+    script: Optional[str] = None
+
+
+class PartitionWrite(NamedTuple):
+    """The command of a write, and the data to read its reply with."""
+
+    command: Command
+    own: float
+    """This host's own clock, in milliseconds."""
+    sweeps: bool
+
+
+def call_script(script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Command:
+    """Return the command that runs a script."""
+    return Command(("EVALSHA", _digest(script), len(keys), *keys, *arguments), script)
+
+
+@cache
+def _digest(script: str) -> str:
+    return sha1(script.encode()).hexdigest()  # noqa: S324 - the servers name scripts so
+
+
+class RedisPartition:
+    """One partition of the sessions of `model`, with keys that begin with `prefix`.
+
+    It remembers the store's time at its last call, and the time of its last removal of expired records. The clock that
+    all hosts share is the server's; a `clock` can replace it and the steady clock of this host. `extent` is added to
+    the name of a limit that is reached.
+    """
+
+    def __init__(
+        self, prefix: str, model: str, limits: Limits, clock: Optional[Callable[[], Reading]] = None, extent: str = ""
+    ) -> None:
+        self._prefix = prefix
+        self._model = model
+        self._limits = limits
+        self._clock = clock
+        self._extent = extent
+        self._seen: SeenTime | None = None
+        self._swept: float | None = None
+        self._expired = 0
+
+    def read(self, members: Sequence[str]) -> list[Command]:
+        """Return the commands that read the records of `members`."""
+        sizes = self._name("sizes")
+        stored = [Command(("HGET", sizes, field)) for field in ("clock", "uncounted")]
+        return [Command(("MGET", *map(self._record, members))), *stored, Command(("TIME",))]
+
+    def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
+        """Return the records from the replies to `read`, in order; None where there is none."""
+        values, clock, uncounted, (seconds, microseconds) = replies
+        shared = int(seconds) * 1000 + int(microseconds) / 1000 if self._clock is None else self._shared()
+        now = self._read_time(clock, uncounted, shared)
+        return [None if value is None else self._found(value, now) for value in values]
+
+    @property
+    def sweep_is_due(self) -> bool:
+        """Whether the next write removes expired records."""
+        return self._swept is None or abs(self._own() - self._swept) >= 1000 * _SWEEP_SECONDS
+
+    def write(self, members: Sequence[str], changes: Sequence[RecordUpdate]) -> PartitionWrite:
+        """Return the command that makes each change, in order; `members` are their keys.
+
+        It can be repeated as it is: a change that was made already is not made again.
+        """
+        own, sweeps = self._own(), self.sweep_is_due
+        counted = ("open", "unconfirmed", "ended", "sizes", "clients")
+        keys = [*map(self._name, counted), *map(self._record, members)]
+        arguments: list[Any] = [self._server_time(), self._time_by_own(own), *self._limit_arguments()]
+        arguments += (int(sweeps), self._record(""))
+        for member, change in zip(members, changes):
+            expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
+            client = "" if change.client is None else client_key(change.client, self._model).hex()
+            # The new revision is unique, and the same when the call has to be repeated.
+            arguments += (member, expected, token_bytes(8), int(change.ended), int(change.unconfirmed), client)
+            arguments.append(change.record)
+        return PartitionWrite(call_script(WRITE, keys, arguments), own, sweeps)
+
+    def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
+        """Return the outcome of each change from the reply to a write."""
+        expired, by_own, *answers = reply
+        # By the clock after the call: the time was read before that.
+        own, time = self._own(), float(by_own)
+        self._seen = SeenTime(time if self._seen is None else max(time, estimate(self._seen, own)), own)
+        self._expired += expired
+        self._swept = written.own if written.sweeps else self._swept
+        return [
+            self._outcome(code, wait, limit) for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3])
+        ]
+
+    def put_off_sweep(self, written: PartitionWrite) -> None:
+        """Postpone the removal of expired records by one interval: the server did not answer."""
+        self._swept = written.own if written.sweeps else self._swept
+
+    def count(self) -> Command:
+        """Return the command that counts open sessions and bytes."""
+        keys = [*map(self._name, ("open", "unconfirmed", "sizes"))]
+        return call_script(TOTALS, keys, [self._server_time(), *self._lifetimes()[:2]])
+
+    def totals(self, reply: Sequence[Any]) -> StoreTotals:
+        """Return the totals from the reply to `count`."""
+        sessions, size, oldest = reply
+        return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
+
+    def expired(self) -> int:
+        """Return the number of idle sessions that were removed since the last call."""
+        expired, self._expired = self._expired, 0
+        return expired
+
+    def _name(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _record(self, member: str) -> str:
+        return f"{self._prefix}record:{member}"
+
+    def _own(self) -> float:
+        # This host's own clock in milliseconds.
+        return 1000 * (monotonic() if self._clock is None else self._clock().own)
+
+    def _shared(self) -> float:
+        assert self._clock is not None
+        return 1000 * self._clock().shared
+
+    def _server_time(self) -> Union[str, float]:
+        # Milliseconds of the shared clock; empty for the server's.
+        return "" if self._clock is None else self._shared()
+
+    def _time_by_own(self, own: float) -> Union[str, float]:
+        # Milliseconds by own clocks alone; empty for a new user.
+        return "" if self._seen is None else estimate(self._seen, own)
+
+    def _lifetimes(self) -> tuple[int, int, int]:
+        limits = self._limits
+        return int(limits.idle_seconds * 1000), int(limits.lifetime * 1000), int(limits.retry_seconds * 1000)
+
+    def _limit_arguments(self) -> tuple[Union[str, int], ...]:
+        limits = self._limits
+        sessions = limits.sessions, limits.unconfirmed, "" if limits.client_sessions is None else limits.client_sessions
+        sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
+        return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
+
+    def _read_time(self, clock: bytes | None, uncounted: bytes | None, shared: float) -> float:
+        time, then_shared = (shared, shared) if clock is None else map(float, clock.split())
+        stored = StoredTime(time, then_shared, float(uncounted or 0))
+        now = Reading(shared, self._own())
+        self._seen = self._seen and synchronize(self._seen, stored, now.own)
+        return current_time(stored, self._seen, now).time
+
+    def _found(self, value: bytes, now: float) -> StoredRecord | None:
+        if len(value) < RECORD_HEADER.size:  # not a record of this store
+            return None
+        revision, ended, last = RECORD_HEADER.unpack_from(value)
+        if last < now - 1000 * (self._limits.retry_seconds if ended else self._limits.idle_seconds):
+            return None
+        return StoredRecord(value[RECORD_HEADER.size :], revision)
+
+    def _outcome(self, code: int, wait_milliseconds: int, limit: int) -> WriteOutcome:
+        if code == WRITTEN:
+            return Written()
+        if code == CONFLICT:
+            return Conflict()
+        limits = self._limits
+        names = {
+            BEYOND_SESSIONS: session_limit(limits),
+            BEYOND_UNCONFIRMED: unconfirmed_limit(limits),
+            BEYOND_CLIENT: client_limit(limits),
+            BEYOND_BYTES: byte_limit(limit),
+        }
+        return LimitExceeded(f"{names[code]}{self._extent}", wait_milliseconds / 1000)

@@ -1,0 +1,212 @@
+"""Store of one model's sessions on Redis or Valkey, shared by all workers of several hosts.
+
+It lies on one server, or is spread over the shards of a cluster.
+
+Each call is one atomic step of the server; on a cluster, one of each partition. The durability of records depends on
+the server's configuration: `appendonly yes` with `appendfsync always` survives a crash of its process, replicas that
+confirm each write survive one of its host. With `appendfsync everysec` a server that is killed may lose the last two
+seconds, since it delays writes while its disk is busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, Optional, TypeVar, Union
+from urllib.parse import quote
+
+from ..ids import store_key
+from ..settings import PARTITIONS, Limits, RedisSettings
+from ..store import RecordUpdate, StoredRecord, StoreTotals, StoreUnavailableError, WriteOutcome
+from ..store_time import Reading
+from .client import NO_REPLY
+from .cluster import ClusterConnections
+from .connections import Answer, Connections, OneServer
+from .partition import Command, PartitionWrite, RedisPartition
+from .partitions import hash_slot, partition_limits, partition_of, partition_tags
+
+_T = TypeVar("_T")
+
+
+class RedisStore:
+    """Store of `model` on a server or a cluster; implements `sessions.store.Store`.
+
+    The clock that all hosts share is the server's; a `clock` can replace it and the steady clock of this host. The
+    first call connects, and so does the next call after an error.
+
+    Where a `StoreUnavailableError` says that the server closed the connection or did not respond, a change may have
+    been made. Its client got no response, and can repeat the request.
+    """
+
+    def __init__(
+        self, settings: RedisSettings, model: str, limits: Limits, clock: Optional[Callable[[], Reading]] = None
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._lock = Lock()
+        # The braces put all keys of a partition on one server of a cluster.
+        tags = partition_tags(model) if settings.cluster else [quote(model, safe="")]
+        own = partition_limits(limits) if settings.cluster else limits
+        extent = f" in one of {PARTITIONS} partitions" if settings.cluster else ""
+        self._partitions = [RedisPartition(f"neuron-lstm:{{{tag}}}:", model, own, clock, extent) for tag in tags]
+        self._connections: Connections = (
+            ClusterConnections(settings, [*map(hash_slot, tags)]) if settings.cluster else OneServer(settings)
+        )
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions, each with its share of the limits."""
+        return len(self._partitions)
+
+    def read(
+        self, ids: Sequence[str], known: Optional[Mapping[str, int]] = None
+    ) -> list[Union[StoredRecord, StoreUnavailableError, None]]:
+        """Return the record of each session, in order; None where there is none.
+
+        On a cluster, an error in the place of each session whose shard cannot be used.
+
+        Raises:
+            StoreUnavailableError: nothing can be read.
+        """
+        if not ids:
+            return []
+        members, places = self._places(ids)
+        requests = {
+            partition: self._partitions[partition].read([members[index] for index in indices])
+            for partition, indices in places.items()
+        }
+        with self._lock:
+            answers = self._ask(requests)
+            found = {
+                partition: answer
+                if isinstance(answer, StoreUnavailableError)
+                else self._read(self._partitions[partition].records, answer, len(places[partition]))
+                for partition, answer in answers.items()
+            }
+        return _in_order(len(ids), places, found)
+
+    def write(self, changes: Sequence[RecordUpdate]) -> list[Union[WriteOutcome, StoreUnavailableError]]:
+        """Make each change on its own. The ids of one call are different.
+
+        On a cluster, the outcome is an error for each change whose shard cannot be used. Without a change, every
+        partition is asked, and one that answers is enough.
+
+        Raises:
+            StoreUnavailableError: no change was made, as far as can be known.
+        """
+        members, places = self._places([change.id for change in changes])
+        with self._lock:
+            swept = [one for one, partition in enumerate(self._partitions) if not changes or partition.sweep_is_due]
+            writes = {
+                partition: self._partitions[partition].write(
+                    [members[index] for index in places.get(partition, ())],
+                    [changes[index] for index in places.get(partition, ())],
+                )
+                for partition in dict.fromkeys((*places, *swept))
+            }
+            requests = {partition: [written.command] for partition, written in writes.items()}
+            hurried = frozenset(writes.keys() - places.keys()) if changes else frozenset()
+            answers = self._ask(requests, self._settings.replicas, hurried)
+            outcomes = {
+                partition: self._outcomes(
+                    partition, writes[partition], answers[partition], len(places.get(partition, ()))
+                )
+                for partition in writes
+            }
+        return _in_order(len(changes), places, outcomes)
+
+    def totals(self) -> StoreTotals:
+        """Count open sessions and bytes.
+
+        Raises:
+            StoreUnavailableError: nothing can be read, or one shard cannot: the sum would be wrong.
+        """
+        with self._lock:
+            answers = self._ask({one: [partition.count()] for one, partition in enumerate(self._partitions)})
+        found: list[StoreTotals] = []
+        for partition, answer in answers.items():
+            if isinstance(answer, StoreUnavailableError):
+                raise answer
+            read = self._read(partial(_totals, self._partitions[partition]), answer, 1)
+            if isinstance(read, StoreUnavailableError):
+                raise read
+            found += read
+        waiting = [one.oldest_seconds for one in found if one.oldest_seconds is not None]
+        return StoreTotals(
+            sum(one.sessions for one in found), sum(one.bytes for one in found), max(waiting, default=None)
+        )
+
+    def expired(self) -> int:
+        """Return the number of idle sessions that this object has removed since the last call."""
+        with self._lock:
+            return sum(partition.expired() for partition in self._partitions)
+
+    def close(self) -> None:
+        """Close the connections; the next call connects again."""
+        with self._lock:
+            self._connections.close()
+
+    def _places(self, ids: Sequence[str]) -> tuple[list[str], dict[int, list[int]]]:
+        """Return the keys of sessions, and the indices of those of each partition."""
+        keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
+        places: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            places.setdefault(partition_of(key) if self.partitions > 1 else 0, []).append(index)
+        return [key.hex() for key in keys], places
+
+    def _ask(
+        self, requests: Mapping[int, Sequence[Command]], replicas: int = 0, hurried: frozenset[int] = frozenset()
+    ) -> dict[int, Answer]:
+        answers = self._connections.ask(requests, replicas, hurried)
+        wanted = [answer for partition, answer in answers.items() if partition not in hurried]
+        errors = [answer for answer in wanted if isinstance(answer, StoreUnavailableError)]
+        if errors and len(errors) == len(wanted):
+            raise errors[0]
+        return answers
+
+    def _outcomes(
+        self, partition: int, written: PartitionWrite, answer: Answer, count: int
+    ) -> Union[Sequence[WriteOutcome], StoreUnavailableError]:
+        if isinstance(answer, StoreUnavailableError):
+            self._partitions[partition].put_off_sweep(written)
+            return answer
+        outcomes = partial(self._partitions[partition].outcomes, written)
+        return self._read(lambda replies: outcomes(*replies), answer, count)
+
+    def _read(
+        self, read: Callable[[list[Any]], Sequence[_T]], replies: list[Any], count: int
+    ) -> Union[Sequence[_T], StoreUnavailableError]:
+        """Return the `count` values in the replies of a partition, or the error of replies of another form."""
+        try:
+            found = read(replies)
+        except NO_REPLY as error:
+            return self._no_reply(error)
+        return found if len(found) == count else self._no_reply(None)
+
+    def _no_reply(self, cause: Optional[Exception]) -> StoreUnavailableError:
+        self._connections.close()  # the next reply might be to another command
+        error = StoreUnavailableError(
+            f"the session store {self._settings.server} does not reply as a Redis server with this store's scripts "
+            f"does: check that its address is that of the server"
+        )
+        error.__cause__ = cause
+        return error
+
+
+def _totals(partition: RedisPartition, replies: Sequence[Any]) -> list[StoreTotals]:
+    (reply,) = replies
+    return [partition.totals(reply)]
+
+
+def _in_order(
+    count: int, places: Mapping[int, Sequence[int]], found: Mapping[int, Union[Sequence[_T], StoreUnavailableError]]
+) -> list[Union[_T, StoreUnavailableError]]:
+    """Return what was found for each session in the order of the call, with the error of its partition instead."""
+    ordered: dict[int, Union[_T, StoreUnavailableError]] = {}
+    for partition, indices in places.items():
+        part = found[partition]
+        ordered.update(
+            dict.fromkeys(indices, part) if isinstance(part, StoreUnavailableError) else dict(zip(indices, part))
+        )
+    return [ordered[index] for index in range(count)]

@@ -1,0 +1,1 @@
+"""Store of sessions on disk, in an SQLite database."""

@@ -1,0 +1,126 @@
+"""The methods of the protocol over an archive in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_archive import make_archive, make_model
+
+from torchserve_neuron_lstm.handlers.responses import STATUSES
+from torchserve_neuron_lstm.hosts.grpc.messages import message_class
+from torchserve_neuron_lstm.hosts.grpc.service import answer
+from torchserve_neuron_lstm.hosts.grpc.status import GrpcAnswer, code_of
+from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
+
+CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNIMPLEMENTED"} | {
+    "UNAVAILABLE",
+    "DEADLINE_EXCEEDED",
+}
+Ask = Callable[..., GrpcAnswer]
+
+
+def served(folder: Path, waiting: int = 100) -> ServedArchive:
+    """An archive behind a queue."""
+    return ServedArchive(ArchiveSettings(str(folder), "sums", threads=1, most_waiting=waiting), lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive."""
+    return make_archive(tmp_path_factory.mktemp("sums"))
+
+
+def asked(folder: Path, *calls: tuple[str, Any], waiting: int = 100) -> list[GrpcAnswer]:
+    """The answers to calls that come at once."""
+
+    async def ask() -> list[GrpcAnswer]:
+        archives: Mapping[str, ServedArchive] = {"sums": served(folder, waiting)}
+        found = await asyncio.gather(
+            *[answer(method, content.SerializeToString(), (), archives) for method, content in calls]
+        )
+        await archives["sums"].close()
+        return found
+
+    threads = torch.get_num_threads()
+    try:
+        return asyncio.run(ask())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def request(name: str = "sums", version: str = "", **fields: Any) -> Any:
+    """A ModelInferRequest of three ids."""
+    entry = {"name": "ids", "datatype": "INT64", "shape": [3], "contents": {"int64_contents": [1, 2, 3]}}
+    given = {"model_name": name, "model_version": version, "inputs": [entry], **fields}
+    return message_class("ModelInferRequest")(**given)
+
+
+def test_a_sequence_is_answered_as_the_model_answers_it(folder: Path) -> None:
+    """Its numbers come back as bytes."""
+    (found,) = asked(folder, ("ModelInfer", request()))
+
+    assert found.code == "OK"
+    (content,) = message_class("ModelInferResponse").FromString(found.message).raw_output_contents
+    with torch.no_grad():
+        expected = make_model()(torch.tensor([[1, 2, 3]]), torch.tensor([3]))[0]
+    torch.testing.assert_close(torch.from_numpy(np.frombuffer(content, np.float32).copy()), expected.ravel())
+
+
+def test_a_server_and_its_model_tell_what_they_are_and_that_they_are_ready(folder: Path) -> None:
+    """A model that is not here is not ready; its metadata are not found."""
+    ready, other = message_class("ModelReadyRequest")(name="sums"), message_class("ModelReadyRequest")(name="x")
+    names = ("ServerLive", "ServerReady", "ModelReady", "ModelReady", "ServerMetadata", "ModelMetadata")
+    empty = message_class("ServerLiveRequest")()
+    found = asked(folder, *zip(names, [empty, empty, ready, other, empty, ready], strict=True))
+    live, is_ready, model, nothing, server, told = [
+        message_class(f"{name}Response").FromString(one.message) for name, one in zip(names, found, strict=True)
+    ]
+
+    assert (live.live, is_ready.ready, model.ready, nothing.ready) == (True, True, True, False)
+    assert server.name == "torchserve-neuron-lstm"
+    assert (told.name, [*told.versions], [*told.inputs[0].shape]) == ("sums", ["2.0"], [-1, -1])
+    assert asked(folder, ("ModelMetadata", other))[0].code == "NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "kind"),
+    [
+        ({"name": "x"}, "NOT_FOUND", "ModelNotFoundException"),
+        ({"version": "9"}, "NOT_FOUND", "ModelVersionNotFoundException"),
+        ({"inputs": []}, "INVALID_ARGUMENT", "InvalidInput"),
+        ({"id": "x" * 7_000_000}, "INVALID_ARGUMENT", "BodyTooLarge"),
+        ({"id": "x" * 513}, "INVALID_ARGUMENT", "InvalidInput"),
+    ],
+)
+def test_a_refusal_has_a_code_and_a_type(folder: Path, fields: dict[str, Any], code: str, kind: str) -> None:
+    """The type is that of REST."""
+    (found,) = asked(folder, ("ModelInfer", request(**fields)))
+
+    assert (found.code, dict(found.trailing)["error-type"]) == (code, kind)
+    assert found.details
+
+
+def test_a_full_queue_is_unavailable(folder: Path) -> None:
+    """As 503 is over REST."""
+    found = asked(folder, *[("ModelInfer", request())] * 5, waiting=2)
+
+    assert [one.code for one in found] == ["OK", "OK", *["UNAVAILABLE"] * 3]
+
+
+def test_a_model_with_a_codec_of_its_own_is_served_over_rest_alone(tmp_path: Path) -> None:
+    """It would read the bytes of the protocol as its own."""
+    (found,) = asked(make_archive(tmp_path / "own", codec="codec_of_tests:Codec"), ("ModelInfer", request()))
+
+    assert found.code == "UNIMPLEMENTED"
+
+
+def test_every_status_of_a_refusal_has_a_code() -> None:
+    """None is left to the rule for unknown ones."""
+    assert {code_of(status) for status in {*STATUSES.values(), 503, 404}} == CODES
+    assert code_of(STATUSES["AnswerNotFinite"]) == "INTERNAL"

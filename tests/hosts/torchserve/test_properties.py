@@ -1,0 +1,91 @@
+"""Settings of TorchServe as text: read by Java as they were given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties, properties_text
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+SETTINGS = ServeSettings({"tagger": "tagger.mar", "other": "b.tar.gz"}, body_bytes=1000)
+METRICS = Path("/home/metrics.yaml")
+VALUES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])).map(str.strip)
+"""Values without spaces at their ends, which Java would remove."""
+
+
+def read_by_java(text: str) -> dict[str, str]:
+    """The values of a file of properties, by the rules of `java.util.Properties` for what is written here."""
+    pairs = (line.partition("=")[::2] for line in text.removesuffix("\n").split("\n"))
+    return {name: unescaped(value) for name, value in pairs}
+
+
+def unescaped(value: str) -> str:
+    """The value with its escapes read as Java does, in units of UTF-16."""
+    units = re.sub(r"\\(u([0-9a-f]{4})|.)", lambda found: chr(int(found[2], 16)) if found[2] else found[1], value)
+    return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+
+@given(VALUES)
+def test_java_reads_the_value_that_was_given(value: str) -> None:
+    """Backslashes, other scripts and characters outside the basic plane among them."""
+    text = properties_text({"metrics_config": value})
+
+    assert text.isascii()
+    assert read_by_java(text) == {"metrics_config": value}
+
+
+def test_settings_of_the_launcher_are_written_as_they_are() -> None:
+    """TorchServe's Python reads them, and knows no escapes."""
+    assert properties_text({"vmargs": "-Da=b\\c"}) == "vmargs=-Da=b\\c\n"
+
+
+def test_the_ports_follow_that_of_inference() -> None:
+    """Only the inference port listens on the given host."""
+    found = properties(replace(SETTINGS, host="10.0.0.1", port=9000), METRICS)
+
+    assert found["inference_address"] == "http://10.0.0.1:9000"
+    assert found["management_address"] == "http://127.0.0.1:9001"
+    assert found["metrics_address"] == "http://127.0.0.1:9002"
+    assert (found["grpc_inference_port"], found["grpc_management_port"]) == ("9003", "9004")
+    assert found["grpc_inference_address"] == found["grpc_management_address"] == "127.0.0.1"
+
+
+def test_bodies_are_limited_by_the_largest_of_the_archives() -> None:
+    """TorchServe's own limit is the least."""
+    small, large = properties(SETTINGS, METRICS), properties(replace(SETTINGS, body_bytes=20_000_000), METRICS)
+
+    assert (small["max_request_size"], small["max_response_size"]) == ("6553500", "6553500")
+    assert (large["max_request_size"], large["max_response_size"]) == ("20000000", "20000000")
+
+
+def test_an_override_replaces_a_setting_or_comes_beside_them() -> None:
+    """Others stay."""
+    found = properties(replace(SETTINGS, overrides={"job_queue_size": "7", "keystore": "/k"}), METRICS)
+
+    assert (found["job_queue_size"], found["keystore"], found["metrics_mode"]) == ("7", "/k", "prometheus")
+
+
+@pytest.mark.parametrize("name", ["load_models", "model_store"])
+def test_what_the_archives_decide_cannot_be_overridden(name: str) -> None:
+    """Two places would name the models."""
+    with pytest.raises(ArchiveError, match=f"--set {name}: it follows from the archives"):
+        properties(replace(SETTINGS, overrides={name: "x"}), METRICS)
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "a=b", "../a", "a b", "a\nx=y", "-a", "ä"])
+def test_a_name_that_the_archiver_refuses_is_refused_here_too(name: str) -> None:
+    """It would name another file, another model or another setting."""
+    with pytest.raises(ArchiveError, match="TorchServe cannot have a model called"):
+        properties(replace(SETTINGS, files={name: "a.mar"}), METRICS)
+
+
+def test_a_file_with_a_comma_is_refused() -> None:
+    """TorchServe would read two files."""
+    with pytest.raises(ArchiveError, match=r"comma in a,b\.mar"):
+        properties(replace(SETTINGS, files={"a": "a,b.mar"}), METRICS)
