@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..backends.compile_job import CompileResult
+from ..backends.compilation.job import CompileResult
 from ..backends.interface import DeviceSharing
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket

@@ -22,8 +22,8 @@ from rich.console import Console
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
-from torchserve_neuron_lstm.backends.compile_job import CompileFailure
-from torchserve_neuron_lstm.backends.compile_pool import compile_all
+from torchserve_neuron_lstm.backends.compilation.job import CompileFailure
+from torchserve_neuron_lstm.backends.compilation.pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config

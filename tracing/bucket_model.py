@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.compile_job import CompileFailure, CompileJob, CompileOutcome
-from ..backends.compile_pool import compile_all
+from ..backends.compilation.job import CompileFailure, CompileJob, CompileOutcome
+from ..backends.compilation.pool import compile_all
 from ..backends.interface import Backend, CompileError
 from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory

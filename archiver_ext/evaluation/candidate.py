@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ...backends.compile_job import CompileResult
+from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend, Precision, WholeSequences
 from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.shapes import Bucket

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
+from ...backends.compilation.pool import compile_all
 from ...backends.compile_cache.program_digest import program_digest
-from ...backends.compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult
-from ...backends.compile_pool import compile_all
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, CompileSettings
 from ...bucketing.shapes import BucketGrid, role_buckets

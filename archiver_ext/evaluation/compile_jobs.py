@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ...backends.compile_job import CompileJob
+from ...backends.compilation.job import CompileJob
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.shapes import BucketGrid, ProgramRole

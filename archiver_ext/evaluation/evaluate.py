@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...backends.compile_job import CompileResult
+from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend, Ragged, precision_of, simulation_of
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends.compile_job import CompileFailure, CompileJob
-from ...backends.compile_pool import compile_all
+from ...backends.compilation.job import CompileFailure, CompileJob
+from ...backends.compilation.pool import compile_all
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, LoadedProgram, LoadError
 from ...backends.registry import auto_engines, backend_names, get_backend

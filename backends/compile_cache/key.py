@@ -18,7 +18,7 @@ from typing import Any, Optional
 import torch
 
 from .. import cpp_compiler, target_machine
-from ..compile_job import CompileJob
+from ..compilation.job import CompileJob
 from ..registry import ENGINES
 
 _PACKAGE = Path(__file__).parents[2]

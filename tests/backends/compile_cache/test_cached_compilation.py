@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
+from torchserve_neuron_lstm.backends.compilation.pool import compile_all
 from torchserve_neuron_lstm.backends.compile_cache.program_digest import program_digest
-from torchserve_neuron_lstm.backends.compile_job import CompileFailure, CompileJob, CompileResult
-from torchserve_neuron_lstm.backends.compile_pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from torchserve_neuron_lstm.backends.compilation.job import CompileJob
 from torchserve_neuron_lstm.backends.compile_cache.key import program_key
-from torchserve_neuron_lstm.backends.compile_job import CompileJob
 from torchserve_neuron_lstm.backends.interface import CompileSettings
 from torchserve_neuron_lstm.backends.registry import ENGINES
 from torchserve_neuron_lstm.bucketing.shapes import Bucket

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from ..bucketing.shapes import Bucket, ProgramRole
-from ..config.file_errors import describe_file_error, is_of_the_disk
-from ..config.partitioner import PartitionerConfig
-from . import recurrent_operators  # noqa: F401 - registers the operators that programs call
-from .interface import DEFAULTS, CompileError, CompileSettings
-from .partitioning.backend import PartitionedBackend
-from .registry import get_backend
+from ...bucketing.shapes import Bucket, ProgramRole
+from ...config.file_errors import describe_file_error, is_of_the_disk
+from ...config.partitioner import PartitionerConfig
+from .. import recurrent_operators  # noqa: F401 - registers the operators that programs call
+from ..interface import DEFAULTS, CompileError, CompileSettings
+from ..partitioning.backend import PartitionedBackend
+from ..registry import get_backend
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import pytest
 import torch
 from python_path import python_path
 
-from torchserve_neuron_lstm.backends.compile_job import CompileFailure, CompileJob, CompileResult
-from torchserve_neuron_lstm.backends.compile_pool import compile_all
+from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
+from torchserve_neuron_lstm.backends.compilation.pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 

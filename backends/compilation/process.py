@@ -1,6 +1,6 @@
 """Compiling process, with a separate process session and temporary directory.
 
-The compilers that it starts end with it. `compile_worker.py` is what it runs.
+The compilers that it starts end with it. `worker.py` is what it runs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..config.json_codec import to_json
-from ..config.partitioner import PartitionerConfig
-from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
-from .disk_size import disk_size
-from .interface import CompileSettings
-from .subprocesses import describe_exit, package_path
+from ...config.json_codec import to_json
+from ...config.partitioner import PartitionerConfig
+from ..disk_size import disk_size
+from ..interface import CompileSettings
+from ..subprocesses import describe_exit, package_path
+from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
 
 _LAST_LINES = 20
 
@@ -72,7 +72,7 @@ class CompileProcess:
         self._scratch.mkdir(parents=True, exist_ok=True)
         with self._log().open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.compile_worker"],
+                [sys.executable, "-m", f"{__package__}.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

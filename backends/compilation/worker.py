@@ -15,12 +15,12 @@ from typing import Any, TextIO
 
 import torch
 
-from ..bucketing.shapes import Bucket
-from ..config.json_codec import from_json
-from ..config.partitioner import PartitionerConfig
-from .compile_job import CompileJob, compile_seconds
-from .exported_program import load_program
-from .interface import CompileError, CompileSettings
+from ...bucketing.shapes import Bucket
+from ...config.json_codec import from_json
+from ...config.partitioner import PartitionerConfig
+from ..exported_program import load_program
+from ..interface import CompileError, CompileSettings
+from .job import CompileJob, compile_seconds
 
 
 def main() -> None:

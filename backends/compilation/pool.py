@@ -17,14 +17,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
-from .compile_cache import entries
-from .compile_cache.key import program_key
-from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
-from .compile_process import CompileProcess
-from .disk_size import disk_size
-from .exported_program import load_program
-from .interface import CompileError
-from .registry import ENGINES
+from ..compile_cache import entries
+from ..compile_cache.key import program_key
+from ..disk_size import disk_size
+from ..exported_program import load_program
+from ..interface import CompileError
+from ..registry import ENGINES
+from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
+from .process import CompileProcess
 
 
 def compile_all(
