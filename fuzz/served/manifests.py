@@ -79,6 +79,7 @@ def session_manifest(**settings: Any) -> Manifest:
 def written_manifests() -> Mapping[str, Manifest]:
     """Return manifests that have every field of a written one, by name."""
     redis = RedisSettings("rediss://sessions.example:6380/1", "neuron", "PASSWORD", "ca.pem", 2.0, 1)
+    cluster = RedisSettings("redis://sessions.example", replicas=1, cluster=True)
     rich: dict[str, Any] = {
         "requires": (("torch", "torch", "2.13.0"),),
         "host": {"machine": "x86_64"},
@@ -108,5 +109,6 @@ def written_manifests() -> Mapping[str, Manifest]:
         "every_shape": make_manifest(IDS, **every_shape),
         "sessions_disk": session_manifest(directory="/var/sessions", client_header="x-client"),
         "sessions_redis": session_manifest(store="redis", redis=redis, max_sessions=7, confirm_seconds=5.0),
+        "sessions_cluster": session_manifest(store="redis", redis=cluster),
         "sessions_client": session_manifest(store="client", key_env="KEY", token_seconds=60.0),
     }

@@ -50,6 +50,7 @@ _WRONG: Mapping[str, tuple[tuple[str | int, ...], object]] = {
     "no_time": ((*_REDIS, "timeout_seconds"), 0),
     "negative_replicas": ((*_REDIS, "replicas"), -1),
     "database_of_a_cluster": ((*_REDIS, "cluster"), True),
+    "sessions_fewer_than_partitions": (("sessions_cluster", "streaming", "max_sessions"), 15),
     "redis_on_disk": (("sessions_redis", "streaming", "store"), "disk"),
     "short_state": (("sessions_disk", "streaming", "state"), "ab"),
     "no_sessions": (("sessions_disk", "streaming", "max_sessions"), 0),
@@ -122,7 +123,8 @@ TARGET = Target(
     check,
     {
         "config/manifest.py": (
-            *("manifest_text", "write_manifest", "verify_files", "sha256_of", "_with_sorted_mappings"),
+            *("manifest_text", "write_manifest", "verify_files", "sha256_of", "_complaint", "_with_sorted_mappings"),
+            "input_names",
         ),
         "config/json_codec.py": (
             *("read_json", "write_json", "to_json", "_write_annotated", "_write_union", "_write_list"),
