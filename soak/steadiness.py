@@ -14,7 +14,9 @@ from benchmarks.standing import Standing
 from .readings import Reading
 
 WARM_UP_SECONDS = 300.0
-"""The longest warm-up; that of a shorter run is a sixth of it."""
+"""The longest warm-up; that of a shorter run is half of it.
+
+Within it the session store starts its thread of checkpoints, and sessions whose client hung up expire."""
 LEAST_READINGS = 5
 """Readings that a window needs."""
 MEMORY_PERCENT = 2.0
@@ -52,9 +54,9 @@ def warm_up_seconds(total_seconds: float) -> float:
     """The seconds of a run that are not judged.
 
     >>> warm_up_seconds(1800), warm_up_seconds(60), warm_up_seconds(7200)
-    (300.0, 10.0, 300.0)
+    (300.0, 30.0, 300.0)
     """
-    return min(WARM_UP_SECONDS, total_seconds / 6)
+    return min(WARM_UP_SECONDS, total_seconds / 2)
 
 
 def ends(readings: Sequence[Reading], total_seconds: float, figure: Callable[[Reading], float]) -> Ends:

@@ -13,7 +13,7 @@ from soak.load import Observed
 from soak.readings import Reading
 from soak.tally import Tally
 
-SECONDS = 60.0
+SECONDS = 120.0
 BEFORE = {"tagger 1": 10, "stream 1": 11}
 
 
@@ -23,7 +23,7 @@ def observed(grows: str = "", growth: float = 0.5) -> Observed:
     good = 9 * counts.total()
     tally = Tally(good, good, counts, counts, sessions_begun=3, sessions_finished=3)
     readings = {
-        name: [Reading(at, 1e8 * (1 + growth * at / SECONDS * (name == grows)), 9, 4) for at in range(60)]
+        name: [Reading(at, 1e8 * (1 + growth * at / SECONDS * (name == grows)), 9, 4) for at in range(120)]
         for name in (*BEFORE, "java")
     }
     return Observed(tally, readings, SECONDS)
