@@ -64,7 +64,7 @@ def _software() -> str:
 
 
 def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> Any:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork of a process may not compute on several threads
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_report, args=(theirs, archive, requests))
     process.start()

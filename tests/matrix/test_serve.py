@@ -1,0 +1,44 @@
+"""The hosts of the matrix: archives are served and compared as by a worker of TorchServe."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_archive import make_archive, make_model
+
+SERVE = Path(__file__).parents[2] / "matrix" / "serve.py"
+IDS = [3, 1, 4, 1, 5]
+
+
+def make_case(folder: Path, error: float = 0.0) -> Path:
+    """A folder as `package_models` writes it, with an archive for two threads and its answer."""
+    unpacked = make_archive(folder / "unpacked", threads=2)
+    shutil.make_archive(str(folder / "sums-eager"), "zip", unpacked)
+    (folder / "sums-eager.zip").rename(folder / "sums-eager.mar")
+    with torch.no_grad():
+        (answer,) = make_model()(torch.tensor([IDS]), torch.tensor([len(IDS)]))
+    request = {"body": {"ids": IDS}, "answer": {"sums": (answer.flatten() + error).tolist()}}
+    (folder / "requests.json").write_text(json.dumps({"sums-eager": {"requests": [request]}}))
+    return folder
+
+
+def serve(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script, as the matrix does."""
+    return subprocess.run([sys.executable, str(SERVE), str(folder)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("error", "code"), [(0.0, 0), (1.0, 1)])
+def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
+    tmp_path: Path, error: float, code: int
+) -> None:
+    """The process that serves it is no fork, in which torch has one thread; a wrong answer is told."""
+    done = serve(make_case(tmp_path, error))
+
+    assert f"{1 - code} of 1 exact" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == code
