@@ -140,6 +140,14 @@ def test_bytes_that_do_not_fit_are_refused_with_the_reason(
     assert json.loads(codec().encode_error(error, body({})))["error"] == error.message
 
 
+def test_an_entry_has_only_the_bytes_that_those_before_it_leave() -> None:
+    """The body has as many bytes as it asks for, but the first entry has taken most of them."""
+    frames = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
+    error = refusal(body({"inputs": [ENTRY, frames]}, IDS_BYTES, bytes(8)), TWO)
+
+    assert error.message == "inputs[1]: binary_data_size is 16, but only 8 bytes are left after the JSON"
+
+
 @pytest.mark.parametrize("header", ["1000", "-1", "x", "1" * 40, "２"])
 def test_a_length_of_the_json_that_cannot_be_is_refused(header: str) -> None:
     """It is read as a number only if it has few digits."""
