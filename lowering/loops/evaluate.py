@@ -96,10 +96,11 @@ class Evaluation:
     def _sliced(self, unit: Unit) -> torch.Tensor | None:
         """Return x[:, t] or x[:, t : t + 1] for all members, read from an x that they share."""
         source, *where = unit.args
-        if not isinstance(source, Result) or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
+        whole = isinstance(source, Result) or (isinstance(source, Member) and not source.step)
+        if not whole or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
             return None
         assert unit.count is not None
-        value = self._values[source.unit]
+        value = self._values.single(source)
         dim = 0
         if unit.target is not operator.getitem:
             dim = where[0].base % value.dim()  # type: ignore[union-attr]  # a number

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ..exporter.export import drop_unused
-
 _aten = torch.ops.aten
 _IDENTITIES = {
     _aten.alias.default,
@@ -36,7 +34,8 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
         if source is not None:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
-    drop_unused(exported)
+    graph.eliminate_dead_code()  # an LSTM whose last state is unused is not marked: the calls of a loop are alike
+    exported.graph_module.recompile()
     return graph
 
 
@@ -51,9 +50,29 @@ def _source(node: Node) -> Node | None:
     if target is _aten.copy.default:
         written = node.args[1]
         return written if isinstance(written, Node) and _same_layout(first, written) else None
-    if target is _aten.select.int and first.target is _aten.select_scatter.default:
+    if target in (_aten.slice.Tensor, _aten.slice_scatter.default) and _is_whole_row(node):
+        return first if target is _aten.slice.Tensor else node.args[1]  # type: ignore[return-value]  # a node
+    if target is _aten.select.int and first.target is _aten.select_scatter.default and not _is_of_several(node, first):
         return first.args[1] if first.args[2:4] == node.args[1:3] else None  # type: ignore[return-value]  # a node
     return None
+
+
+def _is_of_several(read: Node, buffer: Node) -> bool:
+    """Whether the same line reads other timesteps of a buffer too, as a loop over a finished one does."""
+    line = read.meta.get("stack_trace")
+    reads = (user for user in buffer.users if user.target is _aten.select.int and user.meta.get("stack_trace") == line)
+    others = (user for user in reads if user.args[1] == read.args[1] and user.args[2] != read.args[2])
+    return any(any(later.target is not _aten.copy.default for later in other.users) for other in others)
+
+
+def _is_whole_row(node: Node) -> bool:
+    """Whether a slice is all of a dimension of size 1, as the rows `x[0:1]` of one request are."""
+    own, part = node.args[0], node if node.target is _aten.slice.Tensor else node.args[1]
+    position = 1 if node.target is _aten.slice.Tensor else 2
+    dim = node.args[position] if len(node.args) > position else 0
+    assert isinstance(own, Node)
+    assert isinstance(part, Node)
+    return _same_layout(own, part) and bool(own.meta["val"].shape[dim] == 1)
 
 
 def _same_layout(a: Node, b: Node) -> bool:

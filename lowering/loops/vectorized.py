@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...backends.recurrent_calls import is_recurrent
 from .members import Stacked
 
 _aten = torch.ops.aten
@@ -60,7 +61,7 @@ def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], co
         return _called(target, pytree.tree_map(_unwrapped, given))
     if target in _OVER_ROWS and isinstance(args[0], Stacked) and len(stacked) == 1:
         return _over_rows(target, given, args[0].tensor)
-    return _vmapped(target, given)
+    return _recurrence(target, given, count) if is_recurrent(target) else _vmapped(target, given)
 
 
 def _by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +122,28 @@ def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> 
     results = _called(target, {**given, first: members.flatten(0, 1)})
     rows = members.shape[:2]
     return pytree.tree_map(lambda t: t.reshape(*rows, *t.shape[1:]) if t.dim() > 1 else t, results)
+
+
+def _recurrence(target: Any, given: Mapping[str, Any], count: Any) -> Any:
+    """Call a recurrent layer over a sequence of each member: its rows are those of all members.
+
+    Raises:
+        NotImplementedError: it has other weights in each member.
+    """
+    if any(isinstance(weight, Stacked) for weight in given["weights"]):
+        raise NotImplementedError("a recurrent layer with weights of its own at every timestep")
+    rows = {name: _of_each(given[name], count).flatten(0, 1) for name in ("x", "lengths") if given[name] is not None}
+    states = {
+        name: _of_each(given[name], count).movedim(0, 1).flatten(1, 2) for name in ("h_0", "c_0") if name in given
+    }
+    y, *last = _called(target, {**given, **rows, **states})
+    own = _of_each(given["x"], count).shape[:2]
+    return y.reshape(*own, *y.shape[1:]), *(s.reshape(s.shape[0], *own, s.shape[2]).movedim(1, 0) for s in last)
+
+
+def _of_each(value: Any, count: Any) -> torch.Tensor:
+    """Return the values of all members, [count, ...]."""
+    return value.tensor if isinstance(value, Stacked) else value.unsqueeze(0).expand(count, *value.shape)
 
 
 def _vmapped(target: Any, given: Mapping[str, Any]) -> Any:

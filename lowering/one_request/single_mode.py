@@ -36,6 +36,7 @@ from .library_checks import truth_that_passes
 from .positions import note_positions_after
 from .repeated_lists import RepeatedList, joined
 from .single_packing import follow_packed, pack, pad, recurrence
+from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
@@ -50,6 +51,8 @@ class SingleRequestMode(TorchFunctionMode):
 
     def from_numpy(self, array: Any, original: Callable[..., Any]) -> torch.Tensor:
         """Make a tensor of an array, whose numbers may be symbolic."""
+        if is_symbolic_array(array):
+            return tensor_of(array)
         made: torch.Tensor = original(array) if array.dtype != object else _from_numbers(self, original, (array,), {})
         return made
 
@@ -202,6 +205,13 @@ def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) ->
     return with_known_values(torch.cat(parts).reshape(values.shape), values)
 
 
+def _from_data(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a tensor of an array of symbolic sizes, or of symbolic numbers."""
+    if args and is_symbolic_array(args[0]):
+        return tensor_of(args[0], kwargs.get("dtype"))
+    return _from_numbers(mode, func, args, kwargs)
+
+
 def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Note the numbers of `torch.full((1,), T)`."""
     size, fill = (*args, kwargs.get("size"), kwargs.get("fill_value"))[:2] if args else (kwargs.get("size"), None)
@@ -292,10 +302,9 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented if steps is None else args[0][: steps.reshape(-1)[0]]
     if isinstance(args[1], torch.Tensor) and uniform_value(args[1]) is True and args[1].dtype == torch.bool:
         return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
-    known = known_values(args[0])
     first = isinstance(args[1], int) and args[1] == 0
-    if known is not None and first and caller.f_code.co_filename in TORCH_RNN_FILES:
-        return known[0]
+    if first and uniform_value(args[0]) == 1 and caller.f_code.co_filename in TORCH_RNN_FILES:
+        return 1
     return NotImplemented
 
 
@@ -319,8 +328,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "__bool__": _truth,
     "__index__": _index,
     "numpy": _array,
-    "tensor": _from_numbers,
-    "as_tensor": _from_numbers,
+    "tensor": _from_data,
+    "as_tensor": _from_data,
     "full": _filled,
     "new_tensor": _new_tensor,
     "unbind": _unbound,

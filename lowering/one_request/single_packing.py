@@ -21,6 +21,7 @@ from ..packing.packed_placeholder import (
 )
 from ..packing.padded_batch import same_size
 from .known_numbers import known_values, with_known_values
+from .uniform_values import with_uniform_value
 from .value_ranges import like_range
 
 _PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
@@ -81,7 +82,13 @@ def pack(mode: object, func: Any, args: Any, kwargs: Any) -> Any:
     rows = data.squeeze(0 if batch_first else 1)
     rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
     rows = _packed(like_range(rows.clone(), data), "aten::_pack_padded_sequence")
-    return rows, with_known_values(torch.ones(rows.shape[0], dtype=torch.int64), [1])
+    return rows, _batch_sizes(rows.shape[0])
+
+
+def _batch_sizes(steps: Any) -> torch.Tensor:
+    """Return how many rows each timestep has: one."""
+    sizes = with_uniform_value(torch.ones(steps, dtype=torch.int64), 1)
+    return with_known_values(sizes, [1] * steps) if isinstance(steps, int) else sizes
 
 
 def pad(mode: object, func: Any, args: Any, kwargs: Any) -> Any:

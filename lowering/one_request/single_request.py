@@ -57,6 +57,7 @@ from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .single_packing import reject_packed_results
+from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .timestep_branches import Branch, branch_error, noted_branches
 from .uniform_values import as_number, with_uniform_value
@@ -242,8 +243,8 @@ def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> LoweringEr
     if condition.is_equation and fixing:
         return LoweringError(
             f"{name} reads a size as a number of Python{source_suffix(fixing[0])}, so that its program would hold for "
-            "one number of timesteps only: use functions of torch, which take sizes as they are (torch.ones(T, T) in "
-            "place of np.ones((T, T))), and recurrent layers or cells in a loop over all timesteps"
+            "one number of timesteps only: use functions of torch, which take sizes as they are (torch.linspace(0, 1, "
+            "T) in place of np.linspace(0, 1, T)), and recurrent layers or cells in a loop over all timesteps"
         )
     return LoweringError(f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}")
 
@@ -275,6 +276,7 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
             stack.callback(setattr, torch, name, original_type)
             setattr(torch, name, _tensor_type(original_type, dtype))
         stack.enter_context(followed_quotients())
+        stack.enter_context(arrays_of_symbolic_sizes())
         stack.enter_context(unchecked_packed_states())
         stack.callback(setattr, transformer, "_detect_is_causal_mask", transformer._detect_is_causal_mask)
         transformer._detect_is_causal_mask = _is_declared_causal
@@ -370,6 +372,8 @@ def _tensor_type(original: Any, dtype: torch.dtype) -> type:
             return isinstance(value, original)
 
         def __call__(cls, *arguments: Any) -> Any:
+            if len(arguments) == 1 and is_symbolic_array(arguments[0]):
+                return tensor_of(arguments[0], dtype)
             numbers = np.asarray(arguments[0], dtype=object) if _is_list(arguments) else np.zeros(0)
             known = isinstance(arguments[0], np.ndarray) and arguments[0].dtype == object if arguments else False
             if known or any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):

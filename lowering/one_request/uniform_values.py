@@ -20,6 +20,7 @@ _KEPT = {
     *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
     *("transpose", "t", "T", "permute", "expand", "expand_as", "repeat", "flip", "narrow", "select", "chunk", "split"),
     *("max", "min", "amax", "amin", "mean", "getitem", "unbind", "view_as", "movedim", "swapaxes", "diagonal", "ravel"),
+    "reversed",
 }
 """Functions whose results have the elements of their first argument, or a mean of them."""
 _MOVED = {"getitem", "expand_as", "to", "type"}

@@ -408,7 +408,19 @@ def segments_in_turn(m: Model, x: Tensor) -> Any:
     return added.squeeze(-1), nn.functional.fold(parts[0].reshape(4 * FEATURES, -1), (x.size(1), 1), **window)[None]
 
 
+def masks_of_numpy(m: Model, x: Tensor) -> Any:
+    """Masks and weights that numpy makes of the number of timesteps, as in knowledge tracing."""
+    steps = x.size(1)
+    later = np.triu(np.ones((1, steps, steps)), k=1).astype("uint8")
+    scores = torch.matmul(x, x.transpose(1, 2)).masked_fill(torch.from_numpy(later) == 1, -1e9)
+    ages = np.abs(np.arange(steps)[:, None] - np.arange(steps)[None, :])
+    weights = torch.FloatTensor(1 / (1 + ages)) * torch.tensor(np.eye(steps, dtype=np.float32) == 0)
+    own = torch.from_numpy(np.logical_not(np.tri(steps, k=-1)).astype(np.float64)).float()
+    return torch.softmax(scores, -1) @ x, weights.unsqueeze(0) @ x, own[None] @ m.lstm(x)[0]
+
+
 WITHOUT_LENGTHS = (
+    masks_of_numpy,
     widest_windows,
     repeated_by_lists,
     sorted_by_type,
@@ -450,8 +462,29 @@ def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
     return total / torch.FloatTensor(numbers.copy()).unsqueeze(1), (x > 0).type("torch.LongTensor")
 
 
+def cells_over_packed(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """Cells over the data of packed sequences, forwards and backwards, by the rows of each timestep."""
+    packed = pack_padded_sequence(m.gru(x)[0][..., :6], lengths, batch_first=True, enforce_sorted=False)
+    data, rows = packed.data, int(packed.batch_sizes[0].item())
+    results = []
+    for backwards in (False, True):
+        states = [list(start.split([1] * rows)) for start in data.new_zeros(2, rows, 6)]
+        outputs, start, end = [], 0, data.size(0)
+        for own in reversed(packed.batch_sizes) if backwards else packed.batch_sizes:
+            part = data[end - own : end] if backwards else data[start : start + own]
+            h, c = m.step(part, (torch.cat(states[0][:own]), torch.cat(states[1][:own])))
+            for row in range(own):
+                states[0][row], states[1][row] = h[row].unsqueeze(0), c[row].unsqueeze(0)
+            outputs.append(h)
+            start, end = start + own, end - own
+        results.append((torch.cat(outputs[::-1] if backwards else outputs), torch.cat(states[0])))
+    back = PackedSequence(torch.cat([data for data, _ in results], 1), packed.batch_sizes, None, None)
+    return pad_packed_sequence(back, batch_first=True)[0], results[0][1], results[1][1]
+
+
 WITH_LENGTHS = (
     mean_by_numpy,
+    cells_over_packed,
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
     *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
     unsorted_by_hand,

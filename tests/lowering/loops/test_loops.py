@@ -53,6 +53,9 @@ class Looping(nn.Module):
         self.shift = nn.Conv1d(1, 1, 3, padding=1)
         self.start = nn.Parameter(torch.linspace(-1, 1, HIDDEN))
         self.transitions = nn.Parameter(torch.eye(HIDDEN))
+        self.words = nn.GRU(1, 4, batch_first=True, bidirectional=True)
+        self.parts = nn.LSTM(1, 4, batch_first=True)
+        self.step = nn.LSTM(FEATURES, HIDDEN, 2)
         self.statistics = nn.ModuleList([statistics(FEATURES if i == 0 else HIDDEN) for i in range(2)])
 
     def forward(self, x: Tensor) -> Any:
@@ -348,6 +351,45 @@ def over_unpacked(m: Looping, x: Tensor) -> Any:
     return torch.stack(outputs, 1)
 
 
+def layers_of_each_timestep(m: Looping, x: Tensor) -> Any:
+    """Recurrent layers over the features of each timestep, as over the words of a sentence."""
+    vectors, state = [], None
+    for t in range(x.size(1)):
+        words, last = m.words(x[:, t].unsqueeze(2))
+        _, (h, c) = m.parts(x[:, t].unsqueeze(2))
+        _, state = m.parts(x[:, t].unsqueeze(2), state)
+        vectors.append(torch.cat([words.mean(1), last[-1], h[0], c[0], state[0][0]], 1))
+    return torch.stack(vectors, 1), state
+
+
+def layer_called_each_timestep(m: Looping, x: Tensor) -> Any:
+    """A layer of one timestep at a time, whose last cell states nothing reads."""
+    state, outputs = None, []
+    for t in range(x.size(1)):
+        y, state = m.step(x[:, t].unsqueeze(0), state)
+        outputs.append(y.squeeze(0))
+    return torch.stack(outputs, 1)
+
+
+def clipped_rows(m: Looping, x: Tensor) -> Any:
+    """Two layers in both directions over the rows that have not ended (AllenNLP's ELMo)."""
+    lengths, inputs = [x.size(1)] * x.size(0), [x, x]
+    for _ in range(2):
+        for forwards in (True, False):
+            rows, memory = inputs[not forwards], x.new_zeros(x.size(0), FEATURES)
+            outputs = torch.zeros_like(rows)
+            for t in range(x.size(1)):
+                place, last = (t, 0) if forwards else (x.size(1) - 1 - t, 0)
+                while last < len(lengths) - 1 and lengths[last + 1] > place:
+                    last += 1
+                own = torch.tanh(m.score(rows[0 : last + 1, place]) + memory[0 : last + 1].clone()).clamp(-0.9, 0.9)
+                memory = memory.clone()
+                memory[0 : last + 1] = own
+                outputs[0 : last + 1, place] = own
+            inputs[not forwards] = outputs
+    return torch.cat(inputs, 2)
+
+
 LOOPS = (
     zipped,
     over_unpacked,
@@ -363,7 +405,10 @@ LOOPS = (
     random_field,
     appended,
 )
-CELLS = (normalized_layers, tags_before_batch, highway, simple_recurrent_unit, exponential_gates)
+CELLS = (
+    *(normalized_layers, tags_before_batch, highway, simple_recurrent_unit, exponential_gates),
+    *(layers_of_each_timestep, layer_called_each_timestep, clipped_rows),
+)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_LOOPS = (
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),

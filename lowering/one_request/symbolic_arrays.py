@@ -1,0 +1,81 @@
+"""Arrays of numpy whose sizes are symbolic, such as `np.ones((T, T))`, while a request is traced.
+
+Numpy takes numbers only, so that a mask of it would fix the timesteps. torch has numpy's functions over its own
+tensors, which take symbolic sizes, with numpy's types and rules of promotion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch._numpy import _dtypes
+from torch.utils import _pytree as pytree
+
+torch_numpy: Any = torch._numpy
+_FACTORIES = ("ones", "zeros", "full", "eye", "identity", "tri", "arange")
+"""Functions of sizes."""
+_OF_ARRAYS = (
+    *("triu", "tril", "logical_not", "logical_and", "logical_or", "where", "expand_dims", "squeeze", "reshape"),
+    *("transpose", "swapaxes", "ones_like", "zeros_like", "full_like", "stack", "concatenate", "repeat", "tile"),
+    *("broadcast_to", "cumsum", "abs", "minimum", "maximum", "sqrt", "exp", "log", "sin", "cos", "power", "ravel"),
+    *("add", "subtract", "multiply", "divide", "equal", "not_equal", "greater", "less", "greater_equal", "less_equal"),
+    *("outer", "flip", "asarray", "array", "ascontiguousarray"),
+)
+
+
+class _Function:
+    """Function of numpy, or that of torch for symbolic arguments."""
+
+    def __init__(self, original: Any, symbolic: Callable[..., Any], *, of_sizes: bool) -> None:
+        self._original, self._symbolic, self._of_sizes = original, symbolic, of_sizes
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        leaves = pytree.tree_leaves((arguments, options))
+        if any(is_symbolic_array(leaf) or (self._of_sizes and isinstance(leaf, torch.SymInt)) for leaf in leaves):
+            return self._symbolic(*arguments, **options)
+        return self._original(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def is_symbolic_array(value: object) -> bool:
+    """Whether a value is an array of a symbolic size."""
+    return isinstance(value, torch_numpy.ndarray)
+
+
+def tensor_of(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return the tensor of an array of a symbolic size."""
+    tensor: torch.Tensor = array.tensor
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+@contextlib.contextmanager
+def arrays_of_symbolic_sizes() -> Iterator[None]:
+    """In this context, functions of numpy take symbolic sizes, and the arrays that they make of them."""
+    with contextlib.ExitStack() as stack:
+        for name in (*_FACTORIES, *_OF_ARRAYS):
+            original = getattr(np, name)
+            stack.callback(setattr, np, name, original)
+            symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
+            setattr(np, name, _Function(original, symbolic, of_sizes=name in _FACTORIES))
+        stack.callback(setattr, _dtypes, "dtype", _dtypes.dtype)
+        _dtypes.dtype = partial(_known_dtype, _dtypes.dtype)
+        yield
+
+
+def _eye(rows: Any, columns: Any = None, k: int = 0, dtype: Any = float) -> Any:
+    """Return ones on a diagonal; torch's own writes them in place, which an exported graph must not."""
+    across, down = (torch_numpy.arange(rows if size is None else size) for size in (columns, None))
+    return (across[None, :] - down[:, None] == k).astype(dtype)
+
+
+def _known_dtype(original: Callable[[Any], Any], given: Any) -> Any:
+    """Return torch's description of a type, also of numpy's own."""
+    theirs = isinstance(given, np.dtype) or (isinstance(given, type) and issubclass(given, np.generic))
+    return original(np.dtype(given).name if theirs else given)
