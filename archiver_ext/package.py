@@ -45,6 +45,7 @@ from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import TrialResults
 from .model_file import importable
 from .state_dict import load_state_dict
+from .unused_input_notes import unused_input_notes
 from .user_model import build_model
 
 _PYTHON = ("python", "python3")
@@ -157,7 +158,8 @@ def _build(
     results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results.measured)
     _install(build, selected, work)
-    notes = loaded.notes if cached.note is None else (*loaded.notes, cached.note)
+    unused = unused_input_notes(program, config)
+    notes = (*loaded.notes, *unused, *(() if cached.note is None else (cached.note,)))
     return _result(build, results, selected, notes)
 
 

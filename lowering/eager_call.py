@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,14 @@ def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
     """Call a model without gradients; a `.cuda()` in its code leaves the tensor on the CPU."""
     with torch.no_grad(), _StaysOnCpu():
         return plain_outputs(model(**arguments))
+
+
+def copy_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy where one can be made: a call may change the model, which is still to be traced."""
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # noqa: BLE001 - whatever a module of the user's own raises when it is copied
+        return model
 
 
 class _StaysOnCpu(TorchFunctionMode):

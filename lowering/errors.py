@@ -24,6 +24,7 @@ _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
 _UNTRACED = "could not be traced"
+_MISFIT = "cannot take the inputs as declared"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
@@ -109,6 +110,11 @@ def is_unexplained(error: LoweringError) -> bool:
     return not names_line(error) or _UNTRACED in str(error)
 
 
+def is_misfit(error: LoweringError) -> bool:
+    """Whether a message says what in the declared inputs does not fit the model."""
+    return _MISFIT in str(error)
+
+
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
     """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
@@ -151,7 +157,7 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
             f"program cannot follow: {advice}"
         )
     if (words := in_our_words(text)) is not None:
-        return f"{name} cannot take the inputs as declared{line}: {words}"
+        return f"{name} {_MISFIT}{line}: {words}"
     return f"{name} {_UNTRACED}: {type(error).__name__}: {first}{line}"
 
 

@@ -15,15 +15,16 @@ from ..config.schema import ServingConfig
 from .chunks.carry_analysis import NotChunkable
 from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
+from .eager_failure import eager_failure, takes_shares
 from .errors import (
     DecisiveRefusal,
     InputsDoNotFit,
     LoweringError,
     UnknownRange,
     Unproved,
+    is_misfit,
     is_unexplained,
     names_line,
-    node_line,
     source_suffix,
 )
 from .excluded_shapes import served_batches
@@ -35,9 +36,9 @@ from .proof.differential import reject_padding_sensitive_outputs
 from .proof.padding_taint import find_padding_leak
 from .proof.row_mixing import find_row_mixing
 from .proof.timestep_rules import Tainted
+from .random_operators import random_call, reject_random_operators
 from .request_lowering import lower_request
-from .shortest import eager_failure, shortest_length
-from .torch_messages import in_our_words
+from .shortest import shortest_length
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -103,6 +104,10 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     try:
         traced, inputs, outputs = lower_request(model, config)
     except LoweringError as error:
+        if (random := random_call(model, config)) is not None:
+            raise random from error
+        if isinstance(error.__cause__, InputsDoNotFit) and (failure := eager_failure(model, config)) is not None:
+            raise failure from error  # whatever the trace says, a layer did not take the declared inputs
         if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
             raise
         raise _explained(refusal or error, model, config) from error
@@ -114,10 +119,11 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
 
 def _explained(refusal: LoweringError, model: torch.nn.Module, config: ServingConfig) -> LoweringError:
     """Return the refusal, or that the model fails in eager mode too, where no other words explain it."""
-    if isinstance(refusal, UnknownRange) or not is_unexplained(refusal):
+    if isinstance(refusal, UnknownRange):
+        return takes_shares(model, config) or refusal
+    if not is_unexplained(refusal) or is_misfit(refusal):
         return refusal
-    failure = eager_failure(model, config)
-    return refusal if failure is None or in_our_words(str(failure)) is not None else failure
+    return takes_shares(model, config) or eager_failure(model, config) or refusal
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -228,35 +234,6 @@ def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:
             f"buckets.length goes up to {config.grid.lengths[-1]}, but pad_packed_sequence pads to total_length={total}"
             f"{source_suffix(line)}: no sequence can be longer than that"
         )
-
-
-def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
-    """Refuse a program that draws random numbers.
-
-    Raises:
-        LoweringError: names the operator and the line.
-    """
-    for node in exported.graph.nodes:
-        if _draws(node):
-            raise LoweringError(
-                f"{'.'.join(str(node.target).split('.')[:2])}{source_suffix(node_line(node))} is random in eval mode "
-                "too; a served model must return the same outputs for equal requests (for dropout use nn.Dropout, or "
-                "pass training=self.training)"
-            )
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    """Whether a call draws random numbers: some operators do so only in training, or with a probability."""
-    operator = node.target
-    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
-        return False
-    arguments = {
-        argument.name: node.args[index] if index < len(node.args) else node.kwargs.get(argument.name, default)
-        for index, argument in enumerate(operator._schema.arguments)
-        for default in [argument.default_value]
-    }
-    switches = [arguments[name] for name in ("train", "training", "dropout_p") if name in arguments]
-    return not switches or any(switch not in (False, 0) for switch in switches)
 
 
 def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:

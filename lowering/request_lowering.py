@@ -11,7 +11,7 @@ import torch
 
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
+from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors, is_misfit
 from .excluded_shapes import include_excluded_shapes
 from .exporter.export import ModelExport, forward_name
 from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
@@ -79,6 +79,8 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
     except DecisiveRefusal:
         raise
     except LoweringError as error:
+        if is_misfit(error):
+            raise
         raise refusal from error
 
 

@@ -149,6 +149,17 @@ class AlwaysDropsOut(Base):
         return nn.functional.dropout(self.lstm(x)[0], 0.5)  # dropout
 
 
+class RandomState(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        state = nn.init.xavier_uniform_(torch.zeros(x.size(0), 4)).unsqueeze(0)  # uniform
+        return self.lstm(x, (state, state))[0]
+
+
+class TakesShares(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(x, (lengths * x.size(1)).cpu())
+
+
 class TakesLen(Base):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.lstm(x)[0][torch.arange(len(x)), lengths - 1]  # len
@@ -204,6 +215,8 @@ SEED = (
         (OtherArgument, "cannot be called with the arguments the configuration names", None),
         (RaisesItself, "fails in eager mode on one request of 4 timesteps", "# raises"),
         (AlwaysDropsOut, "is random in eval mode too", "# dropout"),
+        (RandomState, "is random in eval mode too", "# uniform"),
+        (TakesShares, "takes lengths as shares of the longest one", None),
         (ReturnsANumber, "forward() returns a int (3)", None),
     ],
 )
@@ -247,7 +260,10 @@ def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.
         ("{dtype: float32, shape: [batch, time, 4]}", "takes 3 features (its input_size), but gets 4"),
         ("{dtype: float64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
         ("{dtype: int64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
-        ("{dtype: float32, shape: [batch, time, 3, 3]}", "got 4D instead"),
+        (
+            "{dtype: float32, shape: [batch, time, 3, 3]}",
+            "got 4D instead. It was called with x as float32 [1, 4, 3, 3]",
+        ),
     ],
 )
 def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
@@ -319,12 +335,12 @@ def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) ->
 
 
 class CountsWithNumpy(nn.Module):
-    """A mask of future timesteps, made by numpy."""
+    """A window over all timesteps, made by numpy."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Mask."""
-        future = np.triu(np.ones((x.size(1), x.size(1))), k=1)  # numpy
-        return torch.from_numpy(future).float() @ x
+        """Weigh the timesteps."""
+        window = np.linspace(0, 1, x.size(1))  # numpy
+        return torch.from_numpy(window).float()[:, None] * x
 
 
 class ReadsValues(nn.Module):
@@ -338,7 +354,7 @@ class ReadsValues(nn.Module):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (CountsWithNumpy, r"reads a size as a number of Python \(at .*# numpy\).*torch\.ones\(T, T\)"),
+        (CountsWithNumpy, r"reads a size as a number of Python \(at .*# numpy\).*torch\.linspace"),
         (ReadsValues, r"depend on the values of its inputs \(at .*# values\).*torch\.where"),
     ],
 )
@@ -346,3 +362,37 @@ def test_values_and_sizes_that_numpy_reads_are_named_with_their_line(model: type
     """The message says what to write instead."""
     with pytest.raises(LoweringError, match=words):
         lower(model().eval(), parse_config(YAML, "model-config.yaml"))
+
+
+class Cells(nn.Module):
+    """A cell in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the cell."""
+        h, states = x.new_zeros(x.size(0), 4), []
+        for t in range(x.size(1)):
+            h = self.cell(x[:, t], h)  # cell
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (
+            "{dtype: float32, shape: [batch, time, 4]}",
+            r"got 4 expected 3\. It was called with x as float32 \[1, 4, 4\]",
+        ),
+        ("{dtype: float64, shape: [batch, time, 3]}", "have different precisions.*`dtype` of the weights.*float64"),
+    ],
+)
+def test_a_cell_that_does_not_take_an_input_says_to_check_the_inputs(declared: str, words: str) -> None:
+    """The line is that of the cell, not that of the loop."""
+    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4, 9]}}\n"
+
+    with pytest.raises(LoweringError, match=rf"# cell\).*{words}.*check these under `inputs`"):
+        lower(Cells().eval(), parse_config(yaml, "model-config.yaml"))

@@ -1,0 +1,68 @@
+"""Random operators: a served model must return the same outputs for equal requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..config.schema import ServingConfig
+from .eager_call import call_eagerly, copy_of
+from .errors import LoweringError, calling_line, node_line, source_suffix
+from .exporter.export import bind_arguments, example_tensor
+
+
+def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
+    """Refuse a program that draws random numbers.
+
+    Raises:
+        LoweringError: names the operator and the line.
+    """
+    for node in exported.graph.nodes:
+        if _draws(node.target, node.args, node.kwargs):
+            raise _error(node.target, node_line(node))
+
+
+def random_call(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error about the first random number that a model draws in eager mode, if any."""
+    length = config.grid.lengths[-1]
+    tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
+    noted = _NotedDraws()  # type: ignore[no-untyped-call]  # the constructor of torch
+    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), noted:
+        call_eagerly(copy_of(model), bind_arguments(config, tensors, torch.tensor([length])))
+    return noted.first
+
+
+class _NotedDraws(TorchDispatchMode):
+    """Mode that keeps an error about the first random operator."""
+
+    first: LoweringError | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.first is None and _draws(func, args, kwargs or {}):
+            self.first = _error(func, calling_line())
+        return func(*args, **(kwargs or {}))
+
+
+def _error(operator: object, line: str | None) -> LoweringError:
+    return LoweringError(
+        f"{'.'.join(str(operator).split('.')[:2])}{source_suffix(line)} is random in eval mode "
+        "too; a served model must return the same outputs for equal requests (for dropout use nn.Dropout, or "
+        "pass training=self.training; make a random first state once, in the constructor, as a buffer or a parameter)"
+    )
+
+
+def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call draws random numbers: some operators do so only in training, or with a probability."""
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    arguments = {
+        argument.name: args[index] if index < len(args) else kwargs.get(argument.name, default)
+        for index, argument in enumerate(operator._schema.arguments)
+        for default in [argument.default_value]
+    }
+    switches = [arguments[name] for name in ("train", "training", "dropout_p") if name in arguments]
+    return not switches or any(switch not in (False, 0) for switch in switches)
