@@ -126,22 +126,29 @@ def _specialized(program: ExportedProgram, bucket: Bucket) -> ExportedProgram:
     """The program at one bucket's sizes, in operators that inductor compiles."""
     # inductor invents names for constants that are no buffers, and they could not be found at load.
     fixed = specialize(program, bucket, constants_as_buffers=True)
-    if not torch.backends.mkldnn.is_available():
+    if not _has_onednn():
         return fixed
     decomposed: ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
     return decomposed
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-    if x.dtype != torch.float32:  # oneDNN computes only float32 on every machine
-        return NotImplemented
-    return masked.fused_lstm(_onednn_lstm, x, lengths, h_0, c_0, *options)
+    return masked.fused_lstm(onednn_lstm, x, lengths, h_0, c_0, *options) if calls_onednn(x) else NotImplemented
 
 
-def _onednn_lstm(
+def calls_onednn(x: torch.Tensor) -> bool:
+    """Whether an LSTM over `x` becomes oneDNN's layer, which computes only float32 on every machine."""
+    return _has_onednn() and x.dtype == torch.float32
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())
+
+
+def onednn_lstm(
     x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """One layer in one direction, fused over all timesteps."""
+    """Compute one LSTM layer in one direction, fused over all timesteps."""
     h_0, c_0 = states
     w_ih, w_hh, *biases = weights
     # It always needs a bias, and reads its inputs by address.

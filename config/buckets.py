@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidatorFunctionWrapHandle
 
 from ..bucketing.bucket_lengths import CostOfLength, Histogram, clip_histogram, geometric_lengths, optimal_lengths
 from .diagnostics import Location
-from .fields import FunctionPath, Size, Sizes
+from .fields import BatchSizes, FunctionPath, Size, Sizes
 from .strict import Strict, format_value
 
 _MAX_CHOSEN = 256
@@ -93,7 +93,7 @@ def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
 class Buckets(Strict):
     """The sizes that programs are compiled for: every batch size by every length."""
 
-    batch: Sizes | None = None
+    batch: BatchSizes | None = None
     """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
     length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
     """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram:

@@ -136,6 +136,14 @@ FunctionPath = Annotated[str, _pattern(_FUNCTION), _matches(_FUNCTION, "module:f
 PathText = Annotated[str, Field(min_length=1)]
 
 Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+MAX_ROWS = 65_536
+"""The largest number of rows of a bucket: more are run in several calls, and loading would take long."""
+BatchSizes = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MAX_ROWS)], ...],
+    Field(min_length=1, json_schema_extra=_UNIQUE),
+    BeforeValidator(tuple_from_list),
+    AfterValidator(_ascending),
+]
 Sizes = Annotated[
     tuple[Size, ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),

@@ -59,7 +59,7 @@ def _open(host: Host) -> Service:
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))
-    _log.info("%d programs on %s, %d threads", programs, manifest.backend, archive.threads)
+    _log.info("%s: programs: %d, threads: %d", manifest.backend, programs, archive.threads)
 
     def report(batch: BatchMetrics) -> None:
         host.report(batch, manifest.grid)

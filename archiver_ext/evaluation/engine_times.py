@@ -9,7 +9,6 @@ from functools import partial
 from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket
 from ...handlers.runtime.measurement import Call
-from ...handlers.runtime.program_calls import full_call
 from ..torch_threads import on_threads
 from .alternating import measure_alternating
 from .candidate import CandidateResult
@@ -24,7 +23,7 @@ class EngineTimes:
     totals: Mapping[str, float]
     """Milliseconds for one batch of each size, by the engine."""
     calls: Mapping[Bucket, float]
-    """Milliseconds of one full call in each bucket of an engine that is compiled for these alone."""
+    """Milliseconds of the further calls."""
     undisturbed: bool
     """False: other work on the machine may have decided."""
 
@@ -34,18 +33,15 @@ class EngineTimes:
         return min(self.totals, key=self.totals.__getitem__)
 
 
-def measure_together(
-    engines: Sequence[EvaluatedEngine], buckets: Mapping[Bucket, LoadedEngine] | None = None
-) -> EngineTimes:
-    """Measure one batch of each size, and one full call in each of `buckets`, in alternating rounds."""
+def measure_together(engines: Sequence[EvaluatedEngine], further: Mapping[Bucket, Call] | None = None) -> EngineTimes:
+    """Measure one batch of each size, and calls of a further engine, in alternating rounds."""
     calls: dict[tuple[str, int] | Bucket, Call] = {
         (engine.result.backend, len(lengths)): _batch_call(engine.loaded, lengths)
         for engine in engines
         for lengths in compared_batches(engine.loaded.archive.manifest)
     }
-    for bucket, loaded in (buckets or {}).items():
-        call = full_call(loaded.archive, loaded.archive.manifest.kind, bucket)
-        calls[bucket] = on_threads(loaded.torch_threads, call)
+    for bucket, call in (further or {}).items():
+        calls[bucket] = call
     totals: dict[str, float] = {}
     full: dict[Bucket, float] = {}
     measured = measure_alternating(calls)

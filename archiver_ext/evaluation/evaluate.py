@@ -13,8 +13,11 @@ from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
+from ...handlers.runtime.measurement import Call
+from ...handlers.runtime.program_calls import full_call
 from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
+from ..torch_threads import on_threads
 from .calibrate import Costs, MeasuredCosts, measure_costs
 from .candidate import Candidate, CandidateResult
 from .compared_batches import planned_total_ms
@@ -36,6 +39,10 @@ class LoadedEngine:
     archive: LoadedArchive
     torch_threads: int
     """Threads of torch that loading has set: engines that start threads leave it one."""
+
+    def full_call(self, bucket: Bucket) -> Call:
+        """Return one call with every row at the bucket's full length, on its number of threads."""
+        return on_threads(self.torch_threads, full_call(self.archive, self.archive.manifest.kind, bucket))
 
 
 @dataclass(frozen=True)

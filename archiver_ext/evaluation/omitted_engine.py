@@ -17,7 +17,7 @@ class OmittedEngine:
     measured: Mapping[Bucket, float] = field(default_factory=dict)
     """Milliseconds of one full call in the buckets that it was compiled for."""
     expected_ms: float | None = None
-    """Milliseconds to expect for one batch of each size; None if nothing was measured."""
+    """Milliseconds that one batch of each size takes at least; None if nothing was measured."""
     fastest: str | None = None
     """The engine that it was compared with."""
     fastest_ms: float | None = None
@@ -43,6 +43,20 @@ def too_slow(
         f"all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
     return OmittedEngine(backend, reason, measured, expected_ms, fastest, fastest_ms)
+
+
+def bounded(
+    backend: str, bounds: Mapping[Bucket, float], least_ms: float, fastest: str, fastest_ms: float
+) -> OmittedEngine:
+    """Describe an engine that cannot be the fastest, by the time of operators that its programs call."""
+    calls = ", ".join(f"{bucket.batch} x {bucket.length} in {ms:.2f} ms" for bucket, ms in bounds.items())
+    reason = (
+        f"it cannot be the fastest: its recurrences alone take {least_ms:.2f} ms or more for one batch of each size, "
+        f"and {fastest} takes {fastest_ms:.2f} ms for the whole model. They are operators of torch that its programs "
+        f"call, so they were measured without compiling: {calls}. To compile it for all buckets, write backend: "
+        f"{{auto: {{try: [{fastest}, {backend}]}}}}"
+    )
+    return OmittedEngine(backend, reason, {}, least_ms, fastest, fastest_ms)
 
 
 def lost_before(backend: str, expected_ms: float, fastest: str, fastest_ms: float) -> OmittedEngine:

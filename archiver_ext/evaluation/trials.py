@@ -1,7 +1,8 @@
 """Trials of the candidates for one archive: compiled, verified and measured, quick ones first.
 
-An engine that compiles each bucket slowly is compiled for two buckets, and for all of them only if it could win by what
-was measured there. If no other engine serves the model, or the YAML names it, it is compiled for all at once.
+An engine that compiles each bucket slowly is compiled only if it could win by the time of the operators that its
+programs call: first for two buckets, then for all of them if it could win by what was measured there. If no other
+engine serves the model, or the YAML names it, it is compiled for all at once.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slow
 from .engine_times import EngineTimes, measure_together, with_total
 from .evaluate import EvaluatedEngine, LoadedEngine, evaluate_engine, load_bucket
 from .expensive_engines import could_win, telling_buckets
+from .lower_bounds import least_total_ms, lower_bound_calls
 from .manifest_builder import BuildInput
-from .omitted_engine import OmittedEngine, out_of_time, too_slow
+from .omitted_engine import OmittedEngine, bounded, out_of_time, too_slow
 from .selection import fallback_engines, is_quick
 from .tolerance_exceeded import ToleranceExceeded
 from .verification_cases import VerificationCase
@@ -133,7 +135,7 @@ class Trials:
             return self._whole([candidate])
         if self.build.config.engine != AUTO or self.build.config.auto.engines is not None:
             return self._whole([candidate], until=self.until)
-        return self._if_it_could_win(candidate, others)
+        return self._bounded(candidate, others) or self._if_it_could_win(candidate, others)
 
     def _if_it_could_win(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
         grid = self.build.config.grid
@@ -159,12 +161,25 @@ class Trials:
 
         if (failed := self._in_tree(whole, load, compiler.work)) is not None:
             return _Outcome(failed=(failed,))
-        compared = measure_together(others, loaded)
+        compared = measure_together(others, {bucket: one.full_call(bucket) for bucket, one in loaded.items()})
         fastest, calls = compared.fastest, compared.calls
         expected = expected_total_ms(self.build, candidate, calls)
         if could_win(expected, compared.totals[fastest], undisturbed=compared.undisturbed):
             return self._whole([candidate], until=self.until)
         omitted = too_slow(candidate.backend, calls, expected, fastest, compared.totals[fastest], len(grid.buckets))
+        return _Outcome(omitted=(omitted,), comparison=compared)
+
+    def _bounded(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome | None:
+        """Leave out an engine that cannot win by a lower bound of its time; None if it could, or has no bound."""
+        manifest = others[0].loaded.archive.manifest
+        calls = lower_bound_calls(candidate, manifest, telling_buckets(manifest.grid), self.build.threads)
+        if not calls:
+            return None
+        compared = measure_together(others, calls)
+        least, fastest = least_total_ms(manifest, compared.calls), compared.fastest
+        if could_win(least, compared.totals[fastest], undisturbed=compared.undisturbed):
+            return None
+        omitted = bounded(candidate.backend, compared.calls, least, fastest, compared.totals[fastest])
         return _Outcome(omitted=(omitted,), comparison=compared)
 
     def _whole(self, candidates: Sequence[Candidate], until: float | None = None) -> _Outcome:

@@ -249,3 +249,17 @@ def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
 def test_an_editor_knows_both_forms(length: str, good: bool) -> None:
     """The JSON Schema accepts and refuses the same values as the loader."""
     assert jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(written(length))) == good
+
+
+@pytest.mark.parametrize(("rows", "accepted"), [(65_536, True), (65_537, False), (1_000_000, False)])
+def test_a_batch_that_takes_long_to_load_is_refused(rows: int, accepted: bool) -> None:
+    """More rows run in several calls of a smaller bucket; the JSON schema has the same bound."""
+    file = written("[16]").replace("batch: [1, 4]", f"batch: [1, {rows}]")
+    validator = jsonschema.Draft202012Validator(json_schema())
+
+    assert validator.is_valid(yaml.safe_load(file)) == accepted
+    if accepted:
+        assert parse_config(file, "model-config.yaml").grid.batches == (1, rows)
+    else:
+        with pytest.raises(ConfigError, match=rf"buckets.batch\[1\]: expected 65536 or less, got {rows}"):
+            parse_config(file, "model-config.yaml")

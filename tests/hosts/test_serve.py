@@ -218,7 +218,7 @@ def test_the_printed_files_serve_with_the_stock_command(
         ) as process,
     ):
         try:
-            assert until(lambda: answers(port) and log.read_text().count("programs on") == 2, SECONDS), log.read_text()
+            assert until(lambda: answers(port) and log.read_text().count("programs: ") == 2, SECONDS), log.read_text()
             before = log.read_text()
             statuses = {post(port, "/predictions/sums", b"[1, 2, 3]", JSON).status for _ in range(REQUESTS)}
             after = log.read_text()

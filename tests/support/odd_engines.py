@@ -61,6 +61,7 @@ class Wrong(Good):
 class Late(Good):
     """Takes milliseconds for every call, and tells what it compiles."""
     name = "late"
+    seconds = 0.008
     def compile(self, program, bucket, directory, settings):
         if "LATE_TELLS" in os.environ:
             with open(os.environ["LATE_TELLS"], "a") as file:
@@ -69,9 +70,20 @@ class Late(Good):
     def load(self, directory, weights, host, threads):
         run = super().load(directory, weights, host, threads)
         def late(tensors):
-            time.sleep(0.008)
+            time.sleep(self.seconds)
             return run(tensors)
         return late
+
+
+class Bounded(Late):
+    """Takes BOUNDED_TAKES seconds for every call, and has a lower bound of BOUND seconds, or none."""
+    name = "bounded"
+    @property
+    def seconds(self):
+        return float(os.environ.get("BOUNDED_TAKES", "0.008"))
+    def lower_bound(self, program, inputs):
+        seconds = os.environ["BOUND"]
+        return (lambda: time.sleep(float(seconds))) if seconds else None
 
 
 class Crashes(Good):
@@ -97,7 +109,7 @@ class Unusable(Good):
         return "no such chip here; buy one"
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "crashes", "simulated", "unusable")
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "bounded", "crashes", "simulated", "unusable")
 
 
 def install(site: Path) -> str:

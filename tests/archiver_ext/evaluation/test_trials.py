@@ -112,6 +112,56 @@ def test_the_printed_report_says_what_was_left_out(
     assert len(told()) == 2
 
 
+@pytest.mark.parametrize("grid", [GRID, {"batch": [1], "length": [2, 4]}], ids=["grid", "one size"])
+def test_an_expensive_engine_that_cannot_win_by_its_bound_is_not_compiled(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, grid: Any
+) -> None:
+    """The report has the figures of the bound; nobody waits for a compiler."""
+    auto_tries(monkeypatch, "bounded", "eager")
+    monkeypatch.setenv("BOUND", "0.008")
+
+    report = package("auto", **grid)
+
+    assert told() == []
+    assert names(report) == ["eager"]
+    (out,) = report["left_out"]
+    assert (out["backend"], out["fastest"], out["measured"]) == ("bounded", "eager", [])
+    assert out["expected_ms"] >= 8.0 > out["fastest_ms"] == report["engines"][0]["total_ms"]
+    assert "its recurrences alone take " in out["reason"]
+    assert "measured without compiling: 1 x 4 in " in out["reason"]
+    assert "backend: {auto: {try: [eager, bounded]}}" in out["reason"]
+
+
+@pytest.mark.parametrize("bound", ["0", ""])
+def test_an_expensive_engine_that_could_win_by_its_bound_is_compiled_for_two_buckets(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """A low bound says nothing, nor does none: what it was compiled for decides."""
+    auto_tries(monkeypatch, "bounded", "eager")
+    monkeypatch.setenv("BOUND", bound)
+
+    report = package("auto", **GRID)
+
+    assert sorted(told()) == ["1 x 4", "3 x 4"]
+    assert names(report, "left_out") == ["bounded"]
+    assert [one["bucket"] for one in report["left_out"][0]["measured"]] == [[1, 4], [3, 4]]
+
+
+def test_a_low_bound_does_not_keep_the_fastest_engine_from_being_found(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is measured faster in two buckets is compiled for all, and packaged."""
+    auto_tries(monkeypatch, "bounded", "late")
+    monkeypatch.setattr(trials, "is_quick", lambda engine: engine.name == "late")
+    monkeypatch.setenv("BOUND", "0.001")
+    monkeypatch.setenv("BOUNDED_TAKES", "0.001")
+
+    report = package("auto", **GRID)
+
+    assert names(report) == ["bounded", "late"]
+    assert report["left_out"] == []
+
+
 def test_an_expensive_engine_that_could_win_is_compiled_for_all_buckets(
     package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

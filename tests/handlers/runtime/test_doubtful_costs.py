@@ -149,7 +149,25 @@ def test_costs_that_are_still_doubtful_are_never_larger(pristine: Path, told: py
     assert all(served.cost.of(bucket) <= 0.5 for bucket in GRID.buckets)
     assert served.manifest.measurement is not None
     assert served.manifest.measurement.doubts
-    assert "they are still doubtful (4 of 4 costs were measured while threads waited" in told.text
+    assert "they are still doubtful: run `neuron-lstm calibrate`" in told.text
+
+
+def test_the_line_of_the_log_is_short(pristine: Path, told: pytest.LogCaptureFixture) -> None:
+    """It has one statement of the doubt; `neuron-lstm inspect` has the figures and the causes."""
+    loaded = loader.load_archive(pristine, threads=1)
+    busy = CostMeasurement(
+        1, ("24 of 24 costs were measured while threads waited for cores (179% of x): " + 9 * "why ",)
+    )
+    waited = iter(range(10**6))
+
+    with_reliable_costs(
+        replace(loaded, manifest=replace(loaded.manifest, measurement=busy)),
+        meters=METERS._replace(waited_ms=lambda: 1000.0 * next(waited)),
+    )
+
+    (message,) = (record.getMessage() for record in told.records)
+    assert "(24 of 24 costs were measured while threads waited for cores): 4 of 4 were measured here" in message
+    assert len(message) <= 300
 
 
 def test_the_smaller_cost_is_taken_only_while_the_measurement_is_doubtful() -> None:
