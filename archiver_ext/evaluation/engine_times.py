@@ -40,8 +40,7 @@ def measure_together(engines: Sequence[EvaluatedEngine], further: Mapping[Bucket
         for engine in engines
         for lengths in compared_batches(engine.loaded.archive.manifest)
     }
-    for bucket, call in (further or {}).items():
-        calls[bucket] = call
+    calls.update((bucket, call) for bucket, call in (further or {}).items())
     totals: dict[str, float] = {}
     full: dict[Bucket, float] = {}
     measured = measure_alternating(calls)

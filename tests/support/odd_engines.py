@@ -76,11 +76,8 @@ class Late(Good):
 
 
 class Bounded(Late):
-    """Takes BOUNDED_TAKES seconds for every call, and has a lower bound of BOUND seconds, or none."""
+    """Is as late as Late, and has a lower bound of BOUND seconds, or none."""
     name = "bounded"
-    @property
-    def seconds(self):
-        return float(os.environ.get("BOUNDED_TAKES", "0.008"))
     def lower_bound(self, program, inputs):
         seconds = os.environ["BOUND"]
         return (lambda: time.sleep(float(seconds))) if seconds else None
