@@ -55,7 +55,11 @@ def _archive(given: Sequence[str]) -> int:
     if {"-h", "--help"} & set(given):
         sys.stdout.write(_ARCHIVE_HELP)
     arguments = [argument for argument in given if argument != "--json"]
-    flags = model_archiver.parse(["--handler", "neuron_lstm", *arguments])
+    try:
+        flags = model_archiver.parse(["--handler", "neuron_lstm", *arguments])
+    except model_archiver.CommandLineError as error:
+        sys.stderr.write(f"error: {error}; `neuron-lstm archive --help` shows a command and all options\n")
+        return 2
     if flags.handler != "neuron_lstm":
         hyphen = flags.handler == "neuron-lstm"
         advice = ": leave it out, or write neuron_lstm" if hyphen else ": only torch-model-archiver itself takes it"

@@ -6,6 +6,8 @@ stages in the system's temporary directory under the model's name, deleting what
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import shutil
@@ -44,14 +46,26 @@ class Flags(Protocol):
     config_file: str | None
 
 
+class CommandLineError(Exception):
+    """A command line that the archiver's parser refuses; the message is the parser's."""
+
+
 def parse(arguments: Sequence[str]) -> Flags:
-    """Read the archiver's command line with the archiver's own parser.
+    """Read the archiver's command line with the archiver's parser.
 
     Raises:
-        SystemExit: with code 2 and the usage, as the archiver does.
+        CommandLineError: an option is missing, unknown or has a wrong value.
+        SystemExit: after the help.
     """
-    with _replaced(sys, "argv", ["torch-model-archiver", *arguments]):
-        return cast(Flags, ArgParser.export_model_args_parser())
+    written = io.StringIO()
+    try:
+        with _replaced(sys, "argv", ["torch-model-archiver", *arguments]), contextlib.redirect_stderr(written):
+            return cast(Flags, ArgParser.export_model_args_parser())
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        *_, message = written.getvalue().strip().split("error: ", 1)
+        raise CommandLineError(message) from ended
 
 
 def manifest_json(flags: Flags) -> str:

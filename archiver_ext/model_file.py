@@ -57,7 +57,7 @@ def load_class(model_file: Path, name: str | None = None, tell: Tell = tell_noth
 
 
 def _import(model_file: Path) -> ModuleType:
-    """Run the file under its own name, so that other files of the archive can import it too."""
+    """Run the file under its name, so that other files of the archive can import it too."""
     spec = importlib.util.spec_from_file_location(model_file.stem, model_file)
     if spec is None or spec.loader is None:
         raise PackagingError(f"--model-file {model_file.name} is not a Python file (its name must end in .py)")

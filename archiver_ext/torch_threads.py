@@ -15,7 +15,7 @@ ResultT = TypeVar("ResultT")
 def on_threads(threads: int, call: Callable[ArgumentsP, ResultT]) -> Callable[ArgumentsP, ResultT]:
     """Wrap a call so that it runs with a number of torch's own threads.
 
-    The number belongs to the whole process, and loading an engine that has its own threads sets it to 1: a call that is
+    The number belongs to the whole process, and loading an engine that starts threads sets it to 1: a call that is
     interleaved with such an engine must set it back.
     """
 

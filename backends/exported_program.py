@@ -26,7 +26,7 @@ _EXTRA = "time.json"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the warnings of exporters and compilers, which are about their own internals."""
+    """Silence the warnings of exporters and compilers, which are about internals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

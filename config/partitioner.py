@@ -74,7 +74,7 @@ class PartitionerConfig:
     def max_workers(self) -> int:
         """Number of operators that are probed by compiling at a time.
 
-        Each has its own process where it is above 1.
+        Above 1, each compilation has a separate process.
         """
         given = self._analyze("max_workers")
         return 1 if given is None else given

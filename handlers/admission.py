@@ -101,7 +101,7 @@ class Admission:
         return min(self.manifest.limits.timeout_ms or self.response_timeout_ms, self.response_timeout_ms)
 
     def have_time(self, requests: Sequence[InferenceRequest], elapsed_ms: float) -> bool:
-        """Whether requests without their own deadline are answered in time, by an upper bound of their work."""
+        """Whether requests without a deadline are answered in time, by an upper bound of their work."""
         lengths = [one.length for request in requests for one in request.sequences]
         return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
 

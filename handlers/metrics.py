@@ -16,7 +16,7 @@ MetricType = Literal["counter", "histogram"]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it
+    """One metric: `values` returns its values for a batch, by the value of its dimension ("" if it
     has none).
     """
 

@@ -56,7 +56,7 @@ def _wake_nothing() -> None:
 class Service:
     """Service of one loaded archive.
 
-    Requests are decoded, run together, and encoded each on its own.
+    Requests are decoded, run together, and encoded separately.
     """
 
     model: ServedModel

@@ -1,6 +1,6 @@
 """TorchServe's messages to a worker, read from its socket in blocks.
 
-TorchServe's worker reads each number and each text of a message by a system call of its own: some 40 for a request with
+TorchServe's worker reads each number and each text of a message by a separate system call: some 40 for a request with
 a few headers, about a tenth of the CPU time of a worker with a small model.
 """
 
@@ -52,7 +52,7 @@ class ReadAhead:
 def read_in_blocks(messages: Any) -> None:
     """Let `messages`, the module `ts.protocol.otf_message_handler`, read ahead.
 
-    An unknown release of TorchServe keeps its own reader, with a line in the log.
+    An unknown release of TorchServe keeps its reader, with a line in the log.
     """
     own = getattr(messages, _READER, None)
     if isinstance(own, ReadAhead):

@@ -1,7 +1,7 @@
 """Metrics of a batch for TorchServe, as far as the server's metrics file declares them.
 
 A worker reports a metric to its frontend by a line on its standard output. TorchServe's Python API writes one line a
-call, each a log record of its own; here a whole batch is one record of several lines, which costs a tenth.
+call, each a separate log record; here a whole batch is one record of several lines, which costs a tenth.
 """
 
 from __future__ import annotations

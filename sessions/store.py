@@ -95,7 +95,7 @@ class Store(Protocol):
         """
 
     def write(self, changes: Sequence[RecordUpdate]) -> Sequence[WriteOutcome | StoreUnavailableError]:
-        """Make each change on its own: completely or not at all.
+        """Make each change separately: completely or not at all.
 
         A crash of a process loses no change that was made. The ids of one call are different. A call without changes
         tells whether anything can be written.

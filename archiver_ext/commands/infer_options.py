@@ -16,7 +16,7 @@ _MOST_VALUES = 100
 
 
 class _NoValue(AttributeError, KeyError):
-    """A value that a configuration object lacks, with the argument's name before its own."""
+    """A value that a configuration object lacks, with its name after that of the argument."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -242,6 +242,7 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
         f"host is     {machine(manifest['host'], manifest['backend'])}",
         *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
         *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
+        *([f"codec       {manifest['codec']} reads requests and writes responses"] if manifest.get("codec") else []),
         f"padding     {manifest['padding']}: {manifest['padding_reason']}",
         f"runs as     {manifest['kind']}: {manifest['kind_reason']}",
         *(f"carry       {_layout(value['spec'])}" for value in manifest["carried"]),

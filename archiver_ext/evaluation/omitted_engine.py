@@ -38,9 +38,9 @@ def too_slow(
     """Describe an engine that cannot be the fastest, by measurements in a few of its buckets."""
     calls = ", ".join(f"{bucket.batch} x {bucket.length} in {ms:.2f} ms" for bucket, ms in measured.items())
     reason = (
-        f"it cannot be the fastest: {expected_ms:.2f} ms or more for one batch of each size, and {fastest} takes "
-        f"{fastest_ms:.2f} ms. It was compiled for {len(measured)} of {buckets} buckets: {calls}. To compile it for "
-        f"all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
+        f"{_verdict(expected_ms, fastest_ms)}: {expected_ms:.2f} ms or more for one batch of each size, and "
+        f"{fastest} takes {fastest_ms:.2f} ms. It was compiled for {len(measured)} of {buckets} buckets: {calls}. "
+        f"To compile it for all, write backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
     return OmittedEngine(backend, reason, measured, expected_ms, fastest, fastest_ms)
 
@@ -51,12 +51,23 @@ def bounded(
     """Describe an engine that cannot be the fastest, by the time of operators that its programs call."""
     calls = ", ".join(f"{bucket.batch} x {bucket.length} in {ms:.2f} ms" for bucket, ms in bounds.items())
     reason = (
-        f"it cannot be the fastest: its recurrences alone take {least_ms:.2f} ms or more for one batch of each size, "
-        f"and {fastest} takes {fastest_ms:.2f} ms for the whole model. They are operators of torch that its programs "
-        f"call, so they were measured without compiling: {calls}. To compile it for all buckets, write backend: "
-        f"{{auto: {{try: [{fastest}, {backend}]}}}}"
+        f"{_verdict(least_ms, fastest_ms)}: its recurrences alone take {least_ms:.2f} ms or more for one batch of "
+        f"each size, and {fastest} takes {fastest_ms:.2f} ms for the whole model. They are operators of torch that its "
+        f"programs call, so they were measured without compiling: {calls}. To compile it for all buckets, write "
+        f"backend: {{auto: {{try: [{fastest}, {backend}]}}}}"
     )
     return OmittedEngine(backend, reason, {}, least_ms, fastest, fastest_ms)
+
+
+def _verdict(least_ms: float, fastest_ms: float) -> str:
+    """The verdict about an engine that takes `least_ms` or more.
+
+    >>> _verdict(2.0, 1.0), _verdict(3.0, 4.0)
+    ('it cannot be the fastest', 'it saves 25% at most, which could be a disturbed measurement')
+    """
+    if least_ms >= fastest_ms:
+        return "it cannot be the fastest"
+    return f"it saves {1 - least_ms / fastest_ms:.0%} at most, which could be a disturbed measurement"
 
 
 def lost_before(backend: str, expected_ms: float, fastest: str, fastest_ms: float) -> OmittedEngine:

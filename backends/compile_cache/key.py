@@ -106,7 +106,7 @@ def _machine() -> Mapping[str, Any]:
 
 @cache
 def _compiler(command: str) -> Optional[list[str]]:
-    """The C++ compiler: its file and its own description; None if there is none."""
+    """The C++ compiler: its file and what it prints about itself; None if there is none."""
     found = shutil.which(command)
     if found is None:
         return None

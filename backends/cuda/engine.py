@@ -269,7 +269,7 @@ def _module(
 
 
 def placed_source(source: str, device: torch.device) -> str:
-    """Return a program's source with its own tensors on a device.
+    """Return a program's source with its tensors on a device.
 
     >>> placed_source("torch.ops.aten.arange.default(4, device=torch.device('cpu'))", torch.device("cuda", 1))
     "torch.ops.aten.arange.default(4, device=torch.device('cuda:1'))"

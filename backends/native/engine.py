@@ -106,7 +106,7 @@ def _source(program: ExportedProgram) -> str:
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:
-    """The library for this processor, with its own threads."""
+    """The library for this processor, with its threads."""
     name = fastest_library(directory)
     with executable_copy(directory, (name,)) as mapped:
         return ThreadPool(RecurrentLibrary(mapped / name), threads)

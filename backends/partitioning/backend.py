@@ -80,7 +80,7 @@ class PartitionedBackend:
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Partition the program for one bucket and write each segment into its own directory.
+        """Partition the program for one bucket and write each segment into a separate directory.
 
         Raises:
             CompileError: no bucket is given, the partitioner's limits cannot be met, or the engine refuses a segment.

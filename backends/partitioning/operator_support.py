@@ -1,4 +1,4 @@
-"""Operators of a program that an engine supports: by its own list, or by compiling each of them alone."""
+"""Operators of a program that an engine supports: by its list, or by compiling each of them alone."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
 
     Raises:
         PartitionError: the segments violate an option of `config`.
-        CompileError: the program has control flow, or writes to its own buffers.
+        CompileError: the program has control flow, or writes to its buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)

@@ -119,7 +119,7 @@ def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
 
 
 def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
-    """Export a partition as a program, with its weights under their own names and its results in a tuple."""
+    """Export a partition as a program, with its weights under their names and its results in a tuple."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs = []

@@ -101,6 +101,6 @@ def build_program(
 
 
 def _message(error: Exception) -> str:
-    """Return the compiler's message in one line, without the location in its own source."""
+    """Return the compiler's message in one line, without the location in its source."""
     text = str(error).partition("Location:")[0]
     return " ".join(text.split()) or type(error).__name__

@@ -29,7 +29,7 @@ EFFORT = Effort(budget_ms=5.0, fewest=2, limit_ms=300.0)
 
 
 def with_reliable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters: Meters = METERS) -> LoadedArchive:
-    """Return the archive, planning by costs measured here if its own are unreliable; the log says so."""
+    """Return the archive, with costs measured here in place of unreliable ones; the log says so."""
     manifest = archive.manifest
     reasons, known, device = doubts_of(manifest), costs_of(manifest), device_of(manifest)
     elsewhere = _measured_elsewhere(manifest, device)

@@ -67,7 +67,7 @@ def _shared(source: IO[bytes], digest: str) -> IO[bytes] | None:
 
 @contextmanager
 def _locked(file: IO[bytes]) -> Iterator[None]:
-    """Hold the lock of a file, where the file system has locks; else each worker has its own copy."""
+    """Hold the lock of a file, where the file system has locks; else each worker has a copy."""
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX)
     yield  # the lock ends when the file is closed

@@ -1,4 +1,4 @@
-"""`placement: cores`: pins each worker to cores of its own.
+"""`placement: cores`: pins each worker to separate cores.
 
 A CPU worker is pinned to its share of the host's cores, with as many threads. An engine with cores of its own
 (`CoreAssigning`) is assigned one by environment variables. If there are more workers than shares, assignment starts

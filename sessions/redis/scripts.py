@@ -18,7 +18,7 @@ RECORD_HEADER = Struct(">Q?d")
 WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = range(6)
 """Codes of outcomes."""
 KEPT_BY_SERVER = 3
-"""Lifetimes after which the server removes a record by itself, by its own clock.
+"""Lifetimes after which the server removes a record by its clock.
 
 The store removes expired records after one lifetime. The server removes the rest if no client writes.
 """

@@ -87,7 +87,7 @@ class RedisStore:
         return _in_order(len(ids), places, found)
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[Union[WriteOutcome, StoreUnavailableError]]:
-        """Make each change on its own. The ids of one call are different.
+        """Make each change separately. The ids of one call are different.
 
         On a cluster, the outcome is an error for each change whose shard cannot be used. Without a change, every
         partition is asked, and one that answers is enough.

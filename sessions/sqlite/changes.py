@@ -41,7 +41,7 @@ class SqliteChanges:
         self._decided: list[NewRow] = []
 
     def make(self, changes: Sequence[RecordUpdate], read: Mapping[bytes, RecordInfo]) -> list[WriteOutcome]:
-        """Make each change on its own; the ids are different, and `read` is what was read before, by keys.
+        """Make each change separately; the ids are different, and `read` is what was read before, by keys.
 
         Most requests continue the session that was read. So one statement first tries to write all records on that
         assumption.

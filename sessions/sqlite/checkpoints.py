@@ -27,7 +27,7 @@ _REPEATS = 3
 
 
 class BackgroundCheckpoints:
-    """Checkpoints in a thread with its own connection; the first checkpoint starts the thread.
+    """Checkpoints in a thread with a separate connection; the first checkpoint starts the thread.
 
     `connect` opens the connection, in that thread. If a checkpoint fails, nothing is lost: the next one copies the
     rest.

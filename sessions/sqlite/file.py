@@ -282,7 +282,7 @@ def has_much_free(connection: sqlite3.Connection) -> bool:
 
 
 def shrink(connection: sqlite3.Connection) -> None:
-    """Give free pages back to the file system, in a transaction of its own.
+    """Give free pages back to the file system, in a separate transaction.
 
     Raises:
         sqlite3.Error: another process writes, or the disk is full. The file is as it was.

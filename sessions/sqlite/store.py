@@ -108,7 +108,7 @@ class SqliteStore:
             ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Make each change on its own. The ids of one call are different.
+        """Make each change separately. The ids of one call are different.
 
         Raises:
             StoreUnavailableError: no change was made.

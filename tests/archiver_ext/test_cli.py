@@ -38,11 +38,28 @@ def test_help_is_shown_without_importing_torch() -> None:
 
 def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
     """The usage is printed, as argparse does."""
-    for arguments in ([], ["frobnicate"], ["archive", "--version", "1"], ["init", "--model-file", "m", "--args", "=3"]):
+    for arguments in ([], ["frobnicate"], ["init", "--model-file", "m", "--args", "=3"]):
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
         assert ended.value.code == 2
         assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model-name", "a"], "the following arguments are required: -v/--version"),
+        (["--version", "1"], "the following arguments are required: --model-name"),
+        (["--model-name", "a", "--version", "1", "--modle-file", "m"], "unrecognized arguments: --modle-file m"),
+        (["--model-name", "a", "--version", "1", "--runtime", "c"], "argument --runtime: invalid choice: 'c'"),
+    ],
+)
+def test_a_wrong_command_line_of_packaging_is_one_line(capsys: Capture, arguments: list[str], message: str) -> None:
+    """The usage of torch-model-archiver does not hide what is wrong."""
+    assert cli.main(["archive", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {message}")
+    assert line.endswith("`neuron-lstm archive --help` shows a command and all options")
 
 
 def test_the_version_is_that_of_the_package(capsys: Capture) -> None:

@@ -19,7 +19,7 @@ from ....config.schema import ServingConfig
 TimePadding = Literal["bucket", "call", "none"]
 """Length to which a sequence is padded.
 
-`bucket`: the bucket length that holds it; `call`: the longest sequence of its call; `none`: its own.
+`bucket`: the bucket length that holds it; `call`: the longest sequence of its call; `none`: the sequence is not padded.
 """
 
 
