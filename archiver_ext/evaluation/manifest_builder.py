@@ -28,6 +28,7 @@ from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
 from .calibrate import Costs
 from .candidate import Candidate, has_dynamic_shape
+from .length_inputs import length_inputs
 from .lowest_torch import highest, lowest_torch
 from .symbol_versions import symbol_versions
 from .verify import VerificationResult
@@ -58,6 +59,7 @@ class BuildInput:
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     """Collect what the serving code has to know of a candidate in the tree, without any measurement."""
     engine, program, config = candidate.engine, candidate.program, build.config
+    checked = program.decided | length_inputs(program)
     files, split = digest_files(build.tree), program.chunked
     return Manifest(
         backend=engine.name,
@@ -82,7 +84,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         accepted=tuple(
             AcceptedRange(spec.name, *map(float, spec.value_range))
             for spec in program.inputs
-            if spec.name in program.decided and spec.value_range is not None
+            if spec.name in checked and spec.value_range is not None
         ),
         variants=tuple(
             Variant(role, bucket, layout.variant_directory(engine.name, role, bucket), us)

@@ -198,7 +198,7 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
             outside = (tensor < 0) | (tensor >= spec.vocabulary)
             found = int(tensor[outside].reshape(-1)[0])
             limits = f"outside the vocabulary (0 to {spec.vocabulary - 1})"
-            raise invalid_input(spec, f"id {found} at {_first(outside)} is {limits}")
+            raise invalid_input(spec, f"id {found}{_place(outside)} is {limits}")
 
 
 def _check_range(tensor: torch.Tensor, spec: TensorSpec, bounds: tuple[float, float]) -> None:
@@ -206,7 +206,7 @@ def _check_range(tensor: torch.Tensor, spec: TensorSpec, bounds: tuple[float, fl
     if bool(outside.any()):
         found = tensor[outside].reshape(-1)[0].item()
         limits = f"outside of the range that the model takes ({bounds[0]:g} to {bounds[1]:g})"
-        raise invalid_input(spec, f"value {found} at {_first(outside)} is {limits}")
+        raise invalid_input(spec, f"value {found}{_place(outside)} is {limits}")
 
 
 def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
@@ -222,7 +222,7 @@ def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
 def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
     odd = ~torch.isfinite(tensor)
     if bool(odd.any()):
-        raise invalid_input(spec, f"the value at {_first(odd)} is not finite, or too large for {spec.dtype}")
+        raise invalid_input(spec, f"the value{_place(odd)} is not finite, or too large for {spec.dtype}")
 
 
 def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
@@ -286,8 +286,13 @@ def _dimensions(count: int) -> str:
     return "a single value" if count == 0 else f"{count} dimension{'s' * (count > 1)}"
 
 
-def _first(mask: torch.Tensor) -> str:
-    return str(torch.nonzero(mask)[0].tolist())
+def _place(mask: torch.Tensor) -> str:
+    """The index of the first value, in words; nothing for a single number.
+
+    >>> _place(torch.tensor([False, True])), _place(torch.tensor(True))
+    (' at [1]', '')
+    """
+    return f" at {torch.nonzero(mask)[0].tolist()}" if mask.dim() else ""
 
 
 def _kind(dtype: torch.dtype) -> int:
