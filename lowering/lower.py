@@ -110,20 +110,23 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
             raise failure from error  # whatever the trace says, a layer did not take the declared inputs
         if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
             raise
-        raise _explained(refusal or error, model, config) from error
+        raise _explained(refusal or error, error, model, config) from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)
     return _lowered(traced, inputs, outputs, _Padding("masked", True, reason), any_shape=any_shape)
 
 
-def _explained(refusal: LoweringError, model: torch.nn.Module, config: ServingConfig) -> LoweringError:
+def _explained(
+    refusal: LoweringError, second: LoweringError, model: torch.nn.Module, config: ServingConfig
+) -> LoweringError:
     """Return the refusal, or that the model fails in eager mode too, where no other words explain it."""
     if isinstance(refusal, UnknownRange):
         return takes_shares(model, config) or refusal
     if not is_unexplained(refusal) or is_misfit(refusal):
         return refusal
-    return takes_shares(model, config) or eager_failure(model, config) or refusal
+    last = refusal if names_line(refusal) else second
+    return takes_shares(model, config) or eager_failure(model, config) or last
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

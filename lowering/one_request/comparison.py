@@ -94,7 +94,10 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
         form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}"
         raise OtherSizeAtLength(f"output {spec.name} {form}", length)
     if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
-        raise LoweringError(f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps)")
+        raise LoweringError(
+            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model may "
+            "do something else at few timesteps, as a loop with a step of its own at the first and the last one does"
+        )
 
 
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:

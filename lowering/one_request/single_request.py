@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,7 +247,11 @@ def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> LoweringEr
             "one number of timesteps only: use functions of torch, which take sizes as they are (torch.linspace(0, 1, "
             "T) in place of np.linspace(0, 1, T)), and recurrent layers or cells in a loop over all timesteps"
         )
-    return LoweringError(f"{name} branches on the number of timesteps: its trace is valid only if {condition.text}")
+    sizes = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.size(\2)", condition.text)
+    return LoweringError(
+        f"{name} branches on the number of timesteps: its trace is valid only if {sizes}. Write code that is the same "
+        "for every number of timesteps"
+    )
 
 
 def _alone(shape: Sequence[int | str]) -> list[int | str]:

@@ -17,8 +17,8 @@ from torch._numpy import _dtypes
 from torch.utils import _pytree as pytree
 
 torch_numpy: Any = torch._numpy
-_FACTORIES = ("ones", "zeros", "full", "eye", "identity", "tri", "arange")
-"""Functions of sizes."""
+_FACTORIES = {"ones": 1, "zeros": 1, "full": 1, "eye": 2, "identity": 1, "tri": 2, "arange": None}
+"""Functions of sizes, with the number of those; all arguments of one are."""
 _OF_ARRAYS = (
     *("triu", "tril", "logical_not", "logical_and", "logical_or", "where", "expand_dims", "squeeze", "reshape"),
     *("transpose", "swapaxes", "ones_like", "zeros_like", "full_like", "stack", "concatenate", "repeat", "tile"),
@@ -31,12 +31,14 @@ _OF_ARRAYS = (
 class _Function:
     """Function of numpy, or that of torch for symbolic arguments."""
 
-    def __init__(self, original: Any, symbolic: Callable[..., Any], *, of_sizes: bool) -> None:
-        self._original, self._symbolic, self._of_sizes = original, symbolic, of_sizes
+    def __init__(self, original: Any, symbolic: Callable[..., Any], sizes: int | None = 0) -> None:
+        """`sizes` is how many arguments are sizes; None if all are."""
+        self._original, self._symbolic, self._sizes = original, symbolic, sizes
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        leaves = pytree.tree_leaves((arguments, options))
-        if any(is_symbolic_array(leaf) or (self._of_sizes and isinstance(leaf, torch.SymInt)) for leaf in leaves):
+        sizes = pytree.tree_leaves((arguments[: self._sizes], options.get("shape")))
+        symbolic = any(isinstance(size, torch.SymInt) for size in sizes)
+        if symbolic or any(map(is_symbolic_array, pytree.tree_leaves((arguments, options)))):
             return self._symbolic(*arguments, **options)
         return self._original(*arguments, **options)
 
@@ -63,7 +65,7 @@ def arrays_of_symbolic_sizes() -> Iterator[None]:
             original = getattr(np, name)
             stack.callback(setattr, np, name, original)
             symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
-            setattr(np, name, _Function(original, symbolic, of_sizes=name in _FACTORIES))
+            setattr(np, name, _Function(original, symbolic, _FACTORIES.get(name, 0)))
         stack.callback(setattr, _dtypes, "dtype", _dtypes.dtype)
         _dtypes.dtype = partial(_known_dtype, _dtypes.dtype)
         yield

@@ -34,7 +34,13 @@ class Branch:
     @property
     def on_remainder(self) -> bool:
         """Whether the condition is on a remainder, such as that of odd numbers."""
-        return bool(self.condition.atoms(functions.Mod, functions.PythonMod))
+        return self.divisor is not None
+
+    @property
+    def divisor(self) -> sympy.Basic | None:
+        """The divisor of the remainder that the condition is on; None for another condition."""
+        remainders = self.condition.atoms(functions.Mod, functions.PythonMod)
+        return max((remainder.args[1] for remainder in remainders), key=str, default=None)
 
     def differs_at(self, timesteps: int) -> bool:
         """Whether another number of timesteps takes the other branch."""
@@ -67,9 +73,10 @@ def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> Branc
     if branch is None:
         return None
     instead = (
-        "cut with x[:, : T // 2 * 2] or pad with F.pad(x, (0, 0, 0, T % 2)), which do nothing at even numbers"
-        if branch.on_remainder
-        else "write code that is the same for every number of timesteps"
+        "write code that is the same for every number of timesteps"
+        if (n := branch.divisor) is None
+        else f"cut with x[:, : T // {n} * {n}] or pad with F.pad(x, (0, 0, 0, ({n} - T % {n}) % {n})), which do "
+        f"nothing at multiples of {n}"
     )
     error = BranchOnTimesteps(
         f"{name} takes a branch that a request of {timesteps} timesteps does not take{source_suffix(branch.line)}, "
