@@ -110,7 +110,10 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
             raise failure from error  # whatever the trace says, a layer did not take the declared inputs
         if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
             raise
-        raise _explained(refusal or error, error, model, config) from error
+        explained = _explained(refusal or error, error, model, config)
+        if explained is error:
+            raise
+        raise explained from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)

@@ -172,6 +172,7 @@ class ReturnsANumber(Base):
 
 SERVED = (
     ReadsPackedShape,
+    ReadsBatchSizes,
     CutsToLongest,
     TakesLen,
     ReadsLengths,
@@ -396,3 +397,26 @@ def test_a_cell_that_does_not_take_an_input_says_to_check_the_inputs(declared: s
 
     with pytest.raises(LoweringError, match=rf"# cell\).*{words}.*check these under `inputs`"):
         lower(Cells().eval(), parse_config(yaml, "model-config.yaml"))
+
+
+class Frames(nn.Module):
+    """Frames at half the rate, and back: the last one is cut off where the timesteps are odd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halved = nn.Conv1d(3, 3, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the frames to the timesteps."""
+        frames = nn.functional.interpolate(self.halved(x.transpose(1, 2)), scale_factor=2.0)
+        return frames[:, :, : x.size(1)].transpose(1, 2) + x
+
+
+def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
+    """In sizes of the inputs by name; the error is not its own cause."""
+    yaml = YAML.replace("  lengths: lengths\n", "")
+
+    with pytest.raises(LoweringError, match=r"branches on the number of timesteps: .*x\.size\(1\)") as refused:
+        lower(Frames().eval(), parse_config(yaml, "model-config.yaml"))
+
+    assert refused.value.__cause__ is not refused.value
