@@ -414,7 +414,7 @@ class Frames(nn.Module):
 
 def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
     """In sizes of the inputs by name; the error is not its own cause."""
-    yaml = YAML.replace("  lengths: lengths\n", "")
+    yaml = YAML.replace("  lengths: lengths\n", "").replace("[4, 9]", "[4, 16]")
 
     with pytest.raises(LoweringError, match=r"branches on the number of timesteps: .*x\.size\(1\)") as refused:
         lower(Frames().eval(), parse_config(yaml, "model-config.yaml"))
