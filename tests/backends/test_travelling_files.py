@@ -24,6 +24,7 @@ COMPILE_ONLY = {
     "backends/exported_program.py",
     "backends/exported_tensors.py",
     "backends/inductor_compiler.py",
+    "backends/inductor_recurrences.py",
     "backends/native/build.py",
     "backends/native/rewrite.py",
     "backends/partitioning/backend.py",
@@ -39,7 +40,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_700
+LINES = 12_750
 """The largest number of source lines in an archive for onnxruntime."""
 
 
