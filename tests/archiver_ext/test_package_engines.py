@@ -107,7 +107,7 @@ def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
 
     The archive holds only the fastest, and the report says so.
     """
-    project.configure(backend="auto", batch=[2], length=[4])
+    project.configure(backend="{auto: {try: [native, inductor, onnxruntime]}}", batch=[2], length=[4])
 
     code, output, error = package("--json")
 
