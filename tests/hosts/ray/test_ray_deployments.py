@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ def found(tmp_path_factory: pytest.TempPathFactory, archives: Archives) -> dict[
     without_engine = tmp_path_factory.mktemp("path")
     (without_engine / "onnxruntime.py").write_text('raise ImportError("it is not installed")')
     (port,) = free_ports(1)
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(port), str(archives.path("scorer")), str(without_engine)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-        env={**os.environ, "TMPDIR": str(tmp_path_factory.mktemp("temporary"))},
-    )
+    # a short path, in which Ray makes sockets
+    with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as temporary:
+        done = subprocess.run(
+            [sys.executable, str(PROGRAM), str(port), str(archives.path("scorer")), str(without_engine)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+            env={**os.environ, "TMPDIR": temporary},
+        )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # Ray writes there too
     return {key: value for line in lines for key, value in json.loads(line).items()}
