@@ -54,6 +54,26 @@ def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
     assert planned_value(planner.plan(lengths), cost) == best
 
 
+@given(
+    st.lists(st.integers(1, 60), min_size=4, max_size=7, unique=True),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=7, max_size=7),
+)
+def test_no_chunked_plan_is_cheaper_whatever_each_number_of_rows_costs(
+    lengths: list[int], lines: list[tuple[int, int]]
+) -> None:
+    """Every number of rows has a cost of its own for a call and for a timestep; each row ends elsewhere."""
+    shape = DynamicShape(len(lengths), 60)
+    measured = dict(enumerate(lines[: len(lengths)], start=1))
+    cost = CostModel(
+        {Bucket(rows, steps): call + step * steps for rows, (call, step) in measured.items() for steps in (1, 60)}
+    )
+    planner = DynamicChunkPlanner(shape, cost)
+
+    best = min(brute_force(lengths, size, cost) for size in planner.group_sizes)
+
+    assert planned_value(planner.plan(lengths), cost)[0] == best[0]
+
+
 @given(free_problems(max_size=12))
 def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
     """One call for the whole batch, if the engine takes it, is an upper bound."""
