@@ -104,7 +104,8 @@ def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
 
 
 def _known(change: RecordUpdate, session: Session, outcome: object) -> KnownSession | None:
-    revision = outcome.revision if isinstance(outcome, Written) else None
+    # An ended session is read from the store if its last request is sent again, so it takes no memory.
+    revision = outcome.revision if isinstance(outcome, Written) and not session.ended else None
     return None if revision is None else KnownSession(revision, session, len(change.record))
 
 

@@ -58,3 +58,15 @@ def test_a_session_that_has_gone_from_the_store_is_not_answered_from_memory(tmp_
         for path in tmp_path.iterdir():
             path.unlink()
         assert ask(one, piece([2], id="b"))[0][0] == 410
+
+
+def test_a_session_that_ended_takes_no_memory_and_its_last_request_can_be_repeated(tmp_path: Path) -> None:
+    """Its response is read from the store."""
+    with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
+        sessions = StoreSessions(store)
+        service = make_service(sessions)
+        ask(service, piece([1], id="a", start="true", step="0"), piece([1], id="b", start="true"))
+        ended, again = (ask(service, piece([2], id="a", end="true", step="1")) for _ in range(2))
+
+        assert again == ended
+        assert list(sessions.known.find("ab")) == ["b"]
