@@ -95,8 +95,8 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
         raise OtherSizeAtLength(f"output {spec.name} {form}", length)
     if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
         raise LoweringError(
-            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model may "
-            "do something else at few timesteps, as a loop with a step of its own at the first and the last one does"
+            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model does "
+            "something else at some numbers of timesteps, such as a branch on the number or another last step of a loop"
         )
 
 

@@ -75,8 +75,8 @@ def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> Branc
     instead = (
         "write code that is the same for every number of timesteps"
         if (n := branch.divisor) is None
-        else f"cut with x[:, : T // {n} * {n}] or pad with F.pad(x, (0, 0, 0, ({n} - T % {n}) % {n})), which do "
-        f"nothing at multiples of {n}"
+        else f"cut with x[:, : T // {n} * {n}] or pad with F.pad(x, (0, 0, 0, {_missing(n)})), which do nothing at "
+        f"multiples of {n}"
     )
     error = BranchOnTimesteps(
         f"{name} takes a branch that a request of {timesteps} timesteps does not take{source_suffix(branch.line)}, "
@@ -84,3 +84,8 @@ def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> Branc
     )
     error.on_remainder = branch.on_remainder
     return error
+
+
+def _missing(divisor: sympy.Basic) -> str:
+    """Return the timesteps that a multiple of the divisor has more than T, as code."""
+    return "T % 2" if divisor == 2 else f"({divisor} - T % {divisor}) % {divisor}"
