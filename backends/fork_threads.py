@@ -9,10 +9,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
+import time
 
 import torch
 
 from .interface import LoadError
+
+_ENDING_SECONDS = 0.02
+"""The time in which a thread that has ended for Python ends for the system, also on a busy one."""
 
 _is_lost = False
 _will_be_lost = False
@@ -47,7 +51,17 @@ def _threads_beside_python() -> int:
 
 def _before_fork() -> None:
     global _will_be_lost  # noqa: PLW0603 - the fork reads it
-    _will_be_lost = _is_lost or _threads_beside_python() > _renewed
+    _will_be_lost = _is_lost or _more_threads_stay()
+
+
+def _more_threads_stay() -> bool:
+    """Whether there are more threads than those that a fork renews, and they are not just ending."""
+    until = time.monotonic() + _ENDING_SECONDS
+    while _threads_beside_python() > _renewed:
+        if time.monotonic() > until:
+            return True
+        time.sleep(_ENDING_SECONDS / 10)
+    return False
 
 
 def _in_fork() -> None:
