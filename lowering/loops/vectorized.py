@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_calls import is_recurrent
+from ..errors import UnknownLoop
 from .members import Stacked
 
 _aten = torch.ops.aten
@@ -128,10 +129,10 @@ def _recurrence(target: Any, given: Mapping[str, Any], count: Any) -> Any:
     """Call a recurrent layer over a sequence of each member: its rows are those of all members.
 
     Raises:
-        NotImplementedError: it has other weights in each member.
+        UnknownLoop: it has other weights in each member.
     """
     if any(isinstance(weight, Stacked) for weight in given["weights"]):
-        raise NotImplementedError("a recurrent layer with weights of its own at every timestep")
+        raise UnknownLoop("a recurrent layer is called with other weights at every timestep")
     rows = {name: _of_each(given[name], count).flatten(0, 1) for name in ("x", "lengths") if given[name] is not None}
     states = {
         name: _of_each(given[name], count).movedim(0, 1).flatten(1, 2) for name in ("h_0", "c_0") if name in given
