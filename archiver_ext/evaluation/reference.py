@@ -44,7 +44,7 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
         try:
             answered = call_eagerly(model, bind_arguments(config, batch, torch.tensor([request.length])))
         except Exception as error:
-            raise PackagingError(_failed(model, request, error)) from error
+            raise PackagingError(_failed(model, request, error, config.input_specs)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
         leaves = [_with_batch(leaf, spec) for leaf, spec in zip(leaves, outputs, strict=True)]
         for leaf, spec in zip(leaves, outputs, strict=True):
@@ -76,13 +76,33 @@ def _check_size(tensor: torch.Tensor, spec: TensorSpec, length: int) -> None:
         )
 
 
-def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception) -> str:
+def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception, specs: Sequence[TensorSpec]) -> str:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
+    own = str(error).rstrip(".")
     return (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
         f"batch dimension: {shapes}){source_suffix(raising_line(error))}: "
-        f"{in_our_words(str(error)) or f'{type(error).__name__}: {error}'}"
+        f"{in_our_words(own) or f'{type(error).__name__}: {own}'}{_drawn_suffix(request, specs)}"
     )
+
+
+def _drawn_suffix(request: ReferenceRequest, specs: Sequence[TensorSpec]) -> str:
+    """Name the whole numbers that were drawn without a declared range, among which may be ones it does not take."""
+    drawn = [
+        f"{spec.name} (from {int(tensor.min())} to {int(tensor.max())})"
+        for spec, tensor in zip(specs, request.inputs, strict=True)
+        if spec.value_range is None and _are_whole_numbers(tensor) and tensor.numel()
+    ]
+    if not drawn:
+        return ""
+    return (
+        f". Without a `range`, whole numbers are drawn, here for {', '.join(drawn)}: if the model takes certain "
+        "ones only, declare them, as in `range: [1, 24]`"
+    )
+
+
+def _are_whole_numbers(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 
 def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

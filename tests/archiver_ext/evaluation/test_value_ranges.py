@@ -81,6 +81,18 @@ class Relative(nn.Module):
         return pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=x.shape[1])[0]
 
 
+class Packed(nn.Module):
+    """A second input is packed by a third one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.weather = nn.GRU(3, 4, batch_first=True), nn.GRU(2, 4, batch_first=True)
+
+    def forward(self, x: Tensor, weather: Tensor, hours: Tensor, lengths: Tensor) -> Any:
+        packed = pack_padded_sequence(weather, hours.cpu(), batch_first=True, enforce_sorted=False)
+        return self.gru(x)[0] + self.weather(packed)[1][-1][:, None]
+
+
 def drawn(model: nn.Module, settings: ServingConfig) -> int:
     """The number of cases that verification draws."""
     program = lower(model.eval(), settings)
@@ -134,6 +146,19 @@ def test_relative_lengths_outside_their_domain_are_told_to_need_a_range() -> Non
             Relative().eval(),
             config("x: {dtype: float32, shape: [batch, time, 3]}, share: {dtype: float32, shape: [batch]}"),
         )
+
+
+def test_whole_numbers_that_the_model_does_not_take_are_told_to_need_a_range() -> None:
+    """They are named with what was drawn; floats are not."""
+    inputs = (
+        "x: {dtype: float32, shape: [batch, time, 3]}, weather: {dtype: float32, shape: [batch, 6, 2]}, "
+        "hours: {dtype: int64, shape: [batch]%s}"
+    )
+    with pytest.raises(PackagingError, match=r"here for hours \(from \d+ to \d+\): .*`range: \[1, 24\]`") as refused:
+        drawn(Packed(), config(inputs % ""))
+
+    assert "weather (from" not in str(refused.value)
+    assert drawn(Packed(), config(inputs % ", range: [1, 6]")) > 3
 
 
 @pytest.mark.parametrize("kind", ["random", "large", "pad_value"])
