@@ -5,8 +5,10 @@ At each request, the store still says its revision, which differs if another wor
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from threading import Lock
 from typing import NamedTuple
 
@@ -29,33 +31,44 @@ class KnownSession(NamedTuple):
 class KnownSessions:
     """Some sessions, in at most `most` bytes: those that have waited longest are removed first.
 
+    A session that has waited for more than `seconds` has expired in its store, and is removed too. `clock` returns
+    seconds.
+
     >>> known = KnownSessions()
     >>> known.keep({"a": None})
     >>> known.find(["a"])
     {}
     """
 
-    def __init__(self, most: int = _BYTES) -> None:
+    def __init__(self, most: int = _BYTES, seconds: float = inf, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
+        self._seconds = seconds
+        self._clock = clock
         self._bytes = 0
-        self._kept: OrderedDict[str, KnownSession] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[KnownSession, float]] = OrderedDict()
         self._lock = Lock()
 
     def find(self, ids: Iterable[str]) -> dict[str, KnownSession]:
         """Return the known sessions among these."""
         with self._lock:
-            return {id: found for id in ids if (found := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
+            return {id: found[0] for id in ids if (found := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
 
     def keep(self, sessions: Mapping[str, KnownSession | None]) -> None:
         """Store each session under its id, in place of an earlier one; None: forget it."""
+        now = self._clock()
         with self._lock:
             for id, known in sessions.items():  # noqa: A001 - the standard term
                 before = self._kept.pop(id, None)
                 if before is not None:
-                    self._bytes -= before.size
+                    self._bytes -= before[0].size
                 if known is not None:
-                    self._kept[id] = known
+                    self._kept[id] = known, now
                     self._bytes += known.size
-            while self._bytes + len(self._kept) * _BYTES_BESIDE > self._most:
-                _, oldest = self._kept.popitem(last=False)
+            while self._kept and self._must_go(now):
+                _, (oldest, _) = self._kept.popitem(last=False)
                 self._bytes -= oldest.size
+
+    def _must_go(self, now: float) -> bool:
+        """Whether the session that has waited longest has no room, or has expired."""
+        _, since = next(iter(self._kept.values()))
+        return now - since > self._seconds or self._bytes + len(self._kept) * _BYTES_BESIDE > self._most

@@ -34,6 +34,19 @@ def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, in
         assert known.find("abcde") == expected
 
 
+def test_a_session_that_has_waited_too_long_is_forgotten() -> None:
+    """Its client may have gone without an end: the store removes it too."""
+    now = 0.0
+    known = KnownSessions(seconds=60.0, clock=lambda: now)
+    known.keep({"a": KnownSession(1, SESSION, 10), "b": KnownSession(1, SESSION, 10)})
+    now = 50.0
+    known.keep({"a": KnownSession(2, SESSION, 10)})
+    now = 61.0
+    known.keep({"c": KnownSession(1, SESSION, 10)})
+
+    assert sorted(known.find("abc")) == ["a", "c"]
+
+
 def test_workers_in_turn_see_what_the_other_has_written(tmp_path: Path) -> None:
     """Two workers on one file know a session each as they wrote it, and go on from the later one."""
     with ExitStack() as stack:
