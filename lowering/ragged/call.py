@@ -57,8 +57,10 @@ class Call:
         """Call the operator with tensors in place of the `Value`s: changed arguments, or shared tensors."""
         given = {**self.arguments, **changed}
         schema = self.target._schema.arguments
-        # `alpha` is a keyword only where a number of the timesteps has become a tensor, as in `T - counts`
-        named = {a.name for a in schema if a.kwarg_only or a.name == "alpha"}
+        named = {a.name for a in schema if a.kwarg_only}
+        if "other" in given:
+            # the factor of a sum is a keyword only where a number of the timesteps has become a tensor: `T - counts`
+            named |= {"alpha"} & given.keys()
         positional = [_plain(given[a.name]) for a in schema if a.name not in named]
         keywords = {name: _plain(given[name]) for name in named if given[name] is not None}
         return self.target.overloadpacket(*positional, **keywords)

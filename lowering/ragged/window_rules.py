@@ -37,12 +37,21 @@ def convolution(spatial: int) -> Rule:
         dims = list(range(value.rank - spatial, value.rank))
         if is_ragged(value.sizes[dims[0] - 1]):
             raise NoRule("a convolution whose channels are timesteps")
-        reads_beyond = "transpose" in str(call.target) or call["padding"] != [0] * len(call["padding"])
+        along_time = [is_ragged(value.sizes[dim]) for dim in dims]
+        reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
         tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
         tensor, folded = _folded(value, tensor, spatial)
         return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
 
     return rule
+
+
+def _has_padding(padding: Sequence[Any] | str, along_time: Sequence[bool]) -> bool:
+    """Whether a convolution has padding along a dimension of timesteps."""
+    if isinstance(padding, str):  # "same"; or "valid", for which a mask changes nothing
+        return any(along_time)
+    each = [*padding] * len(along_time) if len(padding) == 1 else padding
+    return any(size != 0 and is_time for size, is_time in zip(each, along_time, strict=True))
 
 
 def overlap_add(batch: Batch, call: Call) -> Results:
