@@ -55,9 +55,10 @@ def main() -> None:
 def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list[float]:
     """Write every file to `folder`, serve, and return the surprise of a text."""
     work = Path(shutil.copytree(EXAMPLES / "streaming", folder / "streaming"))
+    trained = Path(shutil.copytree(EXAMPLES / "surprise", folder / "surprise"))
     print("1/4 Train the next-byte LSTM of the demo", flush=True)
     weights = ("--steps", str(steps), "--out", str(work / "weights.pt"))
-    run(EXAMPLES / "surprise", sys.executable, "train.py", *weights)
+    run(trained, sys.executable, "train.py", *weights)
     print("2/4 Archive it to be served as a stream", flush=True)
     archive(work)
     print("3/4 Start TorchServe", flush=True)
@@ -70,7 +71,7 @@ def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list
 def archive(work: Path) -> None:
     """Run the command that the README shows."""
     archiver = str(Path(sys.executable).with_name("torch-model-archiver"))
-    options = "--version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
+    options = "--version 1.0 --model-file ../surprise/model.py --serialized-file weights.pt --handler neuron_lstm"
     extra = "--extra-files codec.py --config-file model-config.yaml"
     run(work, archiver, "--model-name", NAME, *options.split(), *extra.split())
 

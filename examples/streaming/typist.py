@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-BEGINNING = b"\n"
-"""The input of the model before the first byte."""
 PALETTE = ("", "\033[33m", "\033[1;31m")
 """Colours of expected, unusual and surprising bytes."""
 BITS_A_BAR = 0.5
@@ -41,7 +39,6 @@ class Session:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     steps: int = 0
     """The number of applied bytes."""
-    before: bytes = BEGINNING
 
     def send(self, chunk: bytes, *, end: bool = False) -> list[float]:
         """Send the next chunk. Returns the surprise of each of its bytes in bits.
@@ -49,9 +46,8 @@ class Session:
         Raises:
             Refused: the server says why.
         """
-        bits: list[float] = self._ask(self.before + chunk, end)["bits"]
+        bits: list[float] = self._ask(chunk, end)["bits"]
         self.steps += len(chunk)
-        self.before = chunk[-1:]
         return bits
 
     def end(self) -> None:

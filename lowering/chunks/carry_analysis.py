@@ -1,10 +1,11 @@
 """Carry analysis: the values that a model passes from one chunk of time to the next, as in `lax.scan`.
 
 A model can be chunked under two conditions. First, every value at a timestep depends on that timestep, on earlier ones
-through a recurrence, and on values of the whole request. Second, every value computed from all timesteps is a final
-state, a last timestep, or a sum, maximum or minimum over time. These values are carried. The transfer rules that
-exclude padding (`timestep_rules.py`) also show that a value depends on its own timestep alone. Timesteps may compare
-the lengths with their positions only to detect padding: within a chunk, the lengths count the chunk's own timesteps.
+through a recurrence, on a fixed number of those before it (`past_timesteps.py`), and on values of the whole request.
+Second, every value computed from all timesteps is a final state, a last timestep, or a sum, maximum or minimum over
+time. These values are carried. The transfer rules that exclude padding (`timestep_rules.py`) also show that a value
+depends on its own timestep alone. Timesteps may compare the lengths with their positions only to detect padding: within
+a chunk, the lengths count the chunk's own timesteps.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from ..proof.timestep_rules import (
     TaintMap,
     is_timestep_local,
 )
+from .past_timesteps import PastReads, PastTimesteps
 
-CarryKind = Literal["state", "last", "sum", "max", "min"]
+CarryKind = Literal["state", "past", "last", "sum", "max", "min"]
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _BIDIRECTIONAL = -2, -1  # the position of the argument, from the end
@@ -62,21 +64,27 @@ class CarrySource:
     """A node of the graph whose value is carried from one chunk of a sequence to the next."""
 
     kind: CarryKind
-    """Update rule: the state after the chunk, the value at its last timestep, or an accumulated reduction."""
+    """Update rule: the state or last timesteps of a chunk, the value at the last one, or a reduction."""
     node: torch.fx.Node
-    """The recurrence, or the node that reduces all timesteps to one value."""
+    """The recurrence, the call that reads past timesteps, or the reduction over time."""
     element: int
     """Index of the recurrence's result: 1 for h_n, 2 for c_n; 0 for a node with one result."""
+    past: PastTimesteps | None = None
+    """The past timesteps, for that kind only."""
 
     @property
     def name(self) -> str:
-        """Name of the value: `lstm.h`, `lstm.c`, or the name of the reducing node."""
+        """Name of the value: `lstm.h`, `lstm.c`, `conv1d.past`, or the name of the reducing node."""
         if self.kind == "state":
             return f"{self.node.name}.{' hc'[self.element]}"
+        if self.past is not None:
+            return f"{self.node.name}.past"
         return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
 
     def results(self) -> list[torch.fx.Node]:
         """Return the nodes of the graph that have this value after the last timestep."""
+        if self.past is not None:
+            return []
         if self.kind != "state":
             return [self.node]
         return [user for user in self.node.users if user.args[1] == self.element]
@@ -84,6 +92,8 @@ class CarrySource:
     @property
     def value(self) -> torch.Tensor:
         """The fake tensor, with shape and dtype."""
+        if self.past is not None:
+            return self.past.value
         fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
         return fake
 
@@ -122,6 +132,7 @@ class _Walk:
 
     def __init__(self, taints: TaintMap) -> None:
         self.taints = taints
+        self.reads = PastReads(taints)
         self.carries: list[CarrySource] = []
         self.minmax_nodes: set[torch.fx.Node] = set()
         """Maxima and minima over time: tuples of values, which can be carried, and of indices, which cannot."""
@@ -133,6 +144,8 @@ class _Walk:
         """Nodes with the positions n, n + 1, n + 2, ... of the timesteps, each with its n."""
 
     def visit(self, node: torch.fx.Node) -> None:
+        if self.reads_past(node):
+            return
         carried = self.add_carry(node)
         self.taints.of[node] = INDEPENDENT if carried else transfer(self.taints, node)
         if node.op != "call_function" or _is_number(node):
@@ -143,6 +156,28 @@ class _Walk:
             self.visit_independent(node)
         elif self.taints.of[node] == PER_TIMESTEP:
             self.check_timestep(node)
+
+    def reads_past(self, node: torch.fx.Node) -> bool:
+        """Whether a node reads past timesteps, or is between such a read and its end; if so, record it.
+
+        Raises:
+            NotChunkable: it also needs the end of the sequence, or the number of timesteps.
+        """
+        read = self.reads.follow(node)
+        if read is None:
+            return False
+        if self.known_at_end.intersection(node.all_input_nodes):
+            raise NotChunkable(
+                f"{_display_name(node)} needs the end of the sequence at every timestep{source_suffix(node_line(node))}"
+            )
+        self.refuse_counting(node, node.all_input_nodes)
+        time, past = read
+        if past is not None:
+            self.carries.append(CarrySource("past", node, 0, past))
+        if time.extra:
+            self.reads.of[node] = time
+        self.taints.of[node] = Tainted(operator_name(node), node_line(node)) if time.extra else PER_TIMESTEP
+        return True
 
     def add_carry(self, node: torch.fx.Node) -> bool:
         """Whether a node reduces all timesteps to one value that can be carried; if so, record it."""
@@ -297,15 +332,6 @@ def initial_state_node(carry: CarrySource) -> torch.fx.Node:
     state = carry.node.args[1 + carry.element]
     assert isinstance(state, torch.fx.Node)
     return state
-
-
-def constant_value(node: torch.fx.Node) -> float | None:
-    """Return the number that fills a tensor, if the graph shows it."""
-    while operator_name(node) in {*VALUE_PRESERVING, "aten.slice", "aten.select"}:
-        node = node.all_input_nodes[0]
-    if operator_name(node) in ("aten.zeros", "aten.new_zeros", "aten.zeros_like"):
-        return 0.0
-    return None
 
 
 def _first_number(node: torch.fx.Node) -> int:

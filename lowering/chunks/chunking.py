@@ -22,7 +22,9 @@ from ..errors import node_line, source_suffix
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
-from .carry_analysis import CarrySource, NotChunkable, constant_value, find_carried_values, initial_state_node
+from .carry_analysis import CarrySource, NotChunkable, find_carried_values, initial_state_node
+from .constants import constant_value
+from .past_calls import PastCall
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
 
@@ -102,6 +104,8 @@ class _ProgramBuilder:
         """
         if carry.kind == "state":
             return constant_value(initial_state_node(carry))
+        if carry.past is not None:
+            return carry.past.fill
         if carry.kind in ("last", "sum"):
             return 0.0
         lowest, highest = _range(carry.value.dtype)
@@ -113,13 +117,23 @@ class _ProgramBuilder:
         """
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)
+        reads = {
+            carry: PastCall(builder, carry.past, value)
+            for carry, value in zip(self.carries, carried, strict=True)
+            if carry.past is not None
+        }
+        for read in reads.values():
+            read.replace()
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.kind == "state":
                 builder.replace_argument(carry.node, 1 + carry.element, value)
         builder.keep_cell_states()
         wanted = [*self.step_outputs, *(carry.node for carry in self.carries)]
         steps = builder.copy_nodes(wanted)[: len(self.step_outputs)]  # all at once, which keeps the order of the graph
-        after = [_after(builder, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
+        after = [
+            reads[carry].last_timesteps(self.batch_dim(carry)) if carry in reads else _after(builder, carry, value)
+            for carry, value in zip(self.carries, carried, strict=True)
+        ]
         return builder.export(
             [*steps, *self.carry_outputs(builder, after, self.carries)],
             [*self.inputs, *(value.spec for value in self.carried)],

@@ -21,7 +21,7 @@ def check_streamable(program: LoweredModel) -> None:
     """
     if program.chunked is None:
         raise LoweringError(
-            "streaming: the outputs of a chunk depend on timesteps that have not arrived: "
+            "streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: "
             f"{program.chunking_reason}; remove `streaming`, or change the model"
         )
     start = program.chunked.start

@@ -26,6 +26,10 @@ CASTS_LIKE = {_aten.type_as.default, _aten.to.other}
 """Operators that convert the first argument to the dtype of the second."""
 
 
+MakeCall = Callable[[Callable[[torch.fx.Node], torch.fx.Node]], torch.fx.Node]
+"""A function that appends calls in place of one, by the copies of the nodes that it needs."""
+
+
 class SubgraphBuilder:
     """Builder of a graph from copies of nodes of `exported`.
 
@@ -39,12 +43,13 @@ class SubgraphBuilder:
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._arguments: dict[torch.fx.Node, dict[int, torch.fx.Node]] = {}
+        self._calls: dict[torch.fx.Node, tuple[Sequence[torch.fx.Node], MakeCall]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._names: set[str] = set()
         self._keeps_cells = False
         for node, spec in zip(user_inputs(exported), inputs, strict=True):
             if spec is not None:
-                self._copies[node] = self._lengths = self.placeholder(node.name)
+                self._copies[node] = self.lengths = self.placeholder(node.name)
 
     def placeholder(self, name: str) -> torch.fx.Node:
         """Append an input."""
@@ -64,6 +69,10 @@ class SubgraphBuilder:
     def replace_argument(self, node: torch.fx.Node, position: int, value: torch.fx.Node) -> None:
         """Use `value` as one argument of one call."""
         self._arguments.setdefault(node, {})[position] = value
+
+    def replace_call(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node], make: MakeCall) -> None:
+        """Use the result of `make` instead of one call; it is given a function from `sources` to their copies."""
+        self._calls[node] = sources, make
 
     def keep_cell_states(self) -> None:
         """Make every LSTM compute its exact last cell state."""
@@ -91,6 +100,8 @@ class SubgraphBuilder:
     def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         if self._is_batch(node):
             return []
+        if node in self._calls:
+            return [*self._calls[node][0]]
         replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
         if node.target in CASTS_LIKE:
             replaced = {1}
@@ -105,9 +116,11 @@ class SubgraphBuilder:
 
     def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
         if self._is_batch(node):
-            return self.call(torch.ops.aten.sym_size.int, self._lengths, 0)
+            return self.call(torch.ops.aten.sym_size.int, self.lengths, 0)
         if node.op == "placeholder":
             return self._tensor(node)
+        if node in self._calls:
+            return self._calls[node][1](self._copies.__getitem__)
         if node.target in _WITHOUT_SOURCE:
             sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
             dtype = {"dtype": node.meta["val"].dtype}

@@ -27,6 +27,17 @@ def operands(node: Node) -> tuple[Any, ...]:
     return node.args
 
 
+def argument(node: Node, name: str, default: Any = None) -> Any:
+    """Return an argument of a call by its name in the operator's schema, or its default value there.
+
+    `default` is for an operator without such an argument.
+    """
+    for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # an operator
+        if declared.name == name:
+            return node.args[position] if position < len(node.args) else node.kwargs.get(name, declared.default_value)
+    return default
+
+
 def rank(node: Node) -> int:
     """Return the number of dimensions of a node's tensor."""
     return len(node.meta["val"].shape)
@@ -34,14 +45,10 @@ def rank(node: Node) -> int:
 
 def dims_argument(node: Node) -> list[int] | None:
     """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]  # an operator
-    names = [argument.name for argument in schema]
+    names = {declared.name for declared in node.target._schema.arguments}  # type: ignore[union-attr]  # an operator
     for name in ("dim", "dims"):
         if name in names:
-            position = names.index(name)
-            given = node.kwargs.get(name, schema[position].default_value)
-            if position < len(node.args):
-                given = node.args[position]
+            given = argument(node, name)
             if given is None or given == []:
                 return None
             dimensions = rank(node.all_input_nodes[0])

@@ -58,9 +58,9 @@ def test_the_readmes_commands_are_those_of_the_example() -> None:
     (words,) = re.findall(r"^torch-model-archiver (.*?[^\\])$", readme, re.MULTILINE | re.DOTALL)
     program = (FOLDER / "run.py").read_text()
 
-    for option in re.findall(r"--[\w-]+(?: [\w.]+)?", " ".join(shlex.split(words.replace("\\\n", " ")))):
+    for option in re.findall(r"--[\w-]+(?: [\w./]+)?", " ".join(shlex.split(words.replace("\\\n", " ")))):
         assert option in program or option == "--model-name typing"
-    for name in re.findall(r"^\| `([\w.-]+)` \|", readme, re.MULTILINE):
+    for name in re.findall(r"^\| `([\w./-]+)` \|", readme, re.MULTILINE):
         assert (FOLDER / name).is_file()
     for link in re.findall(r"\]\(([^)#:]+)\)", readme):
         assert (FOLDER / link).exists()

@@ -120,7 +120,7 @@ def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blame
         check_streamable(lowered(case).program)
 
     said = str(refused.value)
-    assert said.startswith("streaming: the outputs of a chunk depend on timesteps that have not arrived: ")
+    assert said.startswith("streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: ")
     assert blamed in said
     assert line in said
     assert "remove `streaming`, or change the model" in said

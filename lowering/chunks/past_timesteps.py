@@ -1,0 +1,271 @@
+"""Analysis of operators that read past timesteps: causal convolutions, and shifts by some timesteps.
+
+A causal convolution is written as padding before the first timestep and a convolution without padding, or as a
+convolution with padding on both sides and a cut of its end. A shift is written as padding and a cut, or as a
+concatenation. In between, tensors have more timesteps than the request: `extra` more, and the position j depends on
+the timesteps up to j - `lag`. A tensor of the request's timesteps with a lag of 0 or more depends on no later timestep.
+
+So a chunk needs the timesteps before its first one: as many as the padding has. These are carried from chunk to chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.fx import Node
+
+from ..outputs import axis_of
+from ..proof.graph_calls import argument, operator_name, rank
+from ..proof.timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap
+from ..ragged.sizes import expression, product
+from ..rule_table import rule_table
+from .constants import constant_value
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The time dimension of a tensor that has more timesteps than the request, or reads other ones."""
+
+    dim: int
+    extra: int
+    """Timesteps more than the request has."""
+    lag: int
+    """The position j depends on the timesteps up to j - lag."""
+
+
+@dataclass(frozen=True)
+class PastTimesteps:
+    """The last timesteps of a tensor, which a call in the next chunk reads before that chunk's own."""
+
+    form: Literal["pad", "convolution", "transposed", "concatenation"]
+    """The form of the call that puts constants in place of the timesteps before the first one."""
+    call: Node
+    source: Node
+    """The tensor, with the request's timesteps."""
+    dim: int
+    """Its time dimension."""
+    steps: int
+    fill: float
+    """The constant."""
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The fake tensor of these timesteps."""
+        fake: torch.Tensor = self.source.meta["val"]
+        return fake.new_empty([self.steps if dim == self.dim else size for dim, size in enumerate(fake.shape)])
+
+
+Read = tuple[Extended, PastTimesteps | None]
+"""The time dimension of a call's result, and the timesteps that it needs from before a chunk."""
+
+
+class PastReads:
+    """The extended tensors among the nodes visited so far."""
+
+    def __init__(self, taints: TaintMap) -> None:
+        self.taints = taints
+        self.of: dict[Node, Extended] = {}
+
+    def follow(self, node: Node) -> Read | None:
+        """Return what a call reads.
+
+        None for a call that reads its own timestep alone or later ones, or that has no rule here.
+        """
+        if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+            return None
+        name = operator_name(node)
+        rule = _RULES.get(name)
+        if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
+            rule = _pointwise
+        read = None if rule is None else rule(self, node)
+        if read is None or read[0].lag < 0:
+            return None
+        is_new = read[1] is not None or name in _CONVOLUTIONS
+        return read if is_new or self.of.keys() & set(node.all_input_nodes) else None
+
+    def extended(self, node: object) -> Extended | None:
+        """Return the time dimension of a tensor whose values are known up to each timestep."""
+        if not isinstance(node, Node):
+            return None
+        if node in self.of:
+            return self.of[node]
+        time = self.taints.time_dim_of(node)
+        is_plain = time is not None and self.taints.of.get(node) == PER_TIMESTEP
+        return Extended(time, 0, 0) if is_plain and time is not None else None
+
+    def extra_steps(self, size: object) -> int | None:
+        """Return by how many a size exceeds the request's timesteps; None if that is no number."""
+        axes = self.taints.axes
+        if not isinstance(size, torch.SymInt) or axis_of(size, axes) == "batch":
+            return None
+        difference = expression(size) - expression(axes["time"])
+        return int(difference) if difference.is_Integer else None
+
+    def time_dims(self, node: Node, extra: int) -> list[int]:
+        """Return the dimensions of a node's tensor with so many more timesteps than the request."""
+        return [dim for dim, size in enumerate(node.meta["val"].shape) if self.extra_steps(size) == extra]
+
+    def is_constant(self, node: object) -> bool:
+        """Whether an argument is no tensor, or one that depends on no timestep."""
+        return not isinstance(node, Node) or self.taints.of.get(node) == INDEPENDENT
+
+
+def _pad(reads: PastReads, node: Node) -> Read | None:
+    """Constants before the first timestep."""
+    source, sizes = argument(node, "self"), list(argument(node, "pad"))
+    time = reads.extended(source) or _cut_end(reads, source)
+    if time is None or argument(node, "mode", "constant") != "constant":
+        return None
+    place = 2 * (rank(source) - 1 - time.dim)
+    before, after = (sizes[place], sizes[place + 1]) if place < len(sizes) else (0, 0)
+    if not all(isinstance(size, int) and size >= 0 for size in (before, after)):
+        return None
+    result = Extended(time.dim, time.extra + before + after, time.lag + before)
+    if time.extra > 0:  # the constants are not before the first timestep
+        return (result, None) if before == after == 0 else None
+    if time.extra < 0:
+        if result.extra or after:
+            return None
+        source = argument(source, "self")
+    fill = float(argument(node, "value") or 0.0)
+    past = PastTimesteps("pad", node, source, time.dim, before, fill)
+    return result, past if before else None
+
+
+def _convolution(reads: PastReads, node: Node) -> Read | None:
+    """A window over timesteps, with zeros on both sides of them or none."""
+    source, weight, bias = (argument(node, name) for name in ("input", "weight", "bias"))
+    time = reads.extended(source)
+    if time is None or not reads.is_constant(weight) or not reads.is_constant(bias):
+        return None
+    spatial = rank(weight) - 2
+    place = time.dim - (rank(source) - spatial)
+    if place < 0 or isinstance(argument(node, "padding"), str) or sizes_of(node, "stride", spatial)[place] != 1:
+        return None
+    zeros = sizes_of(node, "padding", spatial)[place]
+    span = sizes_of(node, "dilation", spatial)[place] * (int(weight.meta["val"].shape[2 + place]) - 1)
+    result = Extended(time.dim, time.extra + 2 * zeros - span, time.lag + zeros - span)
+    if result.extra < 0 or (zeros and time.extra):
+        return None
+    return result, PastTimesteps("convolution", node, source, time.dim, zeros, 0.0) if zeros else None
+
+
+def _transposed(reads: PastReads, node: Node) -> Read | None:
+    """Windows that are added where they overlap: each timestep is in as many as the window is long."""
+    source, weight, bias = (argument(node, name) for name in ("input", "weight", "bias"))
+    time = reads.extended(source)
+    if time is None or time.extra or not reads.is_constant(weight) or not reads.is_constant(bias):
+        return None
+    spatial = rank(weight) - 2
+    place = time.dim - (rank(source) - spatial)
+    sizes = {name: sizes_of(node, name, spatial) for name in ("stride", "padding", "output_padding", "dilation")}
+    if place < 0 or sizes["stride"][place] != 1 or sizes["output_padding"][place] != 0:
+        return None
+    cut = sizes["padding"][place]
+    span = sizes["dilation"][place] * (int(weight.meta["val"].shape[2 + place]) - 1)
+    result = Extended(time.dim, span - 2 * cut, time.lag - cut)
+    if result.extra < 0:
+        return None
+    return result, PastTimesteps("transposed", node, source, time.dim, span, 0.0) if span else None
+
+
+def _cut(reads: PastReads, node: Node) -> Read | None:
+    """Some of the timesteps, one after the other."""
+    time = reads.extended(argument(node, "self"))
+    if time is None or argument(node, "step", 1) != 1:
+        return None
+    if int(argument(node, "dim")) % rank(node) != time.dim:
+        return time, None
+    start, extra = argument(node, "start") or 0, reads.extra_steps(node.meta["val"].shape[time.dim])
+    if not isinstance(start, int) or start < 0 or extra is None or extra < 0:
+        return None
+    return Extended(time.dim, extra, time.lag - start), None
+
+
+def _concatenation(reads: PastReads, node: Node) -> Read | None:
+    """Constants before the first timestep; the last timesteps may be left out."""
+    tensors, dim = argument(node, "tensors"), int(argument(node, "dim")) % rank(node)
+    if len(tensors) != 2 or (fill := constant_value(tensors[0])) is None:
+        return None
+    steps, source = tensors[0].meta["val"].shape[dim], tensors[1]
+    time = reads.extended(source) or _cut_end(reads, source)
+    if not isinstance(steps, int) or time is None or time.dim != dim or time.extra not in (0, -steps):
+        return None
+    source = source if time.extra == 0 else argument(source, "self")
+    past = PastTimesteps("concatenation", node, source, dim, steps, fill)
+    return Extended(dim, time.extra + steps, time.lag + steps), past
+
+
+def _cut_end(reads: PastReads, node: Node) -> Extended | None:
+    """Return the time dimension of a tensor without its last timesteps: it has fewer than the request."""
+    if operator_name(node) not in ("aten.narrow", "aten.slice") or argument(node, "step", 1) != 1:
+        return None
+    time = reads.extended(argument(node, "self"))
+    if time is None or time.extra or time.lag < 0 or int(argument(node, "dim")) % rank(node) != time.dim:
+        return None
+    extra = reads.extra_steps(node.meta["val"].shape[time.dim])
+    if argument(node, "start") not in (0, None) or extra is None or extra >= 0:
+        return None
+    return Extended(time.dim, extra, time.lag)
+
+
+def _pointwise(reads: PastReads, node: Node) -> Read | None:
+    """Tensors whose time dimensions are aligned, counted from the right, and ones without time."""
+    if any(map(reads.taints.is_time_expression, node.all_input_nodes)):
+        return None  # a value depends on the number of timesteps
+    times = {source: reads.extended(source) for source in node.all_input_nodes if not reads.is_constant(source)}
+    found = [Extended(rank(source) - time.dim, time.extra, time.lag) for source, time in times.items() if time]
+    if len(found) != len(times) or len({(time.dim, time.extra) for time in found}) != 1:
+        return None
+    return Extended(rank(node) - found[0].dim, found[0].extra, min(time.lag for time in found)), None
+
+
+def _view(reads: PastReads, node: Node) -> Read | None:
+    """Other dimensions, split and merged: each timestep stays one."""
+    source = node.all_input_nodes[0]
+    time = reads.extended(source)
+    found = [] if time is None else reads.time_dims(node, time.extra)
+    if time is None or len(found) != 1:
+        return None
+    old, new = source.meta["val"].shape, node.meta["val"].shape
+    same = product(old[: time.dim]) == product(new[: found[0]])
+    return (Extended(found[0], time.extra, time.lag), None) if same else None
+
+
+def _moved(reads: PastReads, node: Node) -> Read | None:
+    """Other positions of dimensions: the time dimension is the one with as many timesteps."""
+    time = reads.extended(node.all_input_nodes[0])
+    found = [] if time is None else reads.time_dims(node, time.extra)
+    return (Extended(found[0], time.extra, time.lag), None) if time is not None and len(found) == 1 else None
+
+
+def _batch_norm(reads: PastReads, node: Node) -> Read | None:
+    """In eval mode a fixed affine map per channel, which is dimension 1."""
+    time = reads.extended(argument(node, "input"))
+    is_fixed = argument(node, "training") is False and all(map(reads.is_constant, node.all_input_nodes[1:]))
+    return (time, None) if time is not None and time.dim != 1 and is_fixed else None
+
+
+_CONVOLUTIONS = {f"aten.{kind}{spatial}d" for kind in ("conv", "conv_transpose") for spatial in (1, 2, 3)}
+Rule = Callable[[PastReads, Node], Read | None]
+_RULES: dict[str, Rule] = rule_table(
+    (_pad, "pad constant_pad_nd"),
+    (_convolution, "conv1d conv2d conv3d"),
+    (_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
+    (_cut, "narrow slice"),
+    (_concatenation, "cat"),
+    (_pointwise, "to _to_copy clone dropout feature_dropout where hardswish"),
+    (_view, "view reshape _unsafe_view flatten unflatten"),
+    (_moved, "transpose permute movedim unsqueeze squeeze contiguous alias detach"),
+    (_batch_norm, "batch_norm"),
+)
+
+
+def sizes_of(node: Node, name: str, spatial: int) -> list[int]:
+    """Return an argument of a convolution for each of its dimensions; one alone is that of all."""
+    given = argument(node, name)
+    sizes = [given] if isinstance(given, int) else list(given)
+    return sizes * spatial if len(sizes) == 1 else sizes

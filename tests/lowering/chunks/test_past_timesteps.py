@@ -1,0 +1,252 @@
+"""Causal convolutions and shifts: chunks get the timesteps before them from the chunk before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from chunked_models import any_chunked_plan
+from ragged import GARBAGE, pad_with
+from torch import Tensor, nn
+from torch.nn.functional import elu, pad
+
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+LENGTHS = (9, 8, 5, 3, 1, 1)
+
+
+class Recurrent(nn.Module):
+    """A GRU over what `before()` makes of the input, [B, T, 3] to [B, T, 3]."""
+
+    def __init__(self, before: Callable[[Any], Callable[[Tensor], Any]]) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+        self.before = before(self)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.gru(self.before(x))[0]
+
+
+def padded_first(model: Any) -> Callable[[Tensor], Any]:
+    """Padding before the first timestep, then a convolution without padding."""
+    model.conv = nn.Conv1d(3, 3, 3)
+    return lambda x: torch.relu(model.conv(pad(x.transpose(1, 2), (2, 0)))).transpose(1, 2)
+
+
+def cut_after(model: Any) -> Callable[[Tensor], Any]:
+    """Padding on both sides, and a cut of the end, as in a temporal convolutional network."""
+    model.conv = nn.Conv1d(3, 3, 3, padding=4, dilation=2)
+    return lambda x: model.conv(x.transpose(1, 2))[:, :, :-4].transpose(1, 2)
+
+
+def gated(model: Any) -> Callable[[Tensor], Any]:
+    """The cut comes after other layers: a norm in eval mode and a gate."""
+    model.a, model.b = nn.Conv1d(3, 3, 2, padding=1), nn.Conv1d(3, 3, 2, padding=1, groups=3)
+    model.norm = nn.BatchNorm1d(3)
+
+    def both(x: Tensor) -> Any:
+        x = x.transpose(1, 2)
+        return (torch.tanh(model.norm(model.a(x))) * torch.sigmoid(model.b(x)))[..., :-1].transpose(1, 2)
+
+    return both
+
+
+def padded_once_for_two(model: Any) -> Callable[[Tensor], Any]:
+    """One padding is enough for a stack of convolutions."""
+    model.a, model.b = nn.Conv1d(3, 5, 3), nn.Conv1d(5, 3, 2)
+    return lambda x: model.b(model.a(pad(x.transpose(1, 2), (3, 0)))).transpose(1, 2)
+
+
+def stacked(model: Any) -> Callable[[Tensor], Any]:
+    """Each convolution has a padding of its own, around a residual connection."""
+    model.a, model.b = nn.Conv1d(3, 3, 2), nn.Conv1d(3, 3, 3)
+
+    def both(x: Tensor) -> Any:
+        x = x.transpose(1, 2)
+        x = x + model.a(pad(x, (1, 0)))
+        return (x + model.b(pad(x, (2, 0)))).transpose(1, 2)
+
+    return both
+
+
+def spectral(model: Any) -> Callable[[Tensor], Any]:
+    """A convolution over timesteps and frequencies, as in speech enhancement."""
+    model.conv = nn.Conv2d(1, 2, (2, 3), padding=(1, 1))
+    model.back = nn.ConvTranspose2d(2, 1, (2, 3), padding=(0, 1))
+
+    def both(x: Tensor) -> Any:
+        y = elu(model.conv(x.unsqueeze(1))[:, :, :-1])
+        return model.back(y)[:, :, :-1].squeeze(1)
+
+    return both
+
+
+def transposed_with_padding(model: Any) -> Callable[[Tensor], Any]:
+    """A transposed convolution that cuts no timestep itself."""
+    model.conv = nn.ConvTranspose1d(3, 3, 3)
+    return lambda x: model.conv(x.transpose(1, 2))[:, :, :-2].transpose(1, 2)
+
+
+def per_timestep(model: Any) -> Callable[[Tensor], Any]:
+    """A convolution whose window has one timestep."""
+    model.conv = nn.Conv1d(3, 3, 1)
+    return lambda x: model.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+def shifted(model: Any) -> Callable[[Tensor], Any]:
+    """The timestep before each one."""
+    return lambda x: pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+def padded_after_a_cut(model: Any) -> Callable[[Tensor], Any]:
+    """The timestep before each one, with a constant before the first."""
+    return lambda x: pad(x[:, :-1], (0, 0, 1, 0), value=0.5)
+
+
+def shifted_by_concatenation(model: Any) -> Callable[[Tensor], Any]:
+    """Two timesteps before each one, with another constant before the first."""
+    return lambda x: torch.cat([x.new_full((x.shape[0], 2, 3), -1.5), x], 1)[:, :-2]
+
+
+def teacher_forced(model: Any) -> Callable[[Tensor], Any]:
+    """The shift of a language model: zeros, then all timesteps but the last."""
+    return lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+
+
+def neighbours(model: Any) -> Callable[[Tensor], Any]:
+    """A sum of this timestep and the two before it, weighted."""
+    weights = [0.5, -0.25, 0.125]
+
+    def summed(x: Tensor) -> Any:
+        before = pad(x, (0, 0, 2, 0))
+        return sum((before[:, k : k + x.shape[1]] * weights[k] for k in range(3)), torch.zeros(1))
+
+    return summed
+
+
+CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
+    padded_first: [("batch", 1, 3, 2)],
+    cut_after: [("batch", 3, 4)],
+    gated: [("batch", 3, 1), ("batch", 3, 1)],
+    padded_once_for_two: [("batch", 1, 3, 3)],
+    stacked: [("batch", 1, 3, 1), ("batch", 1, 3, 2)],
+    spectral: [("batch", 1, 1, 3), ("batch", 2, 1, 3)],
+    transposed_with_padding: [("batch", 3, 2)],
+    per_timestep: [],
+    shifted: [("batch", 1, 1, 3)],
+    padded_after_a_cut: [("batch", 1, 1, 3)],
+    shifted_by_concatenation: [("batch", 1, 2, 3)],
+    teacher_forced: [("batch", 1, 1, 3)],
+    neighbours: [("batch", 1, 2, 3)],
+}
+"""Causal models, and the shapes of the past timesteps that they carry."""
+
+
+@cache
+def lowered(before: Callable[..., Any]) -> tuple[nn.Module, LoweredModel]:
+    """The model and its programs."""
+    torch.manual_seed(0)
+    model = Recurrent(before).eval()
+    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+
+
+@pytest.mark.parametrize("before", CAUSAL, ids=lambda one: one.__name__)
+def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Callable[..., Any]) -> None:
+    """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers."""
+    model, program = lowered(before)
+    assert program.chunked is not None, program.chunking_reason
+    parts = {part: own.module() for part, own in program.chunked.parts.items()}
+    layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
+    requests = [[torch.randn(length, 3)] for length in LENGTHS]
+
+    def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
+        return [result.contiguous() for result in parts[part](*tensors)]
+
+    with torch.no_grad():
+        expected = [model(x[None])[0] for (x,) in requests]
+        for seed in range(8):
+            plan = any_chunked_plan(LENGTHS, random.Random(seed))
+            results = execute_chunks(plan, requests, LENGTHS, layout, run, pad=pad_with(GARBAGE[seed % len(GARBAGE)]))
+            for (chunked,), whole in zip(results, expected, strict=True):
+                torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("before", CAUSAL, ids=lambda one: one.__name__)
+def test_as_many_timesteps_are_carried_as_the_window_reads(before: Callable[..., Any]) -> None:
+    """Beside them, only the state of the recurrence."""
+    _, program = lowered(before)
+    assert program.chunked is not None
+    past = [value.spec.shape for value in program.chunked.carried if value.spec.name.endswith(".past")]
+
+    assert past == CAUSAL[before]
+    assert len(program.chunked.carried) == len(past) + 1
+
+
+def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> None:
+    """A session starts from it."""
+    _, program = lowered(shifted_by_concatenation)
+    assert program.chunked is not None
+
+    assert {value.fill for value in program.chunked.carried if value.spec.name.endswith(".past")} == {-1.5}
+
+
+def centred(model: Any) -> Callable[[Tensor], Any]:
+    """A convolution that reads the next timestep."""
+    model.conv = nn.Conv1d(3, 3, 3, padding=1)
+    return lambda x: model.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+def cut_at_the_begin(model: Any) -> Callable[[Tensor], Any]:
+    """The wrong end is cut."""
+    model.conv = nn.Conv1d(3, 3, 3, padding=2)
+    return lambda x: model.conv(x.transpose(1, 2))[:, :, 2:].transpose(1, 2)
+
+
+def every_second(model: Any) -> Callable[[Tensor], Any]:
+    """The window moves by two timesteps: which ones depends on those before the chunk."""
+    model.conv = nn.Conv1d(3, 3, 2, stride=2)
+    return lambda x: model.conv(pad(x.transpose(1, 2), (1, 0))).repeat_interleave(2, 2)[..., : x.shape[1]].mT
+
+
+def mirrored(model: Any) -> Callable[[Tensor], Any]:
+    """Before the first timestep is the first one again."""
+    model.conv = nn.Conv1d(3, 3, 2)
+    return lambda x: model.conv(pad(x.transpose(1, 2), (1, 0), mode="replicate")).transpose(1, 2)
+
+
+def scaled_by_its_length(model: Any) -> Callable[[Tensor], Any]:
+    """Between padding and cut, the number of timesteps is a factor."""
+    model.conv = nn.Conv1d(3, 3, 2, padding=1)
+    return lambda x: (model.conv(x.transpose(1, 2)) * x.shape[1])[:, :, :-1].transpose(1, 2)
+
+
+def padded_twice(model: Any) -> Callable[[Tensor], Any]:
+    """The zeros of the second convolution are before those of the first."""
+    model.a, model.b = nn.Conv1d(3, 3, 3, padding=2), nn.Conv1d(3, 3, 3, padding=2)
+    return lambda x: model.b(model.a(x.transpose(1, 2)))[:, :, :-4].transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [centred, cut_at_the_begin, every_second, mirrored, scaled_by_its_length, padded_twice],
+    ids=lambda one: one.__name__,
+)
+def test_other_reads_of_timesteps_are_not_chunked(before: Callable[..., Any]) -> None:
+    """The reason names an operator."""
+    _, program = lowered(before)
+
+    assert program.chunked is None
+    assert "aten." in program.chunking_reason
