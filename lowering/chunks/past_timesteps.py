@@ -81,8 +81,8 @@ class PastReads:
         if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
             rule = _pointwise
         read = None if rule is None else rule(self, node)
-        if read is None or read[0].lag < 0:
-            return None
+        if read is None or read[0].lag < 0 or (read[1] is not None and node.kwargs):
+            return None  # the call that takes the place of a read has positional arguments only
         is_new = read[1] is not None or name in _CONVOLUTIONS
         return read if is_new or self.of.keys() & set(node.all_input_nodes) else None
 
