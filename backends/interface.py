@@ -179,21 +179,6 @@ class Selective(Backend, Protocol):
 
 
 @runtime_checkable
-class LowerBounded(Backend, Protocol):
-    """An engine whose programs call some of torch's operators as they are, so that these alone take no
-    longer than the program.
-    """
-
-    def lower_bound(
-        self, program: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor]
-    ) -> Callable[[], object] | None:
-        """Return a function that computes only these operators, as one call with `inputs` would do.
-
-        Takes seconds at most. Returns None if the program has none of these operators.
-        """
-
-
-@runtime_checkable
 class Inlining(Backend, Protocol):
     """An engine that may embed the weights in its programs, so that they cannot be refitted with other
     weights.

@@ -7,9 +7,12 @@ itself; the operators between the measured ones count nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from ...backends.interface import LowerBounded
+import torch
+
+from ...backends.interface import Backend
 from ...bucketing.shapes import Bucket
 from ...config.manifest import Manifest
 from ...handlers.runtime.example_inputs import example_inputs
@@ -17,6 +20,19 @@ from ...handlers.runtime.measurement import Call
 from ..torch_threads import on_threads
 from .candidate import Candidate
 from .compared_batches import compared_batches
+
+
+@runtime_checkable
+class LowerBounded(Backend, Protocol):
+    """An engine whose programs call some of torch's operators as they are: a lower bound of their time."""
+
+    def lower_bound(
+        self, program: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor]
+    ) -> Callable[[], object] | None:
+        """Return a function that computes only these operators, as one call with `inputs` would do.
+
+        Takes seconds at most. Returns None if the program has none of these operators.
+        """
 
 
 def lower_bound_calls(

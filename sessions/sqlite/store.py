@@ -138,7 +138,9 @@ class SqliteStore:
         # These change only after the commit.
         self._seen = SeenTime(current.by_own, reading.own)
         self._expired += usage.expired
-        self._swept = now if sweeps else self._swept
+        if sweeps:
+            self._swept = now
+            self._infos = {key: one for key, one in self._infos.items() if not is_expired(one, self._limits, now)}
         if shrinks:
             self._after_commit(shrink)
         opened = self._opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -84,6 +85,18 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
         clock.now += 10
 
     assert expired == [200, 200, 100, 0]
+
+
+def test_facts_about_sessions_that_have_expired_take_no_memory(tmp_path: Path) -> None:
+    """Those of open sessions stay, so that the next request is decided without reading their records."""
+    clock = Clock()
+    with closing(SqliteStore(tmp_path, "tagger", Limits(9999, 10**8, idle_seconds=60.0), clock)) as store:
+        for number in range(50):
+            clock.now += 30
+            store.write([RecordUpdate(f"{number}-{place}", b"record", None) for place in range(100)])
+        kept = sum(len(one) for one in vars(store).values() if isinstance(one, dict))
+
+    assert 0 < kept <= 300
 
 
 def test_a_file_that_must_not_grow_is_told_and_whole_afterwards(tmp_path: Path) -> None:
