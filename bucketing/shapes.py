@@ -168,7 +168,10 @@ class TensorSpec:
     vocabulary: Optional[int] = None
     """Upper bound of ids in [0, vocabulary), since an engine may abort on others; None: any value."""
     value_range: Optional[tuple[float, float]] = field(default=None, metadata=PACKAGING_ONLY)
-    """Least and largest value to draw for requests, both included; None: any."""
+    """Least and largest value, both included; None: any.
+
+    Packaging draws requests from it. A host has it only for inputs whose values it must check: see `parse_manifest`.
+    """
 
     @cached_property
     def batch_dim(self) -> int | None:

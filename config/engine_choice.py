@@ -56,7 +56,7 @@ class AutoOptions(Strict):
     ] = None
     """The engines to compare, as in [native, inductor]; each is compiled for every bucket.
 
-    Left out, all that are installed, and an engine that compiles slowly only if it could win.
+    Left out, those of docs/backends.md that are installed; one that compiles slowly only if it could win.
     """
     time: Annotated[
         float | None,

@@ -95,10 +95,9 @@ class InputConfig(Strict):
     range: ValueRange | None = None
     """The least and the largest value of a request, both included, as in [1, 4999] for ids without 0.
 
-    Verification and measurements draw from it. Requests are checked against it only if it decides a branch of the
-    model.
+    Verification and measurements draw from it. Requests are checked against it only if a branch of the model depends
+    on it, or a recurrence stops at lengths that are this input.
     """
-
     packed: bool = False
     """forward() takes a `PackedSequence`: the input is packed by the lengths of each batch."""
 
@@ -176,8 +175,7 @@ class NeuronLstmBlock(Strict):
     Lengths can be chosen for the traffic.
     """
     backend: Engine = AUTO
-    """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or
-    one of another package.
+    """The engine: auto (the fastest verified one), or a name as in onnxruntime: docs/backends.md.
 
     A mapping, as in {auto: {try: [native, inductor], time: 60s}}, bounds what auto compiles.
     """

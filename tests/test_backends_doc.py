@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from torchserve_neuron_lstm.backends import registry
+from torchserve_neuron_lstm.backends import interface, registry
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
     Estimating,
@@ -83,6 +83,17 @@ def test_the_tables_are_what_the_engines_say(heading: str, told: object) -> None
 def test_every_engine_is_told_what_it_was_run_on() -> None:
     """No engine is missing."""
     assert set(rows("| backend | in the tests")) == set(OURS)
+
+
+def test_every_optional_protocol_is_described() -> None:
+    """The page has those that the interface defines, and no others."""
+    optional = {
+        name
+        for name, member in vars(interface).items()
+        if getattr(member, "_is_runtime_protocol", False) and member.__module__ == interface.__name__
+    }
+
+    assert set(rows("| protocol | meaning")) | {"Selective"} == optional
 
 
 def test_the_example_is_the_code_that_the_tests_install() -> None:
