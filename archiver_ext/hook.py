@@ -79,8 +79,9 @@ def _exit_unless_zero(code: int) -> None:
 
 
 def _complain(problem: str) -> None:
-    """Report it, and stop the program if our handler was requested: otherwise it would make another
-    archive.
+    """Report a problem, and stop the program if our handler was requested.
+
+    It would otherwise make an archive of another kind.
     """
     message = f"torchserve-neuron-lstm: cannot extend torch-model-archiver: {problem}"
     if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):

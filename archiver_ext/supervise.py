@@ -1,5 +1,4 @@
-"""Packaging in a separate process, so that a crash in an engine's machine code is reported and
-cleaned up.
+"""Packaging in a separate process: a crash in an engine's machine code is reported and cleaned up.
 
 Compiled programs are run to verify them; a broken one kills its process without a message. The process that the user
 started waits, forwards signals, and removes what is left.

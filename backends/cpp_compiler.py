@@ -45,8 +45,9 @@ def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
 
 
 def reject_instruction_flags(args: Sequence[str]) -> None:
-    """Reject compiler arguments that choose an instruction set: hosts are checked only for that of the
-    target.
+    """Reject compiler arguments that choose an instruction set.
+
+    Hosts are checked only for the instruction set of the target.
 
     Raises:
         CompileError: an argument chooses an instruction set.

@@ -1,5 +1,4 @@
-"""Tensors of an exported program: its weights, and its inputs with the sizes that a bucket gives their
-symbols.
+"""Tensors of an exported program: its weights, and its inputs in the sizes of a bucket.
 
 A symbol does not say whether it is batch or time: recurrent operators show it, and marks that lowering makes.
 """

@@ -1,8 +1,7 @@
-"""AOTInductor engine: a weight-stripped shared library for each bucket, compiled by the machine's
-C++ compiler.
+"""AOTInductor engine: a weight-stripped shared library for each bucket.
 
-The library calls operators of torch, and the abstract operator for GRUs and plain RNNs. So the serving process
-registers that operator too.
+The machine's C++ compiler compiles it. The library calls operators of torch, and the abstract operator for GRUs and
+plain RNNs. So the serving process registers that operator too.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ from .versions import minor_release, release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
-"""List of the operators that the library calls. torch looks for it beside the library, under the
-same name.
+"""List of the operators that the library calls.
+
+torch looks for it beside the library, under the same name.
 """
 _OLDEST_TORCH = (2, 13, 0)
 """The oldest release of torch whose inductor compiles for another CPU than that of the machine."""

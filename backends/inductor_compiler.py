@@ -53,8 +53,9 @@ def compile_library(
 
 @contextlib.contextmanager
 def _scratch(workdir: Path | None) -> Iterator[Path]:
-    """A directory for intermediate files: deleted afterwards, or kept below `workdir` until the next
-    compilation.
+    """A directory for intermediate files: deleted afterwards, or kept below `workdir`.
+
+    A kept one is deleted by the next compilation.
 
     Raises:
         CompileError: inductor cannot use that directory, because it does not quote paths in commands.
@@ -72,10 +73,10 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
 
 
 def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
-    """Write a script that inductor calls as the C++ compiler: inductor has no option for further
-    arguments.
+    """Write a script that inductor calls as the C++ compiler.
 
-    It records each command, so that people can repeat it. It has the compiler's name, which inductor inspects.
+    Inductor has no option for further arguments. The script records each command, so that people can repeat it, and has
+    the compiler's name, which inductor inspects.
     """
     compiler = cpp_compiler.compiler()
     script = scratch / Path(compiler).name

@@ -45,9 +45,10 @@ class CompileSettings:
 DEFAULTS = CompileSettings()
 
 LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-"""Loaded program: flat inputs (the declared ones in order, then lengths[B] int64 if the program
-takes them) to flat outputs. All tensors are contiguous, on the CPU, and of exactly the bucket's shapes. The caller owns
-the outputs: no later call changes them.
+"""Loaded program: a function from flat inputs to flat outputs.
+
+Inputs are the declared ones in order, then lengths[B] int64 if the program takes them. All tensors are contiguous, on
+the CPU, and of exactly the bucket's shapes. The caller owns the outputs: no later call changes them.
 """
 
 Run = LoadedProgram
@@ -56,8 +57,9 @@ Run = LoadedProgram
 
 @runtime_checkable
 class Chaining(Protocol):
-    """A loaded program of several shapes that runs a sequence of chunks faster than one call for each
-    chunk.
+    """A loaded program of several shapes that runs several chunks in one call.
+
+    It is faster than one call for each chunk.
     """
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -112,8 +114,10 @@ class Backend(Protocol):
     polymorphic: bool
     """True: one compiled program serves every bucket. False: one per bucket."""
     any_shape: bool
-    """Whether a polymorphic engine runs a new shape as fast as a known one, so that batches may be
-    planned in any shapes. False: only in the shapes of the grid, which are warmed up when an archive is loaded.
+    """Whether a polymorphic engine runs a new shape as fast as a known one.
+
+    Batches may then be planned in any shapes. False: only in the shapes of the grid, which are warmed up when an
+    archive is loaded.
     """
 
     precisions: tuple[Precision, ...]
@@ -180,9 +184,7 @@ class Selective(Backend, Protocol):
 
 @runtime_checkable
 class Inlining(Backend, Protocol):
-    """An engine that may embed the weights in its programs, so that they cannot be refitted with other
-    weights.
-    """
+    """An engine that may embed the weights in its programs, which then cannot get other weights."""
 
     inlines_weights: bool
 
@@ -292,8 +294,9 @@ class TorchPinned(Backend, Protocol):
 
 @runtime_checkable
 class CoreAssigning(Backend, Protocol):
-    """An engine whose device cores are assigned to a process by environment variables, for `placement:
-    cores`.
+    """An engine whose device cores are assigned to a process by environment variables.
+
+    `placement: cores` sets them.
     """
 
     core_variables: tuple[str, ...]

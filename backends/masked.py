@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
-"""A fused layer in one direction: x[T, B, F], states [B, H] each, weights -> y[T, B, H], states
-after step T.
+"""A fused layer in one direction: x[T, B, F], states, weights -> y[T, B, H], states after step T.
+
+Each state is [B, H].
 """
 
 
@@ -157,8 +158,9 @@ def without_projection(
 
 
 def _folded(groups: Sequence[Sequence[Tensor]], direction: int) -> list[Tensor]:
-    """One direction's weights with the projection folded in and one block of input columns for each
-    direction's h_0.
+    """One direction's weights with the projection folded in.
+
+    They have one block of input columns for each direction's h_0.
     """
     w_ih, w_hh, *biases, w_hr = groups[direction]
     blocks = [w_hh if d == direction else torch.zeros_like(w_hh) for d in range(len(groups))]
@@ -212,8 +214,9 @@ def _direction(
     reverse: bool,
     hold: Widen | None,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each
-    row's last step.
+    """One layer in one direction over ragged rows.
+
+    Returns y[T, B, H] in time order, and the states after each row's last step.
     """
     if reverse:
         x = rows.clean(rows.reversed(x))

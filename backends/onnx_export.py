@@ -172,9 +172,7 @@ def _no_translation(operator: str) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Silence the exporter's progress on standard output and its remarks about packages that it looked
-    for.
-    """
+    """Silence the exporter's progress on standard output, and its remarks about missing packages."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -253,8 +251,9 @@ def _rnn(
 def _layers(
     cell: str, x: Any, lengths: Any, states: Sequence[Any], weights: Sequence[Any], layers: int, bidirectional: bool
 ) -> list[Any]:
-    """One ONNX operator for each layer: y[B, T, D*H], then each state after each row's last timestep
-    [L*D, B, H].
+    """One ONNX operator for each layer.
+
+    Returns y[B, T, D*H], then each state [L*D, B, H] after each row's last timestep.
     """
     op = _opset()
 

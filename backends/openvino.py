@@ -1,5 +1,4 @@
-"""OpenVINO engine: one graph with dynamic shapes, in float32 or, if the processor supports it, in
-bfloat16.
+"""OpenVINO engine: one graph with dynamic shapes, in float32 or bfloat16.
 
 Its LSTM silently ignores lengths that are not known at compilation. So the program masks padding itself (`masked.py`),
 and OpenVINO's operators see batches without lengths. A new shape costs some milliseconds and most of a megabyte, so
@@ -84,8 +83,7 @@ class OpenVino(OnnxEngine):
 
 
 def _reject_wrong_outputs(program: ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision) -> None:
-    """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong
-    outputs.
+    """Compare a program of fixed sizes with torch, because the engine was seen to compute wrong outputs.
 
     It happened with several GRUs in one program, by 1 and more, with OpenVINO 2026.4; with dynamic sizes it did not.
 

@@ -1,5 +1,6 @@
-"""Signature of a compiled program, written beside it: engines run other shapes silently and crash
-on other dtypes.
+"""Signature of a compiled program, written beside it.
+
+Without it, engines run other shapes silently and crash on other dtypes.
 """
 
 from __future__ import annotations

@@ -63,8 +63,9 @@ def host() -> Mapping[str, str]:
 
 
 def check_host(packaged: Mapping[str, str]) -> None:
-    """Refuse code of another machine: the processor would kill the process at the first unknown
-    instruction.
+    """Refuse code of another machine.
+
+    The processor would kill the process at the first unknown instruction.
 
     Raises:
         LoadError: this machine is not of the kind that `host` returned while packaging.

@@ -15,11 +15,10 @@ from .weights_error import WeightsError
 
 
 def read_weights(path: Path, content: Path | None = None) -> dict[str, torch.Tensor]:
-    """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU,
-    read on use.
+    """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file, to be read on use.
 
-    `content` is a copy of the file to map in its place. The file that is mapped must not change as long as a tensor is
-    in use.
+    They are contiguous and on the CPU. `content` is a copy of the file to map in its place. The file that is mapped
+    must not change as long as a tensor is in use.
 
     Raises:
         WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.

@@ -31,9 +31,7 @@ _Partition = Callable[[Sequence[int], Sequence[int]], list[ProgramCall]]
 def _partition_batch(
     lengths: Sequence[int], shapes: Shapes, partition: _Partition, padded: bool, selected: Sequence[int] | None = None
 ) -> Plan:
-    """Plan all rows together if they may be padded to a common length, otherwise each bucket length
-    separately.
-    """
+    """Plan all rows together if they may be padded, otherwise each bucket length separately."""
     rows = longest_first(lengths)
     if not rows:
         return Plan(())

@@ -177,9 +177,7 @@ def _first_batches(grid: BucketGrid, costs: CostTable) -> list[set[int]]:
 
 
 def _again(grid: BucketGrid, costs: CostTable) -> list[list[int]]:
-    """again[index][rows]: the least cost of a chunk for so many rows, of the length at that index or
-    longer.
-    """
+    """again[index][rows]: the least cost for so many rows of a chunk of that length or longer."""
     table: list[list[int]] = []
     for length in reversed(grid.lengths):
         own = {batch: costs[Bucket(batch, length)] for batch in grid.batches}

@@ -152,8 +152,9 @@ def _total_cost(groups: list[_RowGroup]) -> int:
 
 
 def _group_sizes(costs: Sequence[IntegerCost], measured: Sequence[int]) -> tuple[int, ...]:
-    """The most rows of a call, and each measured number of which two or more calls step faster than a
-    larger one.
+    """Choose the numbers of rows into which a batch may be cut, the largest first.
+
+    They are the most rows of a call, and each measured number of which two or more calls step faster than a larger one.
     """
     most = len(costs) - 1
     rows = [count for count in measured if count < most]

@@ -24,8 +24,9 @@ class AutoLengths(Strict):
     auto: Annotated[int, Field(ge=1, le=_MAX_CHOSEN)]
     """The largest number of lengths; each is compiled for every batch size."""
     histogram: Annotated[str, Field(min_length=1)] | None = None
-    """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the
-    handler's lines.
+    """A file of lengths seen in traffic, relative to this one.
+
+    It is a list, or a TorchServe log with the handler's lines.
     """
     longest: Size | None = None
     """The largest of the lengths; left out, the longest in the histogram. Required without a histogram."""
@@ -96,12 +97,14 @@ class Buckets(Strict):
     batch: BatchSizes | None = None
     """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
     length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
-    """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram:
-    lengths.txt}; left out where no input has a time dimension.
+    """Timesteps per program, ascending, as in [16, 32, 64, 128].
+
+    Or chosen, as by {auto: 8, histogram: lengths.txt}; left out where no input has a time dimension.
     """
     longest: Size | None = None
-    """Timesteps of the longest sequence that is served, where that is more than the largest length: for
-    a model that runs in chunks of time, or a backend that takes every shape. Left out, it is the largest length.
+    """Timesteps of the longest sequence that is served; left out, the largest length.
+
+    More than the largest length is for a model that runs in chunks of time, or a backend that takes every shape.
     """
     kernel: FunctionPath | None = None
     """The bucket selector, `module:function`, which chooses the length for each sequence.

@@ -1,6 +1,4 @@
-"""Options of the YAML for a backend's compiler, and for the partitioner that leaves operators to
-the CPU.
-"""
+"""Options of the YAML for a backend's compiler and for the partitioner."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from .strict import Strict
 
 
 class TraceArguments(Strict):
-    """Options for the compiler of the backend's segments, in place of the keys beside
-    `partitioner_config`.
-    """
+    """Options for the compiler of the backend's segments, in place of the same keys of the block."""
 
     compiler_workdir: PathText | None = None
     """The folder for the compiler's intermediate files."""

@@ -1,5 +1,6 @@
-"""Annotated types of the YAML's values: names, references, sizes, shapes and numbers, each with its
-own message.
+"""Annotated types of the YAML's values, each with its own message.
+
+They are names, references, sizes, shapes and numbers.
 """
 
 from __future__ import annotations

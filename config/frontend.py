@@ -103,8 +103,9 @@ def _worker_counts(least: Any, most: Any) -> Iterator[tuple[Location, str]]:
 
 
 def suggest_key(key: str, *others: str) -> str | None:
-    """Return the key that an unknown top-level key is a typing error of, among TorchServe's and
-    `others`, or None.
+    """Return the key that a misspelt top-level key stands for; None if it is like no other.
+
+    Keys are TorchServe's and `others`.
 
     >>> suggest_key("batch_size"), suggest_key("minWorker"), suggest_key("micro_batching"), suggest_key("handler")
     ('batchSize', 'minWorkers', None, None)

@@ -26,8 +26,9 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is
-    not written.
+    """Remove null from the schema of one of TorchServe's keys.
+
+    It stands for a key that is left out, and is not written.
 
     >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
     {'title': 'Min', 'type': 'integer'}

@@ -64,8 +64,9 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
 
 
 def load_block(path: Path) -> NeuronLstmBlock:
-    """Load the plug-in's block of a file in an archive, which does not have the histogram that the
-    block may name.
+    """Load the plug-in's block of a file in an archive.
+
+    The archive does not have the histogram that the block may name.
 
     Raises:
         ConfigError: it cannot be read, or something in it cannot be used.

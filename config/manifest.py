@@ -171,8 +171,10 @@ class Manifest:
     costs: tuple[MeasuredCost, ...]
     """Measured on one host; `neuron-lstm calibrate` measures again on another."""
     padding_costs: tuple[MeasuredCost, ...] = ()
-    """For a backend that stops each row at its own end: calls in which one row has all the timesteps
-    and every other row has one. They show the cost of padding. Empty: padding costs as much as data.
+    """Costs of padding, for a backend that stops each row at its own end.
+
+    They are of calls in which one row has all the timesteps and every other row has one. Empty: padding costs as much
+    as data.
     """
     measurement: Annotated[Optional[CostMeasurement], LeftOut(None)] = None
     """Conditions of the measured costs; None: they are a compiler's estimates, or packaging did not say."""

@@ -29,8 +29,9 @@ class PartitionerConfig:
     """
 
     trace_kwargs: Mapping[str, Any] | None = None
-    """Options for the compiler of the backend's segments: `compiler_workdir`, `compiler_args` (a string
-    or a list).
+    """Options for the compiler of the backend's segments.
+
+    They are `compiler_workdir` and `compiler_args` (a string or a list).
     """
     model_support_percentage_threshold: float = 0.5
     """The least share of the program's operators that the backend must support, from 0 to 1."""
@@ -41,8 +42,10 @@ class PartitionerConfig:
     ops_to_partition: Collection[str] | None = None
     """Operators that run on the CPU even if the backend supports them, as in {"aten::sort"}."""
     analyze_parameters: Mapping[str, Any] | None = None
-    """Options for the operator-support query: `compiler_workdir`, `additional_ignored_ops` (operators
-    that are not queried: they do not count, and run on the backend), `max_workers`.
+    """Options for the operator query.
+
+    They are `compiler_workdir`, `max_workers`, and `additional_ignored_ops`: operators that are not queried; they do
+    not count, and run on the backend.
     """
 
     def __post_init__(self) -> None:

@@ -1,6 +1,4 @@
-"""The `neuron_lstm:` block of model-config.yaml as frozen models, and the JSON Schema of the whole
-file.
-"""
+"""The `neuron_lstm:` block of model-config.yaml as frozen models."""
 
 from __future__ import annotations
 
@@ -230,8 +228,9 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming
-        excludes.
+        """Yield keys that contradict each other, and keys that streaming excludes.
+
+        They are inputs, buckets, lengths, mask and constants.
         """
         yield from compiler_option_errors(given)
         yield from contradictions(given)
@@ -262,9 +261,7 @@ class NeuronLstmBlock(Strict):
 
 
 class ServingConfig(NeuronLstmBlock):
-    """A whole model-config.yaml: the plug-in's block, the frontend's keys around it, and the histogram
-    it names.
-    """
+    """A whole model-config.yaml: the plug-in's block, TorchServe's keys, and the named histogram."""
 
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
@@ -304,8 +301,9 @@ class ServingConfig(NeuronLstmBlock):
         return by_cost and self.histogram is not None and self.resolved_lengths is None
 
     def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
-        """Return a copy with the lengths that cost least, by the cost of one sequence that is padded to a
-        length.
+        """Return a copy with the lengths that cost least.
+
+        `cost_of_length` returns the cost of one sequence that is padded to a length.
 
         Raises:
             ValueError: there is nothing to measure, or a cost is not a positive number.

@@ -1,6 +1,4 @@
-"""`streaming:` of the YAML: sessions, whose sequences arrive in several requests, and the store
-between requests.
-"""
+"""`streaming:` of the YAML: sessions, and the store that has them between requests."""
 
 from __future__ import annotations
 
@@ -86,16 +84,19 @@ class StreamingConfig(Strict):
     """Serve the model in sessions: a request has the next timesteps of a session's sequence."""
 
     store: Literal["disk", "redis", "client"] = "disk"
-    """The store of sessions between their requests: this host's disk, a Redis server for several hosts,
-    or the client, which receives a signed session token and sends it back with the next request.
+    """The store of sessions between their requests: disk, redis or client.
+
+    They are this host's disk, a Redis server for several hosts, or the client, which receives a signed session token
+    and sends it back with the next request.
     """
     directory: Annotated[str, Field(min_length=1)] | None = None
     """With `store: disk`, the folder on the serving host; left out, one of the user who runs the server."""
     redis: RedisConfig | None = None
     """With `store: redis`: the server."""
     key_env: Variable | None = None
-    """With `store: client`: the environment variable with the signing key, 64 hex digits, the same on
-    all hosts; left out, each host makes a key for itself.
+    """With `store: client`: the environment variable with the signing key, 64 hex digits.
+
+    It is the same on all hosts; left out, each host makes a key for itself.
     """
     idle_seconds: PositiveFloat = SessionSettings.idle_seconds
     """Seconds without a request after which a session expires."""

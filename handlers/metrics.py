@@ -16,8 +16,9 @@ MetricType = Literal["counter", "histogram"]
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `values` returns its values for a batch, by the value of its dimension ("" if it
-    has none).
+    """One metric: `values` returns its values for a batch, by the value of its dimension.
+
+    The key is "" if it has no dimension.
     """
 
     name: str

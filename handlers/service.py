@@ -1,5 +1,6 @@
-"""Service of an archive: a batch of requests to a batch of responses, each request isolated from
-the others.
+"""Service of an archive: a batch of requests to a batch of responses.
+
+No request affects the others.
 """
 
 from __future__ import annotations

@@ -259,8 +259,9 @@ def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
 
 
 def read_to_end(file: tarfile.TarFile) -> None:
-    """Read what follows the last member: a .tar.gz ends in its checksum, which is compared when it is
-    read.
+    """Read what follows the last member.
+
+    A .tar.gz ends in its checksum, which is compared when it is read.
     """
     assert file.fileobj is not None
     while file.fileobj.read(1 << 20):

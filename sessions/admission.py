@@ -62,8 +62,7 @@ def admit(
     now: float,
     others: OtherSessions,
 ) -> tuple[WriteOutcome, StoreUsage]:
-    """Decide whether `change` replaces `current`, and return the outcome and the usage of the store
-    after it.
+    """Decide whether `change` replaces `current`; returns the outcome and the store's usage after it.
 
     The `retry_after` of a `LimitExceeded` is 0: the store sets it. `others` is needed where a session starts
     that is unconfirmed or has a client.

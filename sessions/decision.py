@@ -57,9 +57,7 @@ Decision = Union[StartSession, ContinueSession, Replay, Reject]
 
 
 def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Decision:
-    """Decide on a request; `session` is the stored one, and `model` identifies the model that would
-    apply it.
-    """
+    """Decide on a request of the stored `session`; `model` identifies the model that would apply it."""
     if request.start and request.step:
         return Reject(
             "StepGap",

@@ -180,8 +180,9 @@ class SessionSettings:
 
 
 def normalize_field_name(name: str) -> str:
-    """Convert a field's name to the form in which names are compared: proxies change case, clients
-    write `-` for `_`.
+    """Convert a field's name to the form in which names are compared.
+
+    Proxies change case, and clients write `-` for `_`.
 
     >>> normalize_field_name("X-Session")
     'x_session'

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from import_rules import FOLDERS
-from prose_rules import PRIVATE_WORDS, class_homonyms, docstrings, long_first_lines, private_words, riddles
+from prose_rules import (
+    PRIVATE_WORDS,
+    class_homonyms,
+    docstrings,
+    long_first_lines,
+    private_words,
+    riddles,
+    split_first_lines,
+)
 
 ROOT = Path(__file__).parents[1]
 EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "mutants", "soak", "tests")
@@ -25,6 +33,11 @@ def test_docstrings_begin_with_an_imperative_or_a_noun_phrase() -> None:
 def test_the_first_line_of_a_docstring_is_short() -> None:
     """At most 100 characters, so that it can be read in an index."""
     assert long_first_lines(docstrings(ROOT, EVERYWHERE)) == []
+
+
+def test_the_first_line_of_a_docstring_ends_in_itself() -> None:
+    """An empty line follows it, also in docstrings of attributes, which ruff's D205 does not check."""
+    assert split_first_lines(docstrings(ROOT, EVERYWHERE)) == []
 
 
 def test_a_class_name_is_defined_in_one_file() -> None:
@@ -65,6 +78,17 @@ def test_a_long_first_line_is_found(tmp_path: Path) -> None:
     (tmp_path / "config" / "a.py").write_text(f'"""{"x" * 100}"""\n\n\ndef f():\n    """{"y" * 101}"""\n')
 
     assert [line.split(":")[2].strip() for line in long_first_lines(docstrings(tmp_path, ("config",)))] == ["f"]
+
+
+def test_a_first_line_that_goes_on_in_the_second_is_found(tmp_path: Path) -> None:
+    """An empty line between them is needed."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "a.py").write_text('"""A\nb.\n"""\n\nX = 1\n"""C.\n\nD.\n"""\nY = 1\n"""E\nf.\n"""\n')
+
+    assert [line.split(":")[2].strip() for line in split_first_lines(docstrings(tmp_path, ("config",)))] == [
+        "module",
+        "Y",
+    ]
 
 
 def test_a_class_name_of_two_files_is_found(tmp_path: Path) -> None:

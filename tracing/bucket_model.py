@@ -170,9 +170,7 @@ def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketM
 def _initial(
     buckets: Sequence[_Bucket], shapes: Sequence[list[list[int]]], config: BucketModelConfig
 ) -> tuple[torch.Tensor, ...]:
-    """Return the initial states: the buffer, or the values of the examples if all buckets have the same
-    shapes.
-    """
+    """Return the initial states: the buffer, or else the values of the examples."""
     known = buckets[0].initial
     if config.shared_state_buffer is None:
         if any(own != shapes[0] for own in shapes):

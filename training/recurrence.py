@@ -130,8 +130,9 @@ def _stack(
     train: bool,
     bidirectional: bool,
 ) -> tuple[Tensor, ...]:
-    """Compute all layers and directions: packed y[N, D*H], the states [L*D, B, H] after each row's own
-    last step.
+    """Compute all layers and directions.
+
+    Returns packed y[N, D*H], and the states [L*D, B, H] after each row's own last step.
     """
     directions = 2 if bidirectional else 1
     layout = packed_layout(batch_sizes)
@@ -169,8 +170,9 @@ def _backward(
 def _forward(
     cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute one layer in one direction: packed y[N, H], the states [B, H] after each row's own last
-    step.
+    """Compute one layer in one direction.
+
+    Returns packed y[N, H], and the states [B, H] after each row's own last step.
     """
     segments = _segments(layout, weights)
     masking = weights if layout.uniform or not cell.has_cell_state else _with_mask_column(weights)
@@ -212,8 +214,9 @@ def _ragged(
     weights: Sequence[Tensor],
     bias: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute a segment in which rows end: packed y, the states [rows, H] after each row's last step in
-    it.
+    """Compute a segment in which rows end.
+
+    Returns packed y, and the states [rows, H] after each row's last step in it.
     """
     indices = layout.segment_indices(segment, part.device)
     size = segment.timesteps * segment.rows
@@ -246,8 +249,9 @@ def _is_projected(states: Sequence[Tensor]) -> bool:
 
 @contextlib.contextmanager
 def _quiet_about_projections() -> Iterator[None]:
-    """Silence the warning that torch has no fused layer for projections: it has none for packed data
-    either.
+    """Silence the warning that torch has no fused layer for projections.
+
+    It has none for packed data either.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
@@ -255,11 +259,11 @@ def _quiet_about_projections() -> Iterator[None]:
 
 
 def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Weights for an input column that is 1 on padding: it closes the input gate and opens the forget
-    gate.
+    """Weights for an input column that is 1 on padding.
 
-    A padded step then keeps the cell state exactly. The order of the gates is i, f, g, o. On a GPU further columns,
-    without weights, make the width a multiple of 4, so that each row of the matrix is aligned to 16 bytes.
+    It closes the input gate and opens the forget gate. A padded step then keeps the cell state exactly. The order of
+    the gates is i, f, g, o. On a GPU further columns, without weights, make the width a multiple of 4, so that each row
+    of the matrix is aligned to 16 bytes.
     """
     w_ih, *others = weights
     hidden, features = len(w_ih) // 4, w_ih.shape[1]

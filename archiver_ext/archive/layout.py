@@ -1,6 +1,4 @@
-"""Paths in an archive: the user's files, the serving code of the package, the programs and the
-manifest.
-"""
+"""Paths in an archive: the user's files, the serving code, the programs and the manifest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Operators of a lowered model that each engine supports, and the lines of the others in the user's
-model.
-"""
+"""Operators that each engine supports of a lowered model, and the user's lines with the others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`neuron-lstm init`: a commented model-config.yaml to start from, with the inputs that the model
-accepts.
-"""
+"""`neuron-lstm init`: a commented model-config.yaml with the inputs that the model accepts."""
 
 from __future__ import annotations
 

@@ -47,14 +47,13 @@ class CandidateResult:
     milliseconds: Mapping[Bucket, float]
     """One call of the program over time in each bucket of the grid, measured or interpolated."""
     total_ms: float
-    """Milliseconds that `auto` compares: a batch of every size of the grid, lengths spread evenly up to
-    the longest.
-    """
+    """Milliseconds that `auto` compares: a batch of every size, lengths spread evenly up to the longest."""
     estimates: Mapping[Bucket, float] = field(default_factory=dict)
     """Microseconds of the same on the engine's device, as its compiler estimates them."""
     padding: Mapping[Bucket, float] = field(default_factory=dict)
-    """Milliseconds of calls with as much padding as possible, of an engine that stops each row at its
-    own end.
+    """Milliseconds of calls with as much padding as possible.
+
+    Of an engine that stops each row at its own end.
     """
     measurement: CostMeasurement | None = None
     """Conditions of the measured costs; None: they are estimates."""

@@ -1,5 +1,4 @@
-"""Choice of bucket lengths by their cost, measured on this machine before anything is compiled for
-them.
+"""Choice of bucket lengths by their cost, which is measured before anything is compiled for them.
 
 An engine that takes every shape is measured in place of the packaged one: it is compiled once, in seconds. The choice
 depends on the growth of its milliseconds with the timesteps, at the largest batch size: a busy server mostly runs that.

@@ -1,6 +1,4 @@
-"""Verification of a streaming program against the user's own model: each request in chunks, cut at
-random.
-"""
+"""Verification of a streaming program against the model, with requests cut into random chunks."""
 
 from __future__ import annotations
 

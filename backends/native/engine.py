@@ -41,9 +41,7 @@ class Native(Backend):
     precisions: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
 
     def unavailable(self) -> str | None:
-        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
-        supported.
-        """
+        """Return why this machine cannot compile a shared library; None if it can."""
         from ..cpp_compiler import unavailable_reason
         from .build import HEADERS
 

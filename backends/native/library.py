@@ -85,8 +85,9 @@ class RecurrentLibrary:
 
 
 def _check_complete(file: Path) -> None:
-    """Check that a library is not truncated: the loader would map it, and reading beyond its end kills
-    the process.
+    """Check that a library is not truncated.
+
+    The loader would map it, and reading beyond its end kills the process.
 
     Raises:
         OSError: the table of sections, which the linker writes last, is missing.

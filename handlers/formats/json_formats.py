@@ -58,8 +58,7 @@ def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) 
 
 
 def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
-    """Decode a body's JSON value, parsed by orjson where that succeeds, and by the standard library
-    otherwise.
+    """Decode a body's JSON value by orjson; where that fails, by the standard library.
 
     The standard library decides on everything that is refused. orjson knows neither NaN nor lone surrogates, and makes
     floats of integers beyond 64 bits, which are refused except for a float input, where they are the same floats. So

@@ -174,8 +174,7 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _shortened(exact: torch.Tensor, digits: int) -> torch.Tensor:
-    """Round each number to the float64 nearest to its decimal text of so many digits, where that text
-    is plain.
+    """Round each number whose text is plain to the float64 nearest to its text of so many digits.
 
     Only the division rounds: a float32 has 24 bits, 10 to the 12 has 28 before its zeros, a float64 holds 53.
     """

@@ -73,10 +73,10 @@ class NpyFormat(PlainFormat):
 
 
 def read_npy(content: bytes | bytearray) -> torch.Tensor:
-    """Read the tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran
-    order.
+    """Read the tensor of a .npy file.
 
-    The tensor may share the memory of `content` if that is a bytearray.
+    It has bool, integers or floats of either byte order, in C or Fortran order. The tensor may share the memory of
+    `content` if that is a bytearray.
 
     Raises:
         RequestError: 400, it is not such a file, or holds anything else, Python objects above all.
@@ -94,8 +94,9 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
 
 
 def write_npy(tensor: torch.Tensor) -> bytes:
-    """Write the tensor as a .npy file: version 1.0, C order, this machine's byte order, bfloat16 as
-    float32.
+    """Write the tensor as a .npy file of version 1.0.
+
+    In C order and this machine's byte order; bfloat16 is written as float32.
 
     >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
     tensor([[1, 2],

@@ -27,10 +27,9 @@ Outputs = tuple[torch.Tensor, ...]
 
 
 class SequenceInput(NamedTuple):
-    """One sequence: a tensor of the `item_shape` of each declared input, in their order, and its number
-    of timesteps.
+    """One sequence: a tensor for each declared input, in their order, and its number of timesteps.
 
-    A model without time has length 1.
+    The shape of each tensor is the input's `item_shape`. A model without time has length 1.
     """
 
     tensors: tuple[torch.Tensor, ...]

@@ -12,8 +12,9 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2),
-    whichever is less.
+    """Count the whole cores that this process may use, at least 1.
+
+    That is the affinity mask or a control group's CPU quota (v1 or v2), whichever is less.
     """
     quotas = list(_quotas(control_groups, membership))
     return max(1, int(min([float(_affinity()), *quotas])))

@@ -62,8 +62,9 @@ class ServedModel(Protocol):
         pad: Pad = pad,
         resumed: ResumedState | None = None,
     ) -> tuple[list[Tensors], Tensors]:
-        """Run a plan; returns the outputs of each sequence, in their order, and the carry, as
-        `LoadedArchive` does.
+        """Run a plan; returns the outputs of each sequence, in their order, and the carry.
+
+        See `LoadedArchive.run_plan`.
         """
 
 

@@ -81,8 +81,7 @@ def _pin_to_share(archive: Path, workers: object, threads: int | None) -> int:
 
 
 def partition_cores(cores: Sequence[int], workers: object, threads: int | None) -> list[tuple[int, ...]]:
-    """Divide the cores: into one share for each worker, or into shares of `threads` cores, if that is
-    given.
+    """Divide the cores into one share for each worker, or into shares of `threads` cores.
 
     Without `maxWorkers` TorchServe starts one worker a core. No core is in two shares, and none is left over.
 
@@ -130,10 +129,10 @@ def acquire_worker_index(directory: Path) -> int:
 
 
 def worker_lock_directory(archive: Path) -> Path:
-    """Make the directory of the worker indices of an unpacked archive, private to the user who runs the
-    workers.
+    """Make the directory of the worker indices of an unpacked archive.
 
-    Its name depends on the archive's content, not on its path: two servers of one archive share one host's cores.
+    It is private to the user who runs the workers. Its name depends on the archive's content, not on its path: two
+    servers of one archive share one host's cores.
 
     Raises:
         OSError: it cannot be made.

@@ -17,8 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
-    """Check that every (distribution, module, version) is installed, in a version that can run the
-    archive.
+    """Check that every required package is installed, in a version that can run the archive.
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
     or a later one. A torch that is newer than all that were run is logged once.

@@ -66,8 +66,9 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
-    """Return the bucket length that the user's selector in `directory` returns for 1, 2, 3, ...
-    timesteps, if any.
+    """Return the bucket lengths that the user's selector in `directory` returns; None without one.
+
+    They are those of 1, 2, 3, ... timesteps.
 
     Raises:
         RuntimeError: the function is missing, or its return value is not valid; with the cause.

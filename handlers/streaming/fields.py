@@ -11,9 +11,7 @@ from ..formats.raw_request import BODY_FIELDS, Body, RawRequest
 from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
-"""The names that Open Inference Protocol clients may use in `parameters`, beside those of the
-settings.
-"""
+"""The names that clients of the Open Inference Protocol may use in `parameters` too."""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _MAX_STEP = 2**63 - 1
 

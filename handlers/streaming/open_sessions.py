@@ -53,8 +53,9 @@ def open_store(settings: SessionSettings, model: str, environment: Mapping[str, 
 
 
 def session_directory(settings: SessionSettings, environment: Mapping[str, str]) -> Path:
-    """Return the directory of sessions on disk: of the environment, of the settings, or in the user's
-    state directory.
+    """Return the directory of sessions on disk.
+
+    It is that of the environment, else of the settings, else one in the user's state directory.
 
     >>> settings = SessionSettings("disk", state="0" * 32)
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()

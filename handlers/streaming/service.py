@@ -266,8 +266,9 @@ class SessionService:
 
 
 def _digest(request: InferenceRequest) -> bytes:
-    """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a
-    replay.
+    """Digest the inputs and response options (blake2b, 16 bytes).
+
+    A request with the same digest is a replay.
     """
     wanted = "" if request.outputs is None else "".join(f"+{index}{'bj'[not one]}" for index, one in request.outputs)
     facts = f"{request.format.name}{wanted} {request.npy} {request.id}"

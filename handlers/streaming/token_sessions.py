@@ -14,9 +14,7 @@ from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
 
 @dataclass(frozen=True)
 class TokenSessions:
-    """Sessions in signed tokens, which the client receives with a response and sends with its next
-    request.
-    """
+    """Sessions in signed tokens: the client gets one with a response, and sends it with the next request."""
 
     keys: tuple[bytes, ...] = field(repr=False)
     """The key that signs, and others that verify too."""

@@ -280,8 +280,7 @@ class _Walk:
             self.from_lengths.add(node)
 
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
-        """Refuse uses of positions and lengths: their values in a chunk differ from those in the whole
-        sequence.
+        """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
 
         Raises:
             NotChunkable: the call counts timesteps from the beginning or the end.

@@ -112,8 +112,9 @@ class _ProgramBuilder:
         return lowest if carry.kind == "max" else highest
 
     def chunk(self) -> ExportedProgram:
-        """Build: inputs, lengths within the chunk, carried values -> outputs with time, carried values
-        after it.
+        """Build the program: inputs, lengths, carried values -> outputs with time, carried values.
+
+        The lengths are those within the chunk, and the returned carried values those after it.
         """
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)

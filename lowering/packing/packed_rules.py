@@ -116,8 +116,9 @@ def _sort(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _returns_identity(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
-    """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity
-    permutation.
+    """Return the identity permutation for the functions that do not change it.
+
+    They are `.to()`, `.cpu()`, `empty_like()` and `scatter_()`.
     """
     if args and (
         is_identity(args[0]) or (placeholder_of(args[0]) is not None and caller.co_filename in TORCH_RNN_FILES)

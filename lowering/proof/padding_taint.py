@@ -88,8 +88,9 @@ def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) 
 
 
 def _uses_time_as_value(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
-    """Whether a value depends on the *number* of padded timesteps, as in `sum / T` (a shape may contain
-    it).
+    """Whether a value depends on the number of padded timesteps, as in `sum / T`.
+
+    A shape may contain that number.
     """
     if name in TAKES_SIZES:
         return False

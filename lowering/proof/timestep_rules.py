@@ -151,9 +151,7 @@ def _moves_dims(taints: TaintMap, node: Node) -> bool:
 
 
 def _view(taints: TaintMap, node: Node) -> bool:
-    """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those
-    after.
-    """
+    """A reshape is timestep-local if it keeps the products of the sizes before and after time."""
     source = node.all_input_nodes[0]
     before, after = taints.time_dim_of(source), taints.time_dim_of(node)
     if before is None or after is None:

@@ -18,8 +18,10 @@ from threading import Condition, Thread
 _log = logging.getLogger(__name__)
 
 _BYTES = 32 * 1024 * 1024
-"""Bytes of records after which the log is copied: then most pages of records were written several times, and are copied
-once."""
+"""Bytes of records after which the log is copied.
+
+By then most pages of records were written several times, and are copied once.
+"""
 _LONG_LOG_PAGES = 8192
 """Pages above which the log is restarted."""
 _REPEATS = 3

@@ -1,5 +1,6 @@
-"""Database file of the store on disk: readable by its owner only, and opened for several writing
-processes.
+"""Database file of the store on disk, opened for several writing processes.
+
+Only its owner can read it.
 """
 
 from __future__ import annotations

@@ -110,6 +110,11 @@ def long_first_lines(found: list[Docstring]) -> list[str]:
     return [f"{one} ({len(one.first_line)})" for one in found if len(one.first_line) > LONGEST_FIRST_LINE]
 
 
+def split_first_lines(found: list[Docstring]) -> list[str]:
+    """The docstrings whose first line goes on in the second."""
+    return [str(one) for one in found if one.text.strip().partition("\n")[2].partition("\n")[0].strip()]
+
+
 def class_homonyms(root: Path, packages: tuple[str, ...]) -> dict[str, list[str]]:
     """Public class names that are defined in more than one file, with the files."""
     homes: dict[str, list[str]] = defaultdict(list)
