@@ -26,7 +26,7 @@ from .routes import NoRouteError, Route, find_route
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _FORM_BYTES = 1 << 16
 """Bytes of a form beside those of its fields."""
-_OF_SERVER = ("describe", "explain")
+_SERVER_HEADERS = ("describe", "explain")
 """Headers by which TorchServe's frontend asks its workers: a client's mean nothing."""
 
 
@@ -122,7 +122,7 @@ def _path(request: Request) -> str:
 def _headers(request: Request) -> dict[str, object]:
     # Of a header that comes twice, the first one counts. Starlette's mapping looks every name up again.
     given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in reversed(request.scope["headers"]))
-    return {name: value for name, value in given if name not in _OF_SERVER}
+    return {name: value for name, value in given if name not in _SERVER_HEADERS}
 
 
 async def _read(request: Request, most_bytes: int) -> tuple[bytes | None, int]:

@@ -78,9 +78,20 @@ def check_output(output: Path, given: Path, what: str, option: str = "-o") -> No
         raise ArchiveError(f"{output} is {what}: give another file with {option}")
 
 
+def print_line(line: str) -> None:
+    """Print a line on standard output at once, as from a command that goes on."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def print_note(note: str) -> None:
+    """Print a remark for people on standard error."""
+    sys.stderr.write(f"{note}\n")
+
+
 def tell_unsigned(archive: Path) -> None:
     """Say on standard error that an archive had a signature, and has none now."""
-    sys.stderr.write(f"{archive} is no longer signed, because its files changed: sign it again (neuron-lstm sign)\n")
+    print_note(f"{archive} is no longer signed, because its files changed: sign it again (neuron-lstm sign)")
 
 
 def show(options: argparse.Namespace, to_json: Callable[[], object], print_tables: Callable[[Console], object]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from ..errors import PackagingError
 from ..evaluation.partitioning import partitioner_config
 from ..model_file import importable
 from ..user_model import build_model, load_model
+from . import print_note
 
 
 def lower_from_files(
@@ -39,14 +39,10 @@ def lower_from_files(
             raise PackagingError(f"there is no file {file}")
     with importable(model_file.resolve().parent):
         if serialized_file is None:
-            model = build_model(model_file, config.model, _tell)
+            model = build_model(model_file, config.model, print_note)
         else:
-            model = load_model(model_file, serialized_file, config.model, _tell)
+            model = load_model(model_file, serialized_file, config.model, print_note)
         return lower(model, config), config
-
-
-def _tell(note: str) -> None:
-    sys.stderr.write(f"{note}\n")
 
 
 def analyze(

@@ -34,7 +34,9 @@ def add_to(commands: Any) -> None:
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument("--config-file", required=True, type=Path, help="its model-config.yaml")
     command.add_argument("--serialized-file", type=Path, help="its weights (default: freshly initialised ones)")
-    command.add_argument("--backend", action="append", metavar="NAME", help="an engine; may be given several times")
+    command.add_argument(
+        "--backend", action="append", metavar="NAME", help="an engine; may be given several times (default: all)"
+    )
     command.add_argument("--json", action="store_true", help="print a list of one object for each engine")
     command.set_defaults(run=_analyze)
 

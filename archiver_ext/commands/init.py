@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import check_output
+from . import check_output, print_note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,13 +100,13 @@ def _init(options: argparse.Namespace) -> None:
         name = model_class.__name__ if options.class_name or notes else None
         text = starting_config(model_class, args, name, options.method)
     for note in notes:
-        _said(note)
+        print_note(note)
     if options.output is None:
         sys.stdout.write(text)
     else:
         write_output(options.output, text.encode())
-        sys.stderr.write(f"wrote {options.output}; check its inputs and buckets, then package the model:\n")
-        sys.stderr.write(f"  {_packaging_command(options)}\n")
+        print_note(f"wrote {options.output}; check its inputs and buckets, then package the model:")
+        print_note(f"  {_packaging_command(options)}")
 
 
 def _packaging_command(options: argparse.Namespace) -> str:
@@ -140,12 +140,8 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
         args = nested(infer_arguments(model_class, given, weights))
     except WeightsError as error:
         raise PackagingError(f"--serialized-file {error}") from error
-    load_state_dict(construct(model_class, args), weights, _said)
+    load_state_dict(construct(model_class, args), weights, print_note)
     return args
-
-
-def _said(note: str) -> None:
-    sys.stderr.write(f"{note}\n")
 
 
 def starting_config(

@@ -49,8 +49,8 @@ def _run(options: argparse.Namespace) -> None:
     check_output(options.output, options.archive, "the archive")
     check_output(options.output, options.requests, "the file of requests")
     with open_archive(options.archive, options.threads) as model, ExitStack() as files:
-        requests = files.enter_context(_opened(options.requests))
-        answers = files.enter_context(_written(options.output))
+        requests = files.enter_context(_open_requests(options.requests))
+        answers = files.enter_context(_open_answers(options.output))
         refused, first, lines = _answer(model, requests, answers, files)
     if refused:
         raise RefusedLinesError(
@@ -73,7 +73,7 @@ def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: Ex
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _open_requests(path: Path) -> Iterator[BinaryIO]:
     if path == _STANDARD:
         if sys.stdin is None:
             raise ArchiveError("standard input is closed")
@@ -84,7 +84,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[BinaryIO]:
+def _open_answers(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write, as `open_output` does, or standard output."""
     from ..output_file import open_output
 

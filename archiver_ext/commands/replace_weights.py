@@ -90,10 +90,10 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             before = read_manifest(tree)
             verify_files(tree, before)
             weights = _own_weights(before)
-            given = _checked(tree / weights, file)
-            _put(given, file, tree / weights)
+            given = _read_new_weights(tree / weights, file)
+            _write_new_weights(given, file, tree / weights)
             write_manifest(_with_digest(before, tree, weights), tree)
-            after = _verified(reader, tree, weights, file.name, console)
+            after = _verify(reader, tree, weights, file.name, console)
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
@@ -121,7 +121,7 @@ def _own_weights(manifest: Manifest) -> str:
     return manifest.weights
 
 
-def _checked(old: Path, new: Path) -> FoundWeights:
+def _read_new_weights(old: Path, new: Path) -> FoundWeights:
     """Read the new weights.
 
     Raises:
@@ -144,7 +144,7 @@ def _checked(old: Path, new: Path) -> FoundWeights:
     return given
 
 
-def _put(given: FoundWeights, file: Path, target: Path) -> None:
+def _write_new_weights(given: FoundWeights, file: Path, target: Path) -> None:
     """Write the weights under the old file's name: as a copy of the new file, unless it has another form."""
     from ..checkpoint import write_weights
 
@@ -169,7 +169,7 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 
-def _verified(reader: ArchiveReader, tree: Path, weights: str, source: str, console: Console) -> Manifest:
+def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, console: Console) -> Manifest:
     """Verify with the same requests and tolerance as packaging; returns the manifest with the results.
 
     `source` is the name of the file that the user gave.

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import positive
+from . import positive, print_line
 
 _LAST_PORT = 65_531  # four more ports follow it
 _SETTING = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)")
@@ -65,11 +65,6 @@ def _run(options: argparse.Namespace) -> None:
         options.archives, options.host, options.port, not options.disable_token_auth, dict(options.set)
     )
     if options.print_config is not None:
-        _say(write_files(given, options.print_config))
+        print_line(write_files(given, options.print_config))
     else:
-        serve_archives(given, _say, sys.stderr.write)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        serve_archives(given, print_line, sys.stderr.write)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...inference.errors import ArchiveError
-from . import positive
+from . import positive, print_line
 
 _LAST_PORT = 65_535
 
@@ -49,9 +48,4 @@ def _run(options: argparse.Namespace) -> None:
     except ImportError as error:
         raise ArchiveError(str(error)) from error
     given = {name: value for name, value in vars(options).items() if name != "run"}
-    serve_archives(RaySettings(**given), _say)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    serve_archives(RaySettings(**given), print_line)

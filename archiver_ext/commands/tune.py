@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import check_output, positive, print_json
+from . import check_output, positive, print_json, print_note
 
 if TYPE_CHECKING:
     from .tuning.proposal import Proposal
@@ -82,7 +82,7 @@ def _tune(options: argparse.Namespace) -> None:
     if not options.json and changed is None and _has_new_lengths(proposal, target):
         sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
     for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target, changed)):
-        sys.stderr.write(f"{line}\n")
+        print_note(line)
 
 
 def _has_new_lengths(proposal: Proposal, target: Target) -> bool:

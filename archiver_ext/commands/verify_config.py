@@ -15,7 +15,7 @@ def add_to(commands: Any) -> None:
         help="check a model-config.yaml without packaging anything",
         description="Check a model-config.yaml without packaging anything: every problem at once, with path and line.",
     )
-    command.add_argument("file", type=Path)
+    command.add_argument("file", type=Path, help="the model-config.yaml")
     command.set_defaults(run=_verify_config)
 
 

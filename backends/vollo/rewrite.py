@@ -20,7 +20,7 @@ import torch
 from ..exported_program import quiet
 from ..interface import CompileError
 from . import operators as _operators  # noqa: F401  registers them
-from .translate import refusal
+from .translate import as_list, refusal
 
 _aten = torch.ops.aten
 _ours = torch.ops.neuron_lstm
@@ -80,7 +80,7 @@ def _lstm_refusal(node: torch.fx.Node) -> str | None:
         return "its LSTMs support no proj_size"
     if both and _needs_steps(node):
         return "its bidirectional LSTMs have no initial state (h_0, c_0) and no final cell state (c_n)"
-    if not all(isinstance(weight, torch.fx.Node) and weight.op == "placeholder" for weight in _flat(weights)):
+    if not all(isinstance(weight, torch.fx.Node) and weight.op == "placeholder" for weight in as_list(weights)):
         return "its LSTMs support only constant weights, and these are computed"
     return None
 
@@ -142,7 +142,7 @@ def operator_refusal(node: torch.fx.Node) -> str | None:
 
 
 def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
-    return [value for value in _flat(node.meta.get("val")) if isinstance(value, torch.Tensor)]
+    return [value for value in as_list(node.meta.get("val")) if isinstance(value, torch.Tensor)]
 
 
 def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -300,7 +300,7 @@ def _ignores_padding(user: torch.fx.Node, value: torch.fx.Node, lengths: Any, se
 def _is_over_features(node: torch.fx.Node) -> bool:
     """Whether an operator mixes only the last dimension of x[B, T, F]."""
     if node.target is _aten.layer_norm.default:
-        return len(_flat(node.args[1])) == 1
+        return len(as_list(node.args[1])) == 1
     return node.target in (_aten.softmax.int, _aten.log_softmax.int) and node.args[1] in (-1, len(_shape(node)) - 1)
 
 
@@ -310,10 +310,6 @@ def _users_ignore_padding(node: torch.fx.Node, lengths: Any, seen: set[torch.fx.
 
 def _shape(node: torch.fx.Node) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
-
-
-def _flat(nodes: Any) -> list[Any]:
-    return list(nodes) if isinstance(nodes, (list, tuple)) else [nodes]
 
 
 def _name(node: torch.fx.Node) -> str:

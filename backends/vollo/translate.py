@@ -203,30 +203,31 @@ def _constant_weights(*positions: int) -> Limit:
     """Require that the arguments at these positions are weights of the model."""
 
     def limit(node: torch.fx.Node) -> str | None:
-        nodes = [one for at in positions if at < len(node.args) for one in _as_list(node.args[at])]
+        nodes = [one for at in positions if at < len(node.args) for one in as_list(node.args[at])]
         constant = all(not isinstance(one, torch.fx.Node) or one.op == "placeholder" for one in nodes)
         return None if constant else "it supports only constant weights, and these are computed"
 
     return limit
 
 
-def _as_list(argument: Any) -> list[Any]:
+def as_list(argument: Any) -> list[Any]:
+    """Return the elements of an argument that is a list or a tuple, else the argument alone."""
     return list(argument) if isinstance(argument, (list, tuple)) else [argument]
 
 
 def _sum(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dims, keep = (*node.args, False)[:3]
-    return new.call(torch.sum, new.node(x), dim=_as_list(dims)[0], keepdim=bool(keep))
+    return new.call(torch.sum, new.node(x), dim=as_list(dims)[0], keepdim=bool(keep))
 
 
 def _mean(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dims, _ = (*node.args, False)[:3]
     assert isinstance(x, torch.fx.Node)
-    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[_as_list(dims)[0]]))
+    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[as_list(dims)[0]]))
 
 
 def _single_dimension(node: torch.fx.Node) -> str | None:
-    return None if len(node.args) > 1 and len(_as_list(node.args[1])) == 1 else "it sums over one dimension only"
+    return None if len(node.args) > 1 and len(as_list(node.args[1])) == 1 else "it sums over one dimension only"
 
 
 def _select(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -263,7 +264,7 @@ def _with_arguments(function: Callable[..., Any]) -> OperatorEntry:
 
 def _concatenation(function: Callable[..., Any]) -> OperatorEntry:
     def translate(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-        parts = [new.node(one) for one in _as_list(node.args[0])]
+        parts = [new.node(one) for one in as_list(node.args[0])]
         return new.call(function, parts, dim=node.args[1] if len(node.args) > 1 else 0)
 
     return OperatorEntry(translate)

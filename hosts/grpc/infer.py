@@ -34,7 +34,7 @@ _CONTENTS: Mapping[str, tuple[str, str]] = {
     "FP64": ("fp64_contents", "d"),
 }
 """The field of typed contents for each datatype, and the letter by which `struct` writes its numbers."""
-_OF_BODY = ("accept", "content-length", "content-type", "describe", "explain", JSON_LENGTH_HEADER.lower())
+_BODY_HEADERS = ("accept", "content-length", "content-type", "describe", "explain", JSON_LENGTH_HEADER.lower())
 """Headers of REST that describe a body, or request another response: a client's metadata has none of them."""
 _NOT_SERVED = ("shared_memory_region",)
 _ANSWER_PARAMETERS = ("binary_data", "binary_data_output", "binary_data_size")
@@ -71,7 +71,7 @@ def rest_request(message: Any, metadata: Metadata) -> RawRequest:
     parameters = {**_parameters(message.parameters), "binary_data_output": True}
     whole = {"id": message.id, "parameters": parameters, "inputs": inputs, "outputs": outputs}
     text = json.dumps(whole, separators=(",", ":")).encode()
-    headers = {name: value for name, value in metadata if isinstance(value, str) and name.lower() not in _OF_BODY}
+    headers = {name: value for name, value in metadata if isinstance(value, str) and name.lower() not in _BODY_HEADERS}
     return RawRequest({"body": b"".join([text, *contents])}, {**headers, JSON_LENGTH_HEADER: str(len(text))})
 
 

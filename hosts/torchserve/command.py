@@ -60,16 +60,16 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
         if len(str(home)) > _LONGEST_PATH:
             raise ArchiveError(f"{home} is too long a path for TorchServe's sockets: set TMPDIR to a shorter one")
         files = {name: name + _ending(Path(path)) for name, path in paths.items()}
-        found = _written(options, files, home, with_log_file=bool(logs))
+        settings = _write_files(options, files, home, with_log_file=bool(logs))
         check_files(options.overrides)
-        _check_free_ports(found)
-        store = _linked({files[name]: path for name, path in paths.items()}, home / "store")
+        _check_free_ports(settings)
+        store = _link_archives({files[name]: path for name, path in paths.items()}, home / "store")
         say(f"Starting TorchServe with {', '.join(paths)}.")
         with running(home, _command(home, store), environment, write) as server:
             for name in paths:
-                workers = server.wait_until_ready(found["management_address"], name)
+                workers = server.wait_until_ready(settings["management_address"], name)
                 say(f"{name} is ready, workers: {workers}.")
-            for line in _description(found, paths, home):
+            for line in _description(settings, paths, home):
                 say(line)
             server.wait()
 
@@ -88,7 +88,7 @@ def write_files(options: ServeOptions, folder: Path) -> str:
     if folder.exists() and any(folder.iterdir()):
         raise ArchiveError(f"{folder} has files already: name a new folder")
     files = {name: Path(path).name for name, path in paths.items()}
-    _written(options, files, folder.resolve(), with_log_file=True)
+    _write_files(options, files, folder.resolve(), with_log_file=True)
     return shlex.join(["torchserve", *_command(folder.resolve(), stores.pop())])
 
 
@@ -98,7 +98,9 @@ def _command(folder: Path, store: Path) -> list[str]:
     return ["--start", "--foreground", "--ncs", "--model-store", str(store), *files]
 
 
-def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, with_log_file: bool) -> dict[str, str]:
+def _write_files(
+    options: ServeOptions, files: Mapping[str, str], folder: Path, *, with_log_file: bool
+) -> dict[str, str]:
     """Write the files, and return the settings in them. Nothing is written if a setting is wrong."""
     if unknown := unknown_settings([*options.overrides]):
         raise ArchiveError(
@@ -109,7 +111,7 @@ def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, w
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
     settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
     found = properties(settings, folder / _METRICS.name)
-    _listened(found)
+    _listening_addresses(found)  # wrong addresses are refused before a file is written
     text = properties_text(found)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(_METRICS, folder)
@@ -118,7 +120,7 @@ def _written(options: ServeOptions, files: Mapping[str, str], folder: Path, *, w
     return found
 
 
-def _linked(archives: Mapping[str, str], store: Path) -> Path:
+def _link_archives(archives: Mapping[str, str], store: Path) -> Path:
     """Make a model store of links to archives, and return it."""
     store.mkdir()
     for file, path in archives.items():
@@ -133,12 +135,12 @@ def _ending(archive: Path) -> str:
     return ".tar.gz" if archive.name.endswith((".tar.gz", ".tgz")) else ".mar"
 
 
-def _check_free_ports(found: Mapping[str, str]) -> None:
-    for host, port in _listened(found):
+def _check_free_ports(settings: Mapping[str, str]) -> None:
+    for host, port in _listening_addresses(settings):
         check_free(host, port)
 
 
-def _listened(found: Mapping[str, str]) -> list[tuple[str, int]]:
+def _listening_addresses(found: Mapping[str, str]) -> list[tuple[str, int]]:
     """Return each host and port on which TorchServe will listen.
 
     Raises:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from zipfile import ZipFile
 
 from ...inference.errors import ArchiveError
-from .properties import OF_LAUNCHER
+from .properties import LAUNCHER_SETTINGS
 
 _INSTALL = "pip install 'torchserve-neuron-lstm[serve]'"
 _SETTINGS_CLASS = "org/pytorch/serve/util/ConfigManager.class"
@@ -50,12 +50,12 @@ def unknown_settings(names: list[str]) -> list[str]:
         raise ArchiveError(f"TorchServe is missing here: {_INSTALL}") from None
     with ZipFile(str(installed.locate_file("ts/frontend/model-server.jar"))) as jar:
         read = jar.read(_SETTINGS_CLASS)
-    unknown = [name for name in names if name not in OF_LAUNCHER and _constant(name) not in read]
+    unknown = [name for name in names if name not in LAUNCHER_SETTINGS and _constant(name) not in read]
     return [name + _suggestion(name, read) for name in unknown]
 
 
 def _suggestion(name: str, read: bytes) -> str:
-    known = {*OF_LAUNCHER, *(text.decode() for text in _NAME_IN_CLASS.findall(read))}
+    known = {*LAUNCHER_SETTINGS, *(text.decode() for text in _NAME_IN_CLASS.findall(read))}
     spellings = {_plain(one): one for one in sorted(known)}
     near = get_close_matches(_plain(name[:100]), spellings, n=1)
     return f" (did you mean {spellings[near[0]]}?)" if near else ""

@@ -13,9 +13,9 @@ from pathlib import Path
 from ...inference.errors import ArchiveError
 
 DEFAULT_PORT = 8080
-OF_LAUNCHER = ("vmargs", "plugins_path")
+LAUNCHER_SETTINGS = ("vmargs", "plugins_path")
 """Settings that TorchServe's Python reads, and its Java does not."""
-_OF_COMMAND_LINE = ("load_models", "model_store")
+_COMMAND_LINE_SETTINGS = ("load_models", "model_store")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A name that torch-model-archiver accepts."""
 _LEAST_BYTES = 6_553_500
@@ -47,7 +47,7 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
     Raises:
         ArchiveError: TorchServe cannot have a model of such a name or file, or an override is of the command line.
     """
-    if taken := [name for name in _OF_COMMAND_LINE if name in settings.overrides]:
+    if taken := [name for name in _COMMAND_LINE_SETTINGS if name in settings.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
     most_bytes = str(max(_LEAST_BYTES, settings.body_bytes))
     return {
@@ -92,8 +92,8 @@ def _word(value: bool) -> str:
 def properties_text(found: Mapping[str, str]) -> str:
     r"""Return the text of config.properties, from which TorchServe reads these values.
 
-    Java reads a backslash as the begin of an escape, and bytes as Latin-1. TorchServe's Python reads its settings as
-    they stand.
+    Java reads a backslash as the beginning of an escape, and bytes as Latin-1. TorchServe's Python reads the
+    `LAUNCHER_SETTINGS` as they are.
 
     >>> print(properties_text({"allowed_urls": r"https://a\.b/.*", "metrics_config": "/é"}), end="")
     allowed_urls=https://a\\.b/.*
@@ -106,7 +106,7 @@ def properties_text(found: Mapping[str, str]) -> str:
 
 
 def _written(name: str, value: str) -> str:
-    if name in OF_LAUNCHER:
+    if name in LAUNCHER_SETTINGS:
         if not value.isascii():
             raise ArchiveError(f"{name}: TorchServe reads ASCII alone, got {value!a}")
         return value
