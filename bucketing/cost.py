@@ -35,9 +35,9 @@ class LinearCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """Measured milliseconds of one run of some buckets; other buckets are interpolated.
+    """Measured milliseconds of one call of some buckets; other buckets are interpolated.
 
-    A run has all rows of its bucket, dummy rows included. Between two measurements a cost is interpolated linearly:
+    A call has all rows of its bucket, dummy rows included. Between two measurements a cost is interpolated linearly:
     over the timesteps for measured rows, and then over the rows. Beyond the last measurements it is extrapolated
     linearly, but never falls as a bucket grows, and never falls faster than in proportion as it shrinks. A single
     measurement counts as proportional. Measurements are not smoothed: a larger bucket may be cheaper.
@@ -77,7 +77,7 @@ class CostModel:
         return tuple(batch for batch, _ in self._measured)
 
     def of(self, bucket: Bucket) -> float:
-        """Return the milliseconds of one run of `bucket`, always positive."""
+        """Return the milliseconds of one call of `bucket`, always positive."""
         measured = self.milliseconds.get(bucket)
         if measured is not None:
             return measured

@@ -20,7 +20,7 @@ from .cost import CostModel, IntegerCost, integer_costs
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, DynamicShape
 
-_GAIN = 0.05  # a smaller row group is tried if a step of it costs this much less: measurements differ by less
+_MIN_GAIN = 0.05  # a smaller row group is tried if a step of it costs this much less: measurements differ by less
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,9 @@ def _group_sizes(costs: Sequence[IntegerCost], measured: Sequence[int]) -> tuple
     worthwhile = [
         size
         for size in rows
-        if any(_step_cost(costs, more, size) < (1 - _GAIN) * costs[more].step for more in (*rows, most) if more > size)
+        if any(
+            _step_cost(costs, more, size) < (1 - _MIN_GAIN) * costs[more].step for more in (*rows, most) if more > size
+        )
     ]
     return (most, *reversed(worthwhile))
 

@@ -1,8 +1,8 @@
-"""Chunked execution of a plan: time is cut into chunks, and the carried values go from run to run.
+"""Chunked execution of a plan: time is cut into chunks, and the carried values go from call to call.
 
-All requests of a batch share the same buffers, the longest first, so that a run is a rectangle of them: some rows by
-some timesteps. A row that ends within a run keeps the state of its own last step, because the programs take lengths.
-The rest of the rectangle beside the run's own rows (a fixed shape may be larger) is computed and dropped.
+All requests of a batch share the same buffers, the longest first, so that a call is a rectangle of them: some rows by
+some timesteps. A row that ends within a call keeps the state of its own last step, because the programs take lengths.
+The rest of the rectangle beside the call's own rows (a fixed shape may be larger) is computed and dropped.
 
 A batch may resume sequences from carried values, and returns the carried values for the next call, as sessions need.
 """
@@ -111,7 +111,7 @@ def execute_chunks(
     if not requests:
         return []
     batch = ChunkedExecution(plan, requests, lengths, signature, run, pad, chain=chain)
-    return _followed(plan, batch)
+    return _execute_plan(plan, batch)
 
 
 def resume_chunks(
@@ -120,7 +120,7 @@ def resume_chunks(
     lengths: Sequence[int],
     signature: ChunkSignature,
     run: RunProgram,
-    past: ResumedState,
+    resumed: ResumedState,
     chain: RunChain | None = None,
 ) -> tuple[list[Tensors], Tensors]:
     """Run the next request of each session; `lengths` exclude earlier timesteps.
@@ -131,11 +131,11 @@ def resume_chunks(
     Raises:
         ValueError, InvariantError: as `execute_chunks`.
     """
-    batch = ChunkedExecution(plan, requests, lengths, signature, run, past=past, chain=chain)
-    return _followed(plan, batch), batch.carry()
+    batch = ChunkedExecution(plan, requests, lengths, signature, run, resumed=resumed, chain=chain)
+    return _execute_plan(plan, batch), batch.carry()
 
 
-def _followed(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
+def _execute_plan(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
     signature = batch.signature
     if signature.start_indices and batch.has_new_sequences:
         for head in plan.heads:
@@ -157,7 +157,7 @@ def _followed(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
 
 
 class ChunkedExecution:
-    """Mutable buffers of one batch: everything that its runs read and write."""
+    """Mutable buffers of one batch: everything that its calls read and write."""
 
     def __init__(
         self,
@@ -167,17 +167,17 @@ class ChunkedExecution:
         signature: ChunkSignature,
         run: RunProgram,
         pad: Pad = pad,
-        past: ResumedState | None = None,
+        resumed: ResumedState | None = None,
         chain: RunChain | None = None,
     ) -> None:
         order = [row for head in plan.heads for row in head.rows]
         if sorted(order) != list(range(len(requests))):
             raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(order)}")
-        self.signature, self.run, self.past = signature, run, past
+        self.signature, self.run, self.resumed = signature, run, resumed
         self.chain = chain or sequential_chain(run)
         self.index = {row: index for index, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
-        self.total_lengths = self._whole(past) if past else self.lengths
+        self.total_lengths = self._whole(resumed) if resumed else self.lengths
         _check_plan(plan, order, self.index, self.lengths)
         rows = max(self.index[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
         timesteps = max(step.start + step.bucket.length for step in plan.runs)
@@ -198,7 +198,7 @@ class ChunkedExecution:
     @property
     def has_new_sequences(self) -> bool:
         """Whether a sequence of the batch starts with it."""
-        return self.past is None or len(self.past.rows) < len(self.index)
+        return self.resumed is None or len(self.resumed.rows) < len(self.index)
 
     def run_start(self, head: ProgramCall) -> None:
         """Run the `start` program for the initial carried values of these rows."""
@@ -210,10 +210,10 @@ class ChunkedExecution:
 
     def resume(self) -> None:
         """Copy the carried values of resumed sequences into the buffers."""
-        if self.past is None or not self.past.rows:
+        if self.resumed is None or not self.resumed.rows:
             return
-        indices = torch.tensor([self.index[row] for row in self.past.rows])
-        for tensor, carried in zip(self.carried, self.past.carried):
+        indices = torch.tensor([self.index[row] for row in self.resumed.rows])
+        for tensor, carried in zip(self.carried, self.resumed.carried):
             tensor.index_copy_(0, indices, carried)
 
     def carry(self) -> Tensors:
@@ -275,10 +275,10 @@ class ChunkedExecution:
         both = zip(self.inputs, self.signature.inputs)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
 
-    def _whole(self, past: ResumedState) -> list[int]:
+    def _whole(self, resumed: ResumedState) -> list[int]:
         """The timesteps of each row, earlier ones included."""
         whole = list(self.lengths)
-        for row, offset in zip(past.rows, past.offsets):
+        for row, offset in zip(resumed.rows, resumed.offsets):
             whole[self.index[row]] += offset
         return whole
 
@@ -288,13 +288,13 @@ class ChunkedExecution:
         return lengths_tensor(own, Bucket(head.bucket.batch, max(own)))
 
     def _lengths_within(self, step: ProgramCall) -> torch.Tensor:
-        """The number of timesteps of the run that each row has; a row that is computed and dropped counts one."""
+        """The number of timesteps of the call that each row has; a row that is computed and dropped counts one."""
         first, timesteps = self.index[step.rows[0]], step.bucket.length
         own = [min(length - step.start, timesteps) for length in self.lengths[first : first + len(step.rows)]]
         return lengths_tensor(own, step.bucket)
 
     def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: ProgramCall) -> torch.Tensor:
-        """Narrow a buffer to the run's rectangle."""
+        """Narrow a buffer to the call's rectangle."""
         if spec.batch_dim is not None:
             tensor = _narrow(tensor, spec.batch_dim, self.index[step.rows[0]], step.bucket.batch)
         if spec.time_dim is not None:
@@ -304,7 +304,7 @@ class ChunkedExecution:
     def _put(
         self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: ProgramCall, first: int = 0
     ) -> None:
-        """Write a result of a run into a buffer, for the run's own rows from the `first` of them on."""
+        """Write a result of a call into a buffer, for the call's own rows from the `first` of them on."""
         count = len(step.rows) - first
         if count == 0:
             return

@@ -161,6 +161,17 @@ def print_manifest(
     """
     from rich.markup import escape
 
+    measurement = _measurement(manifest)
+    remarks = cost_lines(manifest["backend"], measurement, bool(_padding(manifest)), on_cpu)
+    for line in (*_facts(manifest), *remarks, *doubt_lines(measurement)):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    console.print(_table_of_programs(manifest))
+    if times:
+        console.print(_table_of_times(times))
+
+
+def _table_of_programs(manifest: Mapping[str, Any]) -> Table:
+    """One row for each measured bucket of a program, and one for each that was verified only."""
     from ..tables import make_table
 
     errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
@@ -186,13 +197,7 @@ def print_manifest(
         table.add_row(cost["part"], shape, measured, per_step, *padded, error, *estimated)
     for shape, error in errors.items():
         table.add_row(main, shape, "", "", *([""] if padding else []), error)
-    measurement = _measurement(manifest)
-    remarks = cost_lines(manifest["backend"], measurement, bool(padding), on_cpu)
-    for line in (*_facts(manifest), *remarks, *doubt_lines(measurement)):
-        console.print(escape(line), highlight=False, soft_wrap=True)
-    console.print(table)
-    if times:
-        console.print(_table_of(times))
+    return table
 
 
 def _padding(manifest: Mapping[str, Any]) -> dict[tuple[str, str], str]:
@@ -219,7 +224,7 @@ def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
-def _table_of(times: Sequence[StepTime]) -> Table:
+def _table_of_times(times: Sequence[StepTime]) -> Table:
     """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
     from ..tables import make_table
 

@@ -16,12 +16,12 @@ KeyT = TypeVar("KeyT")
 
 _SLICE_MS = 1.5
 """Milliseconds of timed calls in a turn, at least one call: enough to read how long threads have waited."""
-_AGREEING = 1.1
+_MAX_RATIO = 1.1
 """Largest ratio of a call's time in a round to its cost, for the call to count as undisturbed."""
-_ROUNDS = 2
+_MIN_ROUNDS = 2
 """Undisturbed rounds that are needed."""
-_VARYING = 0.1
-"""Share of a round's time; calls that together take less may vary, since the sums decide.
+_MAX_DISTURBED_SHARE = 0.1
+"""Largest share of a round's time that disturbed calls may take together, since the sums decide.
 
 Some programs take one of two times on a quiet machine, depending on the cores that their threads got.
 """
@@ -54,7 +54,7 @@ def measure_alternating(
     order = list(calls)
     began = meters.clock()
     while not (enough := _is_enough(rounds, budget_ms)):
-        if len(rounds) >= _ROUNDS and 1000 * (meters.clock() - began) >= limit_ms:
+        if len(rounds) >= _MIN_ROUNDS and 1000 * (meters.clock() - began) >= limit_ms:
             break
         rounds.append({key: _take_turn(calls[key], meters) for key in order})
         order.reverse()
@@ -74,13 +74,13 @@ def _is_enough(rounds: Sequence[Mapping[KeyT, Slice]], budget_ms: float) -> bool
     if not rounds or any(sum(taken[key].wall_ms for taken in rounds) < budget_ms for key in rounds[0]):
         return False
     costs = _costs(rounds)
-    most = _VARYING * sum(costs.values())
+    most = _MAX_DISTURBED_SHARE * sum(costs.values())
     undisturbed = [taken for taken in rounds if _disturbed_ms(taken, costs) <= most]
-    return len(undisturbed) >= _ROUNDS
+    return len(undisturbed) >= _MIN_ROUNDS
 
 
 def _disturbed_ms(taken: Mapping[KeyT, Slice], costs: Mapping[KeyT, float]) -> float:
     """The costs of the calls that waited for cores in this round, or took longer."""
     return sum(
-        ms for key, ms in costs.items() if not taken[key].is_undisturbed or taken[key].shortest_ms > _AGREEING * ms
+        ms for key, ms in costs.items() if not taken[key].is_undisturbed or taken[key].shortest_ms > _MAX_RATIO * ms
     )

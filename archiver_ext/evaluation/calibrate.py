@@ -21,7 +21,7 @@ Costs = dict[ProgramRole, dict[Bucket, float]]
 """Milliseconds of one call of each program, by its role and bucket."""
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-_PIECES = (4, 32)
+_CHUNK_LENGTHS = (4, 32)
 """Timesteps in which a chunk program is measured.
 
 Few for the cost of a call, many for the cost of a timestep.
@@ -78,5 +78,5 @@ def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, .
         known = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
         lengths = tuple(sorted({known[0], known[len(known) // 2], known[-1]}))
     else:
-        lengths = tuple(sorted({min(steps, manifest.longest) for steps in _PIECES}))
+        lengths = tuple(sorted({min(steps, manifest.longest) for steps in _CHUNK_LENGTHS}))
     return tuple(Bucket(batch, length) for batch in batches for length in lengths)

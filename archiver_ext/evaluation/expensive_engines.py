@@ -16,10 +16,10 @@ DISTURBED_MARGIN = 0.5
 """The same where other work disturbed the comparison: it slows down engines with threads most."""
 
 
-def telling_buckets(grid: BucketGrid) -> tuple[Bucket, ...]:
+def first_buckets(grid: BucketGrid) -> tuple[Bucket, ...]:
     """Choose the buckets to compile first: the longest, with the fewest and the most rows.
 
-    >>> telling_buckets(BucketGrid(batches=(1, 4, 8), lengths=(16, 32)))
+    >>> first_buckets(BucketGrid(batches=(1, 4, 8), lengths=(16, 32)))
     (Bucket(batch=1, length=32), Bucket(batch=8, length=32))
     """
     return tuple(Bucket(rows, grid.lengths[-1]) for rows in dict.fromkeys((grid.batches[0], grid.batches[-1])))

@@ -25,7 +25,7 @@ from .compared_batches import expected_total_ms
 from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slower
 from .engine_times import EngineTimes, measure_together, with_total
 from .evaluate import EvaluatedEngine, LoadedEngine, evaluate_engine, load_bucket
-from .expensive_engines import could_win, telling_buckets
+from .expensive_engines import could_win, first_buckets
 from .lower_bounds import least_total_ms, lower_bound_calls
 from .manifest_builder import BuildInput
 from .omitted_engine import OmittedEngine, bounded, out_of_time, too_slow
@@ -86,16 +86,16 @@ class Trials:
         Raises:
             PackagingError: no engine is left.
         """
-        slower = self._slower_before(candidates)
+        slower = self._lost_earlier(candidates)
         names = {one.backend for one in slower}
-        outcome = self._all([one for one in candidates if one.backend not in names])
+        outcome = self._try_all([one for one in candidates if one.backend not in names])
         if not outcome.evaluated and slower:  # other weights: the faster ones are not exact enough any more
-            outcome += self._all([one for one in candidates if one.backend in names])
+            outcome += self._try_all([one for one in candidates if one.backend in names])
             slower = ()
         if not outcome.evaluated and not outcome.failed:
             tried = [candidate.backend for candidate in candidates]
             fallback = [self.compiler.plain_candidate(one) for one in fallback_engines(self.build.config, tried)]
-            outcome += self._all(fallback)
+            outcome += self._try_all(fallback)
         rejected = outcome.refused + outcome.failed
         if not outcome.evaluated:
             raise PackagingError("\n".join(rejection.reason for rejection in rejected))
@@ -104,44 +104,48 @@ class Trials:
         if compared is None:
             return TrialResults(tuple(one.result for one in outcome.evaluated), rejected, omitted)
         if self.cache is not None and not slower:
-            self._keep(self.cache, compared, outcome.omitted)
+            self._write_comparison(self.cache, compared, outcome.omitted)
         measured = tuple(with_total(one.result, compared.totals) for one in outcome.evaluated)
         return TrialResults(measured, rejected, omitted)
 
-    def _slower_before(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
+    def _lost_earlier(self, candidates: Sequence[Candidate]) -> tuple[OmittedEngine, ...]:
         """The candidates that clearly lost an earlier comparison."""
         earlier = None if self.cache is None else self.cache.read()
         return () if earlier is None else clearly_slower(earlier, [one.backend for one in candidates])
 
-    def _keep(self, cache: ComparisonCache, compared: EngineTimes, omitted: Sequence[OmittedEngine]) -> None:
-        """Keep a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
+    def _write_comparison(
+        self, cache: ComparisonCache, compared: EngineTimes, omitted: Sequence[OmittedEngine]
+    ) -> None:
+        """Write a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
         expected = {one.backend: one.expected_ms for one in omitted if one.expected_ms is not None}
         if len(compared.totals) + len(expected) > 1:
             cache.write(EarlierComparison({**compared.totals, **expected}, compared.undisturbed))
 
-    def _all(self, candidates: Sequence[Candidate]) -> _Outcome:
+    def _try_all(self, candidates: Sequence[Candidate]) -> _Outcome:
+        """Try the candidates that fit the configuration, those that compile quickly first."""
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
         fitting = [one for one, rejection in zip(candidates, rejections, strict=True) if rejection is None]
         outcome = _Outcome(refused=tuple(rejection for rejection in rejections if rejection is not None))
-        outcome += self._whole([candidate for candidate in fitting if is_quick(candidate.engine)])
+        outcome += self._compile_and_evaluate([candidate for candidate in fitting if is_quick(candidate.engine)])
         for candidate in fitting:
             if not is_quick(candidate.engine):
-                outcome += self._expensive(candidate, outcome.evaluated)
+                outcome += self._try_slow_compiler(candidate, outcome.evaluated)
         return outcome
 
-    def _expensive(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
+    def _try_slow_compiler(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
         """Try an engine that compiles each bucket slowly, beside those that were evaluated before."""
         if not others:
-            return self._whole([candidate])
+            return self._compile_and_evaluate([candidate])
         if self.build.config.engine != AUTO or self.build.config.auto.engines is not None:
-            return self._whole([candidate], until=self.until)
-        return self._bounded(candidate, others) or self._if_it_could_win(candidate, others)
+            return self._compile_and_evaluate([candidate], until=self.until)
+        return self._omit_by_lower_bound(candidate, others) or self._try_in_first_buckets(candidate, others)
 
-    def _if_it_could_win(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
+    def _try_in_first_buckets(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome:
+        """Compile a candidate for the first buckets, and for all of them if it could win by its times there."""
         grid = self.build.config.grid
-        buckets = telling_buckets(grid)
+        buckets = first_buckets(grid)
         if len(buckets) == len(grid.buckets):
-            return self._whole([candidate], until=self.until)
+            return self._compile_and_evaluate([candidate], until=self.until)
         # The program over whole sequences in place of those over chunks: one to compile for each bucket, not three.
         whole = replace(candidate, program=replace(candidate.program, chunked=None))
         compiler = replace(self.compiler, work=self.compiler.work / "trial")
@@ -159,20 +163,20 @@ class Trials:
             for bucket in buckets:
                 loaded[bucket] = load_bucket(plain, whole, bucket, self.cases)
 
-        if (failed := self._in_tree(whole, load, compiler.work)) is not None:
+        if (failed := self._run_in_tree(whole, load, compiler.work)) is not None:
             return _Outcome(failed=(failed,))
         compared = measure_together(others, {bucket: one.full_call(bucket) for bucket, one in loaded.items()})
         fastest, calls = compared.fastest, compared.calls
         expected = expected_total_ms(self.build, candidate, calls)
         if could_win(expected, compared.totals[fastest], undisturbed=compared.undisturbed):
-            return self._whole([candidate], until=self.until)
+            return self._compile_and_evaluate([candidate], until=self.until)
         omitted = too_slow(candidate.backend, calls, expected, fastest, compared.totals[fastest], len(grid.buckets))
         return _Outcome(omitted=(omitted,), comparison=compared)
 
-    def _bounded(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome | None:
+    def _omit_by_lower_bound(self, candidate: Candidate, others: Sequence[EvaluatedEngine]) -> _Outcome | None:
         """Leave out an engine that cannot win by a lower bound of its time; None if it could, or has no bound."""
         manifest = others[0].loaded.archive.manifest
-        calls = lower_bound_calls(candidate, manifest, telling_buckets(manifest.grid), self.build.threads)
+        calls = lower_bound_calls(candidate, manifest, first_buckets(manifest.grid), self.build.threads)
         if not calls:
             return None
         compared = measure_together(others, calls)
@@ -182,7 +186,7 @@ class Trials:
         omitted = bounded(candidate.backend, compared.calls, least, fastest, compared.totals[fastest])
         return _Outcome(omitted=(omitted,), comparison=compared)
 
-    def _whole(self, candidates: Sequence[Candidate], until: float | None = None) -> _Outcome:
+    def _compile_and_evaluate(self, candidates: Sequence[Candidate], until: float | None = None) -> _Outcome:
         """Compile candidates for every bucket, and evaluate them."""
         if not candidates:
             return _Outcome()
@@ -202,10 +206,10 @@ class Trials:
                 programs = compiled.programs
                 evaluated.append(evaluate_engine(self.build, compiled.candidate, programs, self.cases, report))
 
-        failed = self._in_tree(compiled.candidate, run, self.compiler.work)
+        failed = self._run_in_tree(compiled.candidate, run, self.compiler.work)
         return _Outcome(evaluated=tuple(evaluated)) if failed is None else _Outcome(failed=(failed,))
 
-    def _in_tree(self, candidate: Candidate, run: Callable[[], None], work: Path) -> RejectedEngine | None:
+    def _run_in_tree(self, candidate: Candidate, run: Callable[[], None], work: Path) -> RejectedEngine | None:
         """Call `run` while the engine's programs, from below `work`, are in the tree; returns its failure."""
         name = candidate.backend
         engine_tree.install_engine(self.build, candidate.engine, work)

@@ -20,7 +20,7 @@ _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these, every JSON writer uses the same notation
 _MAX_EXPONENT = 12  # of ten: scales the smallest plain number to 9 digits
 _LONGEST_NUMBER = 26  # characters of a float64 or an int64, with sign, exponent and comma, and some brackets
-_PIECE = 1 << 16  # numbers whose text is made at once, where a text may be too long
+_BLOCK = 1 << 16  # numbers whose text is made at once, where a text may be too long
 _FEW = 500  # up to so many numbers, Python formats faster than torch and orjson
 
 
@@ -73,9 +73,9 @@ def _numbers(value: object) -> int:
 
 
 def _parts(value: object) -> Iterator[str]:
-    """Yield the text piece by piece, each of a bounded number of numbers."""
+    """Yield the text block by block, each of a bounded number of numbers."""
     if isinstance(value, torch.Tensor):
-        yield from _pieces(value)
+        yield from _blocks(value)
     elif isinstance(value, Mapping):
         yield "{"
         for index, (key, part) in enumerate(value.items()):
@@ -92,18 +92,18 @@ def _parts(value: object) -> Iterator[str]:
         yield _text(value)
 
 
-def _pieces(tensor: torch.Tensor) -> Iterator[str]:
-    if tensor.numel() <= _PIECE or tensor.dim() == 0:
+def _blocks(tensor: torch.Tensor) -> Iterator[str]:
+    if tensor.numel() <= _BLOCK or tensor.dim() == 0:
         yield _text(tensor)
         return
     row = tensor[0].numel()
     yield "["
-    for index, piece in enumerate(tensor.split(max(1, _PIECE // row)) if row <= _PIECE else tensor):
+    for index, block in enumerate(tensor.split(max(1, _BLOCK // row)) if row <= _BLOCK else tensor):
         yield "," * (index > 0)
-        if row <= _PIECE:
-            yield _text(piece)[1:-1]
+        if row <= _BLOCK:
+            yield _text(block)[1:-1]
         else:
-            yield from _pieces(piece)
+            yield from _blocks(block)
     yield "]"
 
 

@@ -14,11 +14,11 @@ from typing import NamedTuple, Optional
 from ...bucketing.cost_contradictions import NOISE, Contradiction, contradictions
 from ...bucketing.shapes import Bucket, ProgramRole
 
-_WAITING = 0.1
+_MAX_WAITING_SHARE = 0.1
 """Largest share of its time for which an undisturbed slice waits for cores, over all threads."""
-_AGREEING = 2
+_MIN_AGREEING_SLICES = 2
 """Undisturbed slices that must show about the same cost."""
-_SHOWN = 2
+_MAX_REPORTED = 2
 """Contradictions that are reported."""
 
 
@@ -51,7 +51,7 @@ class Slice(NamedTuple):
     @property
     def is_undisturbed(self) -> bool:
         """Whether the threads had the cores that they were ready to run on."""
-        return self.waiting <= _WAITING
+        return self.waiting <= _MAX_WAITING_SHARE
 
 
 def cost_ms(slices: Sequence[Slice]) -> float:
@@ -72,7 +72,7 @@ def is_settled(slices: Sequence[Slice]) -> bool:
     False
     """
     undisturbed = [one.shortest_ms for one in slices if one.is_undisturbed]
-    return len([ms for ms in undisturbed if ms <= NOISE * min(undisturbed)]) >= _AGREEING
+    return len([ms for ms in undisturbed if ms <= NOISE * min(undisturbed)]) >= _MIN_AGREEING_SLICES
 
 
 def contradicting(costs: Mapping[CostKey, float]) -> list[tuple[CostKey, CostKey, Contradiction]]:
@@ -105,7 +105,7 @@ def contradiction_doubts(costs: Mapping[CostKey, float]) -> tuple[str, ...]:
     reasons = tuple(
         f"{smaller} took {one.smaller_ms:.3f} ms, more than {one.larger.batch} x {one.larger.length} with "
         f"{one.larger_ms:.3f} ms"
-        for smaller, _, one in found[:_SHOWN]
+        for smaller, _, one in found[:_MAX_REPORTED]
     )
     left = len(found) - len(reasons)
     return (*reasons, f"{left} more costs contradict others") if left else reasons
@@ -115,7 +115,7 @@ def _waiting(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:
     waiting = {
         key: median(one.waiting for one in own)
         for key, own in slices.items()
-        if sum(one.is_undisturbed for one in own) < _AGREEING
+        if sum(one.is_undisturbed for one in own) < _MIN_AGREEING_SLICES
     }
     if not waiting:
         return None
@@ -131,7 +131,7 @@ def _varying(slices: Mapping[CostKey, Sequence[Slice]]) -> Optional[str]:
     varying = [
         key
         for key, own in slices.items()
-        if not is_settled(own) and sum(one.is_undisturbed for one in own) >= _AGREEING
+        if not is_settled(own) and sum(one.is_undisturbed for one in own) >= _MIN_AGREEING_SLICES
     ]
     if not varying:
         return None

@@ -180,7 +180,7 @@ class _Walk:
         return True
 
     def add_carry(self, node: torch.fx.Node) -> bool:
-        """Whether a node reduces all timesteps to one value that can be carried; if so, record it."""
+        """Record a node that reduces all timesteps to one value that can be carried; returns whether it does."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
         name, source = operator_name(node), node.all_input_nodes[0]
@@ -200,9 +200,9 @@ class _Walk:
         return True
 
     def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
-        """Whether an element of a tuple is a final state, or the values of a maximum over time.
+        """Record an element of a tuple with the values of a maximum over time.
 
-        Record the latter.
+        Returns whether the element is that, or a final state, which its recurrence has recorded.
 
         Raises:
             NotChunkable: the element is the index of a timestep.

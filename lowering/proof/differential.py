@@ -80,19 +80,22 @@ def _compare_padded(
         and any(_differs(node.name, layouts, alone, values, lengths) for values in padded)
     ]
     if any(node in differing for node in output_nodes(exported)):
-        culprit = _first_mixing(differing, layouts)
-        if blank:
-            raise LoweringError(
-                f"a request of zeros or `pad_value` only would get different outputs in a longer bucket: "
-                f"{_operator(culprit)} mixes real and padded timesteps{source_suffix(node_line(culprit))}. Mask the "
-                "padded timesteps by their lengths, not by their values; or, if no request has that value, exclude it "
-                "with `range: [least, largest]` of the input under `inputs`"
-            )
-        raise LoweringError(
-            f"padding reaches an output in spite of `lengths`: {_operator(culprit)} mixes real and padded timesteps"
-            f"{source_suffix(node_line(culprit))}. A request would get different outputs in a longer bucket. "
-            "Mask the padded timesteps before that line, or divide by lengths instead of the padded size."
+        raise _padding_refusal(_first_mixing(differing, layouts), blank=blank)
+
+
+def _padding_refusal(culprit: torch.fx.Node, *, blank: bool) -> LoweringError:
+    """Name the operator that mixes real and padded timesteps, and what to write instead."""
+    mixes = f"{_operator(culprit)} mixes real and padded timesteps{source_suffix(node_line(culprit))}"
+    if blank:
+        return LoweringError(
+            f"a request of zeros or `pad_value` only would get different outputs in a longer bucket: {mixes}. Mask the "
+            "padded timesteps by their lengths, not by their values; or, if no request has that value, exclude it "
+            "with `range: [least, largest]` of the input under `inputs`"
         )
+    return LoweringError(
+        f"padding reaches an output in spite of `lengths`: {mixes}. A request would get different outputs in a longer "
+        "bucket. Mask the padded timesteps before that line, or divide by lengths instead of the padded size."
+    )
 
 
 def _allowed(exported: ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:

@@ -9,7 +9,7 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.expensive_engines import (
     DISTURBED_MARGIN,
     MARGIN,
     could_win,
-    telling_buckets,
+    first_buckets,
 )
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
@@ -62,12 +62,10 @@ def test_a_small_gain_is_not_worth_the_wait() -> None:
 
 
 @given(SIZES, SIZES)
-def test_telling_buckets_are_two_at_most_and_hold_the_largest(
-    batches: tuple[int, ...], lengths: tuple[int, ...]
-) -> None:
+def test_first_buckets_are_two_at_most_and_hold_the_largest(batches: tuple[int, ...], lengths: tuple[int, ...]) -> None:
     """They are of the grid, different, and have the largest number of rows and of timesteps."""
     grid = BucketGrid(batches, lengths)
-    chosen = telling_buckets(grid)
+    chosen = first_buckets(grid)
 
     assert 1 <= len(set(chosen)) == len(chosen) <= 2
     assert set(chosen) <= set(grid.buckets)

@@ -141,7 +141,7 @@ def test_what_json_has_not_is_a_type_error(value: object) -> None:
         to_json(value)
 
 
-def test_a_text_that_may_be_too_long_is_made_in_as_few_pieces_as_their_bound_allows() -> None:
+def test_a_text_that_may_be_too_long_is_made_in_as_few_blocks_as_their_bound_allows() -> None:
     """Rows are small here: one piece a row would be slow, one for all would take unbounded memory."""
     tensor = torch.zeros(100_000, 5, dtype=torch.int64)
     with mock.patch.object(json_text, "_text", wraps=json_text._text) as text:
@@ -149,7 +149,7 @@ def test_a_text_that_may_be_too_long_is_made_in_as_few_pieces_as_their_bound_all
     sizes = [call.args[0].numel() for call in text.call_args_list]
 
     assert sum(sizes) == tensor.numel()
-    assert max(sizes) <= json_text._PIECE
+    assert max(sizes) <= json_text._BLOCK
     assert len(sizes) == 8
 
 
