@@ -37,8 +37,8 @@ def plan() -> Plan:
 
 def draw(planned: Plan, lengths: Sequence[int]) -> str:
     """Draw a plan of whole-sequence programs as an SVG document."""
-    colours = {row: COLOURS[index % len(COLOURS)] for index, run in enumerate(planned.runs) for row in run.rows}
-    ranked = [row for run in planned.runs for row in run.rows]
+    colours = {row: COLOURS[index % len(COLOURS)] for index, call in enumerate(planned.calls) for row in call.rows}
+    ranked = [row for call in planned.calls for row in call.rows]
     calls, bottom = _calls(planned, lengths, colours)
     bottom = max(bottom, TOP + len(lengths) * (ROW + GAP))
     parts = [
@@ -95,14 +95,14 @@ def _calls(planned: Plan, lengths: Sequence[int], colours: dict[int, str]) -> tu
     parts: list[str] = []
     top: float = TOP + 16
     left = COLUMNS[2]
-    for run in planned.runs:
-        width, height = run.bucket.length * STEP, run.bucket.batch * (ROW + GAP) - GAP
-        colour = colours[run.rows[0]]
-        label = f"{run.bucket.batch} rows x {run.bucket.length} timesteps"
+    for call in planned.calls:
+        width, height = call.bucket.length * STEP, call.bucket.batch * (ROW + GAP) - GAP
+        colour = colours[call.rows[0]]
+        label = f"{call.bucket.batch} rows x {call.bucket.length} timesteps"
         parts.append(_text(left - 4, top - 8, label, size=12, weight=600, colour=colour))
-        tops = [top + place * (ROW + GAP) for place in range(run.bucket.batch)]
+        tops = [top + place * (ROW + GAP) for place in range(call.bucket.batch)]
         parts += [_rectangle(left, one, width, ROW, "url(#padding)") for one in tops]
-        for row, one in zip(run.rows, tops, strict=False):
+        for row, one in zip(call.rows, tops, strict=False):
             parts += _request(left, one, row, lengths[row], colour, label_gap=11)
         parts.append(
             f'<rect x="{left - 4:g}" y="{top - 3:g}" width="{width + 8:g}" height="{height + 6:g}" rx="4" '

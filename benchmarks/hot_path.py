@@ -171,7 +171,7 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
         "  row to body": lambda: [RawRequest(row, own).body() for row, own in zip(rows, headers, strict=True)],
         "  parse": lambda: [_parsed(body) for body in bodies],
         "  check, make tensors": lambda: [read_sequence({spec.name: value}, facts) for value in values],
-        f"plan ({len(plan.runs)} runs)": lambda: model.plan(lengths),
+        f"plan ({len(plan.calls)} calls)": lambda: model.plan(lengths),
         "execute": lambda: model.run_plan(plan, sequences, lengths),
         "  pad, all together": lambda: pad([tensors[0] for tensors in sequences], spec, whole),
         "  lengths": lambda: lengths_tensor(lengths, whole),

@@ -144,7 +144,7 @@ def print_long(seeds: int = 5) -> None:
             planner = BucketedChunkPlanner(grid, noisy)
             lengths = [generator.randint(1, 10_000) for _ in range(batches[-1])]
             times.append(min(timeit.repeat(partial(planner.plan, lengths), number=1, repeat=3)) * 1e3)
-            calls = max(calls, len(planner.plan(lengths).runs))
+            calls = max(calls, len(planner.plan(lengths).calls))
         print(
             f"{batches[-1]:3} on {len(grid.buckets):2} buckets{'':24}  {median(times):9.1f} {max(times):9.1f} {calls:7}"
         )

@@ -5,11 +5,11 @@ length t never gets cheaper when k or t grows. Take any partition of the batch a
 all: exchanging its other rows for the longest rows of the other groups leaves its own cost unchanged and makes no other
 group longer. So some cheapest partition cuts the batch, sorted by length, into contiguous groups. And a bucket of B
 rows may as well take the B longest of the remaining rows, because fewer and shorter rows never cost more. What remains
-to be chosen is only the batch size of the run at each cut: O(rows x batch sizes) steps for the exact optimum.
+to be chosen is only the batch size of the call at each cut: O(rows x batch sizes) steps for the exact optimum.
 
 For an engine with dynamic shapes the same argument holds; a group runs in a bucket of exactly its rows and its longest
 length, and what remains to be chosen is where to cut. If the user selects the bucket length of each request, or the
-model must not be padded, only rows of one bucket length run together. Then only the batch size of each run is chosen.
+model must not be padded, only rows of one bucket length run together. Then only the batch size of each call is chosen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid, DynamicShape, Shapes
 
 _Partition = Callable[[Sequence[int], Sequence[int]], list[ProgramCall]]
-"""Plan the runs for rows and their lengths, the longest first."""
+"""Plan the calls for rows and their lengths, the longest first."""
 
 
 def _partition_batch(
@@ -42,11 +42,11 @@ def _partition_batch(
         rows.sort(key=lengths.__getitem__, reverse=True)
     elif padded:
         return Plan(tuple(partition(rows, [lengths[row] for row in rows])))
-    runs: list[ProgramCall] = []
+    calls: list[ProgramCall] = []
     for length, group in groupby(rows, key=lengths.__getitem__):
         own = list(group)
-        runs += partition(own, [shapes.require_bucket_length(length)] * len(own))
-    return Plan(tuple(runs))
+        calls += partition(own, [shapes.require_bucket_length(length)] * len(own))
+    return Plan(tuple(calls))
 
 
 class _Choice(NamedTuple):
@@ -65,12 +65,12 @@ class BucketPlanner:
     that was measured cheaper is taken for a smaller group.
 
     Of plans that cost the same to the nanosecond, the one with the fewest computed timesteps is taken; of those, the
-    one that puts more of the longest requests into the first run. Requests of one length keep their order.
+    one that puts more of the longest requests into the first call. Requests of one length keep their order.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
     >>> planner = BucketPlanner(grid, CostModel.proportional(grid))
-    >>> for run in planner.plan([9, 60, 16, 12, 3]).runs:
-    ...     print(run)
+    >>> for call in planner.plan([9, 60, 16, 12, 3]).calls:
+    ...     print(call)
     ProgramCall(bucket=Bucket(batch=1, length=64), rows=(1,), start=0)
     ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
@@ -78,11 +78,11 @@ class BucketPlanner:
     grid: BucketGrid
     cost: CostModel
     padded: bool = True
-    """False: the model must not be padded in time, so each run holds rows of its own length only."""
+    """False: the model must not be padded in time, so each call holds rows of its own length only."""
     selected: tuple[int, ...] | None = None
     """Bucket length for 1, 2, 3, ... timesteps, from `tabulate_selector`; None: chosen by cost."""
     _choices: tuple[tuple[_Choice, ...], ...] = field(init=False, repr=False, compare=False)
-    """For each bucket length, the choices for a run of rows of that length."""
+    """For each bucket length, the choices for a call of rows of that length."""
 
     def __post_init__(self) -> None:
         lengths, costs = self.grid.lengths, bucket_costs(self.cost, self.grid.buckets)
@@ -105,13 +105,13 @@ class BucketPlanner:
     def _cover(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:
         edges = self.grid.lengths
         chosen = _cheapest_cover([self._choices[bisect_left(edges, length)] for length in lengths])
-        runs = []
+        calls = []
         start = 0
         while start < len(rows):
             choice = chosen[start]
-            runs.append(ProgramCall(choice.bucket, tuple(rows[start : start + choice.rows])))
+            calls.append(ProgramCall(choice.bucket, tuple(rows[start : start + choice.rows])))
             start += choice.rows
-        return runs
+        return calls
 
 
 def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Bucket, int]) -> tuple[_Choice, ...]:
@@ -128,9 +128,9 @@ def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Buck
 
 
 def _cheapest_cover(choices: Sequence[tuple[_Choice, ...]]) -> list[_Choice]:
-    """For each row, the first choice of the cheapest runs from it on.
+    """For each row, the first choice of the cheapest calls from it on.
 
-    `choices[i]` are for a run that starts at i.
+    `choices[i]` are for a call that starts at i.
     """
     count = len(choices)
     best = [0] * (count + 1)  # best[i]: the least cost of running rows i and after
@@ -155,11 +155,11 @@ class DynamicPlanner:
 
     Groups have up to 8 rows, or as many as were measured, or as the engine takes; the group of the shortest rows has
     whatever remains. Among such partitions the plan is the cheapest by the `line` of the cost model; of equal ones it
-    computes the fewest timesteps, and of those it has more of the longest requests in the first run.
+    computes the fewest timesteps, and of those it has more of the longest requests in the first call.
 
     >>> shape = DynamicShape(batch=4, length=64)
-    >>> for run in DynamicPlanner(shape, CostModel.proportional(shape)).plan([9, 60, 16, 12, 3]).runs:
-    ...     print(run)
+    >>> for call in DynamicPlanner(shape, CostModel.proportional(shape)).plan([9, 60, 16, 12, 3]).calls:
+    ...     print(call)
     ProgramCall(bucket=Bucket(batch=1, length=60), rows=(1,), start=0)
     ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
@@ -167,7 +167,7 @@ class DynamicPlanner:
     shape: DynamicShape
     cost: CostModel
     padded: bool = True
-    """False: the model must not be padded in time, so each run holds rows of its own length only."""
+    """False: the model must not be padded in time, so each call holds rows of its own length only."""
     _costs: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
     _sizes: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     """Rows, cost of a call, cost of each of its timesteps; the largest first."""
@@ -198,13 +198,13 @@ class DynamicPlanner:
 
     def _groups(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:
         sizes = self._group_sizes(lengths)
-        runs = []
+        calls = []
         start = 0
         while start < len(rows):
             group = tuple(rows[start : start + sizes[start]])
-            runs.append(ProgramCall(Bucket(len(group), lengths[start]), group))
+            calls.append(ProgramCall(Bucket(len(group), lengths[start]), group))
             start += len(group)
-        return runs
+        return calls
 
     def _group_sizes(self, lengths: Sequence[int]) -> list[int]:
         """For each row, the size of the group that starts with it."""

@@ -33,7 +33,7 @@ from .chunk_options import ChunkCosts, ChunkOptions, chunk_options, covers
 from .chunk_states import WHOLE, StateTable, enumerate_states
 from .cost import COST_UNIT, CostModel, bucket_costs
 from .errors import InvariantError, SequenceTooLong
-from .greedy_chunks import greedy_runs
+from .greedy_chunks import greedy_calls
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
 
@@ -58,8 +58,8 @@ class BucketedChunkPlanner:
     limit counts states, not time, so a batch has the same plan on every host.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
-    >>> for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).runs:
-    ...     print(run)
+    >>> for call in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).calls:
+    ...     print(call)
     ProgramCall(bucket=Bucket(batch=4, length=16), rows=(1, 2, 0, 3), start=0)
     ProgramCall(bucket=Bucket(batch=1, length=64), rows=(1,), start=16)
     """
@@ -95,27 +95,27 @@ class BucketedChunkPlanner:
         if self.longest is not None and lengths[rows[0]] > self.longest:
             raise SequenceTooLong(lengths[rows[0]], (self.longest,))
         largest = self.grid.batches[-1]
-        runs: list[ProgramCall] = []
+        calls: list[ProgramCall] = []
         heads: list[ProgramCall] = []
         states_left = self.most_states
         for first in range(0, len(rows), largest):
             group = tuple(rows[first : first + largest])
             own = [lengths[row] for row in group]
             states = enumerate_states(own, self._options, states_left)
-            runs += self._greedy_runs(group, own) if states is None else self._exact_runs(group, own, states)
+            calls += self._greedy_calls(group, own) if states is None else self._exact_calls(group, own, states)
             states_left -= states_left if states is None else len(states.keys)
-            heads += self._head_runs(group)
-        return Plan(tuple(runs), tuple(heads))
+            heads += self._head_calls(group)
+        return Plan(tuple(calls), tuple(heads))
 
-    def _greedy_runs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
+    def _greedy_calls(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
         """Plan rows that the largest bucket holds, the longest first, in bounded work."""
-        runs = greedy_runs(rows, lengths, self._options)
+        calls = greedy_calls(rows, lengths, self._options)
         single = self._single_bucket_for(lengths)
-        if single is not None and self.cost.of(single) < sum(self.cost.of(run.bucket) for run in runs):
+        if single is not None and self.cost.of(single) < sum(self.cost.of(call.bucket) for call in calls):
             return [ProgramCall(single, rows)]
-        return runs
+        return calls
 
-    def _exact_runs(self, rows: tuple[int, ...], lengths: list[int], states: StateTable) -> list[ProgramCall]:
+    def _exact_calls(self, rows: tuple[int, ...], lengths: list[int], states: StateTable) -> list[ProgramCall]:
         """Plan rows that the largest bucket holds, the longest first, by all their states."""
         single_row, penalties = self._options.single_row, self._options.timestep_penalties
         values = _least_costs(states, single_row, penalty=0)
@@ -131,7 +131,7 @@ class BucketedChunkPlanner:
                 if total - penalties[penalty] * timesteps <= limit:
                     values, chosen = penalized, penalty
                     break
-        return _PenalizedPlan(rows, lengths, states, single_row, values, chosen).runs()
+        return _PenalizedPlan(rows, lengths, states, single_row, values, chosen).calls()
 
     def _single_bucket_for(self, lengths: list[int]) -> Bucket | None:
         index = bisect_left(self.grid.lengths, lengths[0])
@@ -139,14 +139,14 @@ class BucketedChunkPlanner:
             return None
         return self._single_bucket[bisect_left(self.grid.batches, len(lengths))][index]
 
-    def _head_runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
-        runs = []
+    def _head_calls(self, rows: tuple[int, ...]) -> list[ProgramCall]:
+        calls = []
         start = 0
         while start < len(rows):
             bucket = self._heads[len(rows) - start]
-            runs.append(ProgramCall(bucket, rows[start : start + bucket.batch]))
+            calls.append(ProgramCall(bucket, rows[start : start + bucket.batch]))
             start += bucket.batch
-        return runs
+        return calls
 
 
 def _least_costs(states: StateTable, single_row: ChunkCosts, penalty: int) -> list[int]:
@@ -185,9 +185,9 @@ class _PenalizedPlan(NamedTuple):
     values: list[int]
     penalty: int
 
-    def runs(self) -> list[ProgramCall]:
+    def calls(self) -> list[ProgramCall]:
         """Return the calls of the least cost for the whole batch."""
-        runs: list[ProgramCall] = []
+        calls: list[ProgramCall] = []
         base = self.states.base
         pending = [WHOLE]
         while pending:
@@ -200,15 +200,15 @@ class _PenalizedPlan(NamedTuple):
                 rows_called -= self.states.keys[rest - 1] % base
                 pending.append(rest)
             if end is None:
-                runs += self._chunk_sequence(chunks, chunk, first, rows_called, start)
+                calls += self._chunk_sequence(chunks, chunk, first, rows_called, start)
                 continue
             bucket = chunks.buckets[self.penalty][chunk]
-            runs.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
+            calls.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
             if end < 0:
-                runs += self._chunk_sequence(self.single_row, -end, first, 1, start + bucket.length)
+                calls += self._chunk_sequence(self.single_row, -end, first, 1, start + bucket.length)
             elif end > 0:
                 pending.append(end)
-        return runs
+        return calls
 
     def _cheapest_call(self, number: int) -> tuple[ChunkCosts, int, int, int | None]:
         """Return the chunks, the state of the remaining rows, the index of the chunk and the state after it."""
@@ -227,16 +227,16 @@ class _PenalizedPlan(NamedTuple):
         self, chunks: ChunkCosts, left: int, first: int, rows_called: int, start: int
     ) -> list[ProgramCall]:
         """Return the cheapest sequence of chunks of `left` timesteps; rows that have ended are left out."""
-        runs = []
+        calls = []
         while left > 0:
             index = chunks.suffix_choice[self.penalty][left]
             while self.lengths[first + rows_called - 1] <= start:
                 rows_called -= 1
             bucket = chunks.buckets[self.penalty][index]
-            runs.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
+            calls.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
             start += bucket.length
             left -= bucket.length
-        return runs
+        return calls
 
 
 def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[Bucket, ...], ...]:

@@ -35,8 +35,8 @@ class DynamicChunkPlanner:
     it computes the fewest timesteps.
 
     >>> shape = DynamicShape(batch=4, length=512)
-    >>> for run in DynamicChunkPlanner(shape, CostModel.proportional(shape)).plan([90, 300, 80, 310]).runs:
-    ...     print(run)
+    >>> for call in DynamicChunkPlanner(shape, CostModel.proportional(shape)).plan([90, 300, 80, 310]).calls:
+    ...     print(call)
     ProgramCall(bucket=Bucket(batch=4, length=90), rows=(3, 1, 0, 2), start=0)
     ProgramCall(bucket=Bucket(batch=2, length=220), rows=(3, 1), start=90)
     """
@@ -69,10 +69,10 @@ class DynamicChunkPlanner:
         for size in smaller:
             if size < len(rows):
                 groups = min(groups, self._groups(own, size), key=_total_cost)
-        runs: list[ProgramCall] = []
+        calls: list[ProgramCall] = []
         for group in groups:
-            runs += group.runs(rows)
-        return Plan(tuple(runs), tuple(self._heads(rows)))
+            calls += group.calls(rows)
+        return Plan(tuple(calls), tuple(self._heads(rows)))
 
     def _groups(self, lengths: list[int], size: int) -> list[_RowGroup]:
         return [_plan_group(lengths, first, first + size, self._costs) for first in range(0, len(lengths), size)]
@@ -95,17 +95,17 @@ class _RowGroup(NamedTuple):
     """choices[k]: the index of the end of the chunk that starts at ends[k + 1], or at 0 for the last."""
     cost: int
 
-    def runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
+    def calls(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         """Return its calls, from the first timestep on."""
-        runs = []
+        calls = []
         start, index = 0, len(self.ends)
         while index > 0:
             count = self.active[index - 1]
             index = self.choices[index - 1]
             end = self.ends[index]
-            runs.append(ProgramCall(Bucket(count, end - start), rows[self.first : self.first + count], start))
+            calls.append(ProgramCall(Bucket(count, end - start), rows[self.first : self.first + count], start))
             start = end
-        return runs
+        return calls
 
 
 def _plan_group(lengths: list[int], first: int, beyond: int, costs: Sequence[IntegerCost]) -> _RowGroup:

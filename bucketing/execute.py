@@ -39,13 +39,13 @@ def execute(
         InvariantError: the plan leaves a request out, or a program's outputs are not as declared.
     """
     outputs_of: dict[int, Tensors] = {}
-    for step in plan.runs:
-        padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths, pad)
-        results = run(step.bucket, padded)
-        check_outputs(results, outputs, step.bucket)
-        own_lengths = [lengths[row] for row in step.rows]
+    for call in plan.calls:
+        padded = _padded_inputs(call, requests, lengths, inputs, takes_lengths, pad)
+        results = run(call.bucket, padded)
+        check_outputs(results, outputs, call.bucket)
+        own_lengths = [lengths[row] for row in call.rows]
         parts = _parts(results, outputs, own_lengths, padded)
-        outputs_of.update(zip(step.rows, zip(*parts)))
+        outputs_of.update(zip(call.rows, zip(*parts)))
     if sorted(outputs_of) != list(range(len(requests))):
         raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(outputs_of)}")
     return [outputs_of[row] for row in range(len(requests))]
@@ -69,16 +69,16 @@ def _parts(
 
 
 def _padded_inputs(
-    step: ProgramCall,
+    call: ProgramCall,
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
     inputs: Sequence[TensorSpec],
     takes_lengths: bool,
     pad: Pad,
 ) -> list[torch.Tensor]:
-    padded = [pad([requests[row][index] for row in step.rows], spec, step.bucket) for index, spec in enumerate(inputs)]
+    padded = [pad([requests[row][index] for row in call.rows], spec, call.bucket) for index, spec in enumerate(inputs)]
     if takes_lengths:
-        padded.append(lengths_tensor([lengths[row] for row in step.rows], step.bucket))
+        padded.append(lengths_tensor([lengths[row] for row in call.rows], call.bucket))
     return padded
 
 

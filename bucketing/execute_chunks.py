@@ -141,8 +141,8 @@ def _execute_plan(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
         for head in plan.heads:
             batch.run_start(head)
     batch.resume()
-    for runs in split_chains(plan.runs):
-        batch.run_chunks(runs)
+    for calls in split_chains(plan.calls):
+        batch.run_chunks(calls)
     finals = [final for head in plan.heads for final in batch.run_head(head)]
     steps = batch.step_results()
     # `order` has the index of each output among the steps and finals of a row.
@@ -179,8 +179,8 @@ class ChunkedExecution:
         self.lengths = [lengths[row] for row in order]
         self.total_lengths = self._whole(resumed) if resumed else self.lengths
         _check_plan(plan, order, self.index, self.lengths)
-        rows = max(self.index[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
-        timesteps = max(step.start + step.bucket.length for step in plan.runs)
+        rows = max(self.index[call.rows[0]] + call.bucket.batch for call in (*plan.calls, *plan.heads))
+        timesteps = max(call.start + call.bucket.length for call in plan.calls)
         self.size = Bucket(rows, timesteps)
         self.inputs = [
             pad([requests[row][position] for row in order], spec, self.size)
@@ -221,33 +221,33 @@ class ChunkedExecution:
         indices = torch.tensor([self.index[row] for row in range(len(self.index))])
         return tuple([tensor.index_select(0, indices) for tensor in self.carried])
 
-    def run_chunks(self, steps: Sequence[ProgramCall]) -> None:
+    def run_chunks(self, calls: Sequence[ProgramCall]) -> None:
         """Run chunks, each for the first rows of the one before it, and store the results.
 
         Everything that can be done before the first or after the last is done there. An engine that streams its weights
         leaves nothing else in the processor's caches: between two chunks every operation takes several times as long.
         """
         inputs = [
-            [*map(self._part, self.inputs, self.signature.inputs, repeat(step)), self._lengths_within(step)]
-            for step in steps
+            [*map(self._part, self.inputs, self.signature.inputs, repeat(call)), self._lengths_within(call)]
+            for call in calls
         ]
-        all_results = self.chain([step.bucket for step in steps], inputs, self._state(steps[0]))
+        all_results = self.chain([call.bucket for call in calls], inputs, self._state(calls[0]))
         specs, count = [*self.output_specs, *self.carried_specs], len(self.output_specs)
-        for results, step in zip(all_results, steps):
-            check_outputs(results, specs, step.bucket)
-        (*_, results), (*_, last) = all_results, steps
+        for results, call in zip(all_results, calls):
+            check_outputs(results, specs, call.bucket)
+        (*_, results), (*_, last) = all_results, calls
         if last.bucket == self.size and len(last.rows) == len(self.lengths):  # the whole batch: nothing to join
             self.outputs, self.carried = list(results[:count]), list(results[count:])
             self.outputs_are_borrowed = True
             return
         if not self.outputs:
             self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in self.output_specs]
-        for results, step, after in zip(all_results, steps, [*steps[1:], None]):
+        for results, call, after in zip(all_results, calls, [*calls[1:], None]):
             for tensor, result, spec in zip(self.outputs, results, self.output_specs):
-                self._put(tensor, result, spec, step)
+                self._put(tensor, result, spec, call)
             ended = 0 if after is None else len(after.rows)
             for tensor, result, spec in zip(self.carried, results[count:], self.carried_specs):
-                self._put(tensor, result, spec, step, ended)
+                self._put(tensor, result, spec, call, ended)
 
     def run_head(self, head: ProgramCall) -> list[Tensors]:
         """Run the `head` program and return the outputs without time of these rows."""
@@ -268,8 +268,8 @@ class ChunkedExecution:
         parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs)]
         return list(zip(*parts))
 
-    def _state(self, step: ProgramCall) -> list[torch.Tensor]:
-        return list(map(self._part, self.carried, self.carried_specs, repeat(step)))
+    def _state(self, call: ProgramCall) -> list[torch.Tensor]:
+        return list(map(self._part, self.carried, self.carried_specs, repeat(call)))
 
     def _timeless(self, head: ProgramCall) -> list[torch.Tensor]:
         both = zip(self.inputs, self.signature.inputs)
@@ -287,55 +287,55 @@ class ChunkedExecution:
         own = self.total_lengths[first : first + len(head.rows)]
         return lengths_tensor(own, Bucket(head.bucket.batch, max(own)))
 
-    def _lengths_within(self, step: ProgramCall) -> torch.Tensor:
+    def _lengths_within(self, call: ProgramCall) -> torch.Tensor:
         """The number of timesteps of the call that each row has; a row that is computed and dropped counts one."""
-        first, timesteps = self.index[step.rows[0]], step.bucket.length
-        own = [min(length - step.start, timesteps) for length in self.lengths[first : first + len(step.rows)]]
-        return lengths_tensor(own, step.bucket)
+        first, timesteps = self.index[call.rows[0]], call.bucket.length
+        own = [min(length - call.start, timesteps) for length in self.lengths[first : first + len(call.rows)]]
+        return lengths_tensor(own, call.bucket)
 
-    def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: ProgramCall) -> torch.Tensor:
+    def _part(self, tensor: torch.Tensor, spec: TensorSpec, call: ProgramCall) -> torch.Tensor:
         """Narrow a buffer to the call's rectangle."""
         if spec.batch_dim is not None:
-            tensor = _narrow(tensor, spec.batch_dim, self.index[step.rows[0]], step.bucket.batch)
+            tensor = _narrow(tensor, spec.batch_dim, self.index[call.rows[0]], call.bucket.batch)
         if spec.time_dim is not None:
-            tensor = _narrow(tensor, spec.time_dim, step.start, step.bucket.length)
+            tensor = _narrow(tensor, spec.time_dim, call.start, call.bucket.length)
         return tensor.contiguous()
 
     def _put(
-        self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: ProgramCall, first: int = 0
+        self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, call: ProgramCall, first: int = 0
     ) -> None:
         """Write a result of a call into a buffer, for the call's own rows from the `first` of them on."""
-        count = len(step.rows) - first
+        count = len(call.rows) - first
         if count == 0:
             return
         if spec.batch_dim is not None:
-            tensor = _narrow(tensor, spec.batch_dim, self.index[step.rows[0]] + first, count)
+            tensor = _narrow(tensor, spec.batch_dim, self.index[call.rows[0]] + first, count)
             result = _narrow(result, spec.batch_dim, first, count)
         if spec.time_dim is not None:
-            tensor = _narrow(tensor, spec.time_dim, step.start, step.bucket.length)
+            tensor = _narrow(tensor, spec.time_dim, call.start, call.bucket.length)
         tensor.copy_(result)
 
 
-def split_chains(runs: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
-    """Split the runs into chains, in which each run continues the first rows of the one before it.
+def split_chains(calls: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
+    """Split the calls into chains, in which each call continues the first rows of the one before it.
 
     >>> first, second = ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)
     >>> [len(chain) for chain in split_chains([first, second, ProgramCall(Bucket(1, 2), (2,))])]
     [2, 1]
     """
     chains: list[list[ProgramCall]] = []
-    for run in runs:
+    for call in calls:
         before = chains[-1][-1] if chains else None
         continues = (
             before is not None
-            and run.start == before.start + before.bucket.length
-            and run.rows == before.rows[: len(run.rows)]
-            and run.bucket.batch <= before.bucket.batch
+            and call.start == before.start + before.bucket.length
+            and call.rows == before.rows[: len(call.rows)]
+            and call.bucket.batch <= before.bucket.batch
         )
         if continues:
-            chains[-1].append(run)
+            chains[-1].append(call)
         else:
-            chains.append([run])
+            chains.append([call])
     return chains
 
 
@@ -353,12 +353,12 @@ def _check_plan(plan: Plan, order: Sequence[int], index: Mapping[int, int], leng
         InvariantError: rows are not contiguous, or do not continue where they stopped, or stop before their end.
     """
     reached = [0] * len(order)
-    for step in plan.runs:
-        first = index[step.rows[0]]
-        last = first + len(step.rows)
-        follows = tuple(order[first:last]) == step.rows and len(step.rows) <= step.bucket.batch
-        if not follows or set(reached[first:last]) != {step.start} or min(lengths[first:last]) <= step.start:
-            raise InvariantError(f"{step} does not continue the runs before it")
-        reached[first:last] = [step.start + step.bucket.length] * len(step.rows)
+    for call in plan.calls:
+        first = index[call.rows[0]]
+        last = first + len(call.rows)
+        follows = tuple(order[first:last]) == call.rows and len(call.rows) <= call.bucket.batch
+        if not follows or set(reached[first:last]) != {call.start} or min(lengths[first:last]) <= call.start:
+            raise InvariantError(f"{call} does not continue the calls before it")
+        reached[first:last] = [call.start + call.bucket.length] * len(call.rows)
     if any(map(lt, reached, lengths)):
         raise InvariantError(f"the plan for sequences of {list(lengths)} timesteps runs {reached}")

@@ -27,18 +27,18 @@ from .chunk_options import ChunkCosts, ChunkOptions
 from .plan import ProgramCall
 
 
-def greedy_runs(rows: tuple[int, ...], lengths: list[int], known: ChunkOptions) -> list[ProgramCall]:
+def greedy_calls(rows: tuple[int, ...], lengths: list[int], known: ChunkOptions) -> list[ProgramCall]:
     """Plan rows that the largest bucket holds, the longest first, with their lengths.
 
     At most rows x chunk lengths choices among batch sizes x chunk lengths, and one step for each call.
     """
     bound = _LowerBound(lengths, known.rates)
-    runs: list[ProgramCall] = []
+    calls: list[ProgramCall] = []
     pending = [(0, 0, len(rows))]  # start, first row, the row after the last
     while pending:
         start, first, beyond = pending.pop()
         if beyond - first == 1 and lengths[first] - start < len(known.single_row.suffix_costs[0]):
-            runs += _single_row_runs(rows[first], start, lengths[first], known.single_row)
+            calls += _single_row_calls(rows[first], start, lengths[first], known.single_row)
             continue
         call = _cheapest_call(start, first, beyond, known, bound)
         called = first + call.rows
@@ -46,12 +46,12 @@ def greedy_runs(rows: tuple[int, ...], lengths: list[int], known: ChunkOptions) 
             pending.append((start, called, beyond))
         bucket = call.chunks.buckets[0][call.chunk]
         for _ in range(max(1, (lengths[called - 1] - start) // bucket.length)):
-            runs.append(ProgramCall(bucket, rows[first:called], start))
+            calls.append(ProgramCall(bucket, rows[first:called], start))
             start += bucket.length
         active = bound.active(start, first, called)
         if active > first:
             pending.append((start, first, active))
-    return runs
+    return calls
 
 
 class _LowerBound:
@@ -110,11 +110,11 @@ def _cheapest_call(start: int, first: int, beyond: int, known: ChunkOptions, bou
     return min(calls, key=itemgetter(0, 1))[2]
 
 
-def _single_row_runs(row: int, start: int, end: int, chunks: ChunkCosts) -> list[ProgramCall]:
+def _single_row_calls(row: int, start: int, end: int, chunks: ChunkCosts) -> list[ProgramCall]:
     """Return the cheapest sequence of chunks for one row."""
-    runs = []
+    calls = []
     while start < end:
         bucket = chunks.buckets[0][chunks.suffix_choice[0][end - start]]
-        runs.append(ProgramCall(bucket, (row,), start))
+        calls.append(ProgramCall(bucket, (row,), start))
         start += bucket.length
-    return runs
+    return calls

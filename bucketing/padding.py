@@ -52,7 +52,7 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
     """Return each request's part of a padded tensor, without the batch dimension.
 
     It is the request's row and its own timesteps. The parts are contiguous copies, because an engine may overwrite
-    `tensor` in its next run.
+    `tensor` in its next call.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"))
     >>> unpad(torch.tensor([[1, 2, 3, 7], [4, 7, 7, 7], [7, 7, 7, 7]]), ids, [3, 1])

@@ -26,7 +26,7 @@ class ProgramCall:
 class Plan:
     """All calls that one batch of requests needs, in an order in which they can be made.
 
-    In a plan for `sequence` programs every request is in exactly one run. In a chunked plan the runs of a request
+    In a plan for `sequence` programs every request is in exactly one call. In a chunked plan the calls of a request
     follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
 
     >>> chunks = (ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3))
@@ -35,32 +35,32 @@ class Plan:
     (10, 10)
     """
 
-    runs: tuple[ProgramCall, ...]
+    calls: tuple[ProgramCall, ...]
     heads: tuple[ProgramCall, ...] = ()
-    """Calls of the `head` program, after all runs; their buckets have length 1, and other costs."""
+    """Calls of the `head` program, after all of `calls`; their buckets have length 1, and other costs."""
 
     @property
     def computed_timesteps(self) -> int:
-        """B x T summed over the runs: the timesteps that the engine computes, padding included."""
-        return sum(run.bucket.batch * run.bucket.length for run in self.runs)
+        """B x T summed over the calls: the timesteps that the engine computes, padding included."""
+        return sum(call.bucket.batch * call.bucket.length for call in self.calls)
 
     def useful_timesteps(self, lengths: Sequence[int]) -> int:
         """Count the real timesteps of the planned requests."""
-        return sum(min(run.bucket.length, lengths[row] - run.start) for run in self.runs for row in run.rows)
+        return sum(min(call.bucket.length, lengths[row] - call.start) for call in self.calls for row in call.rows)
 
     def padded_timesteps(self, lengths: Sequence[int]) -> int:
         """Count the computed timesteps that are padding."""
         return self.computed_timesteps - self.useful_timesteps(lengths)
 
     def milliseconds(self, cost: CostModel) -> float:
-        """Sum the costs of the runs. The heads run another program, with other costs."""
-        return sum(cost.of(run.bucket) for run in self.runs)
+        """Sum the costs of the calls. The heads run another program, with other costs."""
+        return sum(cost.of(call.bucket) for call in self.calls)
 
 
 def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
-    """Plan all runs in this bucket: at most B sequences, longer than T only for `kind` "chunk".
+    """Plan all calls in this bucket: at most B sequences, longer than T only for `kind` "chunk".
 
-    >>> [run.start for run in single_bucket_plan(Bucket(2, 4), [9, 3], "chunk").runs]
+    >>> [call.start for call in single_bucket_plan(Bucket(2, 4), [9, 3], "chunk").calls]
     [0, 4, 8]
     """
     rows = tuple(sorted(range(len(lengths)), key=lambda row: -lengths[row]))
@@ -68,8 +68,8 @@ def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["se
         return Plan((ProgramCall(bucket, rows),))
     starts = range(0, lengths[rows[0]], bucket.length)
     active = (tuple(row for row in rows if lengths[row] > start) for start in starts)
-    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(active, starts))
-    return Plan(runs, (ProgramCall(Bucket(bucket.batch, 1), rows),))
+    calls = tuple(ProgramCall(bucket, own, start) for own, start in zip(active, starts))
+    return Plan(calls, (ProgramCall(Bucket(bucket.batch, 1), rows),))
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:

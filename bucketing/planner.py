@@ -20,7 +20,7 @@ class Planner(Protocol):
 
     @property
     def cost(self) -> CostModel:
-        """Cost model of the runs of its plans."""
+        """Cost model of the calls of its plans."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths.

@@ -90,7 +90,7 @@ class BatchMetrics(NamedTuple):
         >>> BatchMetrics(requests=2, stats=BatchStats(plans=(chunked,))).executions(BucketGrid((1, 4), (8, 16)))
         {'4x8': 1, '1x8': 1}
         """
-        calls = Counter(run.bucket for plan in self.stats.plans for run in plan.runs)
+        calls = Counter(call.bucket for plan in self.stats.plans for call in plan.calls)
         named: dict[str, int] = {}
         for bucket, count in calls.items():
             holding = grid.smallest_holding(*bucket)

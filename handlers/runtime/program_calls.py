@@ -32,7 +32,7 @@ def _advance(archive: LoadedArchive, bucket: Bucket) -> Callable[[], object]:
     item = [zeros(spec, lengths[0]) for spec in archive.manifest.inputs]
     signature, chain = archive.chunk_signature, archive.chain
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, archive.run, chain=chain)
-    return partial(batch.run_chunks, plan.runs[:1])
+    return partial(batch.run_chunks, plan.calls[:1])
 
 
 def _run(archive: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Callable[[], object]:

@@ -62,13 +62,13 @@ def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
     2
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    runs = []
+    calls = []
     start = 0
     while active := tuple(row for row in order if lengths[row] > start):
         step = rng.randint(1, lengths[order[0]] - start)
-        runs.append(ProgramCall(Bucket(len(active), step), active, start))
+        calls.append(ProgramCall(Bucket(len(active), step), active, start))
         start += step
-    return Plan(tuple(runs), (ProgramCall(Bucket(len(order), 1), tuple(order)),))
+    return Plan(tuple(calls), (ProgramCall(Bucket(len(order), 1), tuple(order)),))
 
 
 def _requests(inputs: Sequence[TensorSpec]) -> Requests:

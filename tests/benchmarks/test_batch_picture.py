@@ -20,7 +20,7 @@ def test_the_picture_has_every_call_and_every_request() -> None:
     """Each request is in it three times: received, sorted, and in one call."""
     words = [element.text or "" for element in ET.parse(FILE).iter() if element.tag.endswith("}text")]
 
-    for run in plan().runs:
+    for run in plan().calls:
         assert run.bucket in GRID.buckets
         assert f"{run.bucket.batch} rows x {run.bucket.length} timesteps" in words
     for row in range(len(LENGTHS)):

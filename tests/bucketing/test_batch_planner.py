@@ -56,7 +56,7 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of_buckets([run.bucket for run in result.runs], cost)
+    return value_of_buckets([run.bucket for run in result.calls], cost)
 
 
 @given(problems(max_size=40))
@@ -64,7 +64,7 @@ def test_every_request_is_in_exactly_one_run(problem: Problem) -> None:
     """Batches far larger than the largest bucket are split; every request is answered once."""
     grid, cost, lengths = problem
 
-    rows = [row for run in plan(lengths, grid, cost).runs for row in run.rows]
+    rows = [row for run in plan(lengths, grid, cost).calls for row in run.rows]
 
     assert sorted(rows) == list(range(len(lengths)))
 
@@ -74,7 +74,7 @@ def test_every_request_fits_its_run(problem: Problem) -> None:
     """Each run's bucket is one of the grid, has a row for each request and time for the longest."""
     grid, cost, lengths = problem
 
-    for run in plan(lengths, grid, cost).runs:
+    for run in plan(lengths, grid, cost).calls:
         assert run.bucket in grid.buckets
         assert 1 <= len(run.rows) <= run.bucket.batch
         assert max(lengths[row] for row in run.rows) <= run.bucket.length
@@ -106,9 +106,9 @@ def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, ra
     grid, cost, lengths = problem
     shuffled = random.sample(lengths, len(lengths))
 
-    buckets = [run.bucket for run in plan(lengths, grid, cost).runs]
+    buckets = [run.bucket for run in plan(lengths, grid, cost).calls]
 
-    assert [run.bucket for run in plan(shuffled, grid, cost).runs] == buckets
+    assert [run.bucket for run in plan(shuffled, grid, cost).calls] == buckets
 
 
 @given(problems())
@@ -142,7 +142,7 @@ def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
     grid = BucketGrid((1, 4), (16, 32))
     cost = CostModel({Bucket(1, 16): 2.0, Bucket(4, 16): 1.5, Bucket(1, 32): 3.0, Bucket(4, 32): 1.0})
 
-    assert plan([3], grid, cost).runs == (ProgramCall(Bucket(4, 32), (0,)),)
+    assert plan([3], grid, cost).calls == (ProgramCall(Bucket(4, 32), (0,)),)
 
 
 def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
@@ -150,7 +150,7 @@ def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
     grid = BucketGrid((1, 4), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(4, 8): 2.0})
 
-    assert plan([8, 8], grid, cost).runs == (ProgramCall(Bucket(1, 8), (0,)), ProgramCall(Bucket(1, 8), (1,)))
+    assert plan([8, 8], grid, cost).calls == (ProgramCall(Bucket(1, 8), (0,)), ProgramCall(Bucket(1, 8), (1,)))
 
 
 def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
@@ -158,14 +158,14 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
     grid = BucketGrid((1, 2), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(2, 8): 2.0})
 
-    assert plan([8, 8, 8], grid, cost).runs == (ProgramCall(Bucket(2, 8), (0, 1)), ProgramCall(Bucket(1, 8), (2,)))
+    assert plan([8, 8, 8], grid, cost).calls == (ProgramCall(Bucket(2, 8), (0, 1)), ProgramCall(Bucket(1, 8), (2,)))
 
 
 def test_requests_of_one_length_keep_their_order() -> None:
     """Requests run longest first; requests of equal length run in the order of arrival."""
     grid = BucketGrid((2,), (8,))
 
-    assert plan([5, 8, 5, 8, 5], grid, CostModel.proportional(grid)).runs == (
+    assert plan([5, 8, 5, 8, 5], grid, CostModel.proportional(grid)).calls == (
         ProgramCall(Bucket(2, 8), (1, 3)),
         ProgramCall(Bucket(2, 8), (0, 2)),
         ProgramCall(Bucket(2, 8), (4,)),
@@ -195,7 +195,7 @@ def test_unpadded_rows_run_with_their_own_length_only(problem: Problem) -> None:
     """Every request is in one run whose bucket has exactly its length."""
     grid, cost, lengths = problem
 
-    runs = plan_exact(lengths, grid, cost).runs
+    runs = plan_exact(lengths, grid, cost).calls
 
     assert sorted(row for run in runs for row in run.rows) == list(range(len(lengths)))
     assert all(lengths[row] == run.bucket.length for run in runs for row in run.rows)

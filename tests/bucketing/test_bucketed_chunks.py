@@ -28,7 +28,7 @@ def total(values: Sequence[Value]) -> Value:
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of_buckets([run.bucket for run in result.runs], cost)
+    return value_of_buckets([run.bucket for run in result.calls], cost)
 
 
 def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
@@ -161,7 +161,7 @@ def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
     """The engine has a program for every call."""
     grid, cost, lengths = problem
 
-    assert {run.bucket for run in BucketedChunkPlanner(grid, cost).plan(lengths).runs} <= set(grid.buckets)
+    assert {run.bucket for run in BucketedChunkPlanner(grid, cost).plan(lengths).calls} <= set(grid.buckets)
 
 
 @given(chunk_problems(max_size=4, longest=12))
@@ -255,7 +255,7 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
 
     result = BucketedChunkPlanner(grid, cost).plan([12, 4, 12, 4])
 
-    assert result.runs == (ProgramCall(Bucket(4, 4), (0, 2, 1, 3), 0), ProgramCall(Bucket(2, 8), (0, 2), 4))
+    assert result.calls == (ProgramCall(Bucket(4, 4), (0, 2, 1, 3), 0), ProgramCall(Bucket(2, 8), (0, 2), 4))
     assert result.heads == (ProgramCall(Bucket(4, 1), (0, 2, 1, 3)),)
 
 
@@ -263,7 +263,7 @@ def test_a_row_that_has_ended_is_in_no_later_call() -> None:
     """With two rows in the smallest bucket, the shorter one is left out after its end."""
     grid = BucketGrid((2,), (4,))
 
-    assert [run.rows for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([3, 9]).runs] == [
+    assert [run.rows for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([3, 9]).calls] == [
         (1, 0), (1,), (1,),
     ]  # fmt: skip
 
@@ -273,7 +273,7 @@ def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
     grid = BucketGrid((1,), (4, 8))
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
 
-    assert [run.bucket.length for run in BucketedChunkPlanner(grid, cost).plan([8]).runs] == [4, 4]
+    assert [run.bucket.length for run in BucketedChunkPlanner(grid, cost).plan([8]).calls] == [4, 4]
 
 
 def test_half_the_timesteps_are_worth_a_fiftieth_of_the_time() -> None:
@@ -282,7 +282,7 @@ def test_half_the_timesteps_are_worth_a_fiftieth_of_the_time() -> None:
 
     def planned(milliseconds: float) -> list[Bucket]:
         cost = CostModel({Bucket(1, 4): milliseconds, Bucket(4, 4): 1.0})
-        return [run.bucket for run in BucketedChunkPlanner(grid, cost).plan([8, 8]).runs]
+        return [run.bucket for run in BucketedChunkPlanner(grid, cost).plan([8, 8]).calls]
 
     assert planned(0.51) == [Bucket(1, 4)] * 4
     assert planned(0.53) == [Bucket(4, 4)] * 2

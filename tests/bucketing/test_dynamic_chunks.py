@@ -40,7 +40,7 @@ def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of_calls([run.bucket for run in result.runs], cost)
+    return value_of_calls([run.bucket for run in result.calls], cost)
 
 
 @given(free_problems(max_size=16))
@@ -113,7 +113,7 @@ def test_a_free_call_lets_every_chunk_be_cut() -> None:
     result = DynamicChunkPlanner(shape, cost).plan(lengths)
 
     assert result.padded_timesteps(lengths) == 0
-    assert result.runs == (
+    assert result.calls == (
         ProgramCall(Bucket(4, 10), (1, 2, 3, 0), 0),
         ProgramCall(Bucket(3, 30), (1, 2, 3), 10),
         ProgramCall(Bucket(2, 30), (1, 2), 40),
@@ -126,7 +126,9 @@ def test_an_expensive_call_lets_no_chunk_be_cut() -> None:
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
-    assert DynamicChunkPlanner(shape, cost).plan([10, 100, 70, 40]).runs == (ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),)
+    assert DynamicChunkPlanner(shape, cost).plan([10, 100, 70, 40]).calls == (
+        ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),
+    )
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
@@ -136,7 +138,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
 
     result = DynamicChunkPlanner(shape, cost).plan([1, 10, 2, 9, 1])
 
-    assert [run.rows for run in result.runs if run.start == 0] == [(1, 3), (2, 0), (4,)]
+    assert [run.rows for run in result.calls if run.start == 0] == [(1, 3), (2, 0), (4,)]
     assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]
 
 
@@ -148,5 +150,5 @@ def test_two_groups_are_made_where_many_rows_were_measured_slow() -> None:
     planner = DynamicChunkPlanner(shape, cost)
 
     assert planner.group_sizes == (8, 4)
-    assert [run.bucket.batch for run in planner.plan([50] * 8).runs] == [4, 4]
-    assert [run.bucket.batch for run in planner.plan([50] * 4).runs] == [4]
+    assert [run.bucket.batch for run in planner.plan([50] * 8).calls] == [4, 4]
+    assert [run.bucket.batch for run in planner.plan([50] * 4).calls] == [4]

@@ -31,7 +31,7 @@ def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
     """Rank a plan."""
-    return value_of_calls([run.bucket for run in result.runs], cost)
+    return value_of_calls([run.bucket for run in result.calls], cost)
 
 
 @given(free_problems(max_size=9))
@@ -68,7 +68,7 @@ def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> No
     shape, cost, lengths = problem
     exact = DynamicPlanner(shape, cost, padded=False)
 
-    runs = exact.plan(lengths).runs
+    runs = exact.plan(lengths).calls
 
     assert all({lengths[row] for row in run.rows} == {run.bucket.length} for run in runs)
     for length in set(lengths):
@@ -101,4 +101,4 @@ def test_equal_plans_are_decided_for_one_call() -> None:
     cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
     assert cost.line(2) == LinearCost(call_ms=0.0, step_ms=2.0)
 
-    assert [tuple(run.rows) for run in DynamicPlanner(shape, cost).plan([8, 8, 8]).runs] == [(0, 1, 2)]
+    assert [tuple(run.rows) for run in DynamicPlanner(shape, cost).plan([8, 8, 8]).calls] == [(0, 1, 2)]

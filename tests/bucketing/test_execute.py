@@ -74,7 +74,7 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
         alone_running, alone_total = running_sums(*request)
         assert torch.equal(running, alone_running)
         assert torch.equal(total, alone_total)
-    assert program.buckets == [run.bucket for run in steps.runs]
+    assert program.buckets == [run.bucket for run in steps.calls]
 
 
 def test_answers_are_views_of_what_the_program_returned() -> None:

@@ -163,7 +163,7 @@ def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choo
     program = check(plan, lengths, seed)
 
     calls: list[tuple[ProgramRole, Bucket]] = [("start", head.bucket) for head in plan.heads]
-    calls += [("chunk", run.bucket) for run in plan.runs]
+    calls += [("chunk", run.bucket) for run in plan.calls]
     assert program.calls == calls + [("head", head.bucket) for head in plan.heads]
 
 

@@ -126,7 +126,7 @@ def test_a_plan_without_states_is_complete(problem: Problem) -> None:
     plan = BucketedChunkPlanner(grid, cost, most_states=0).plan(lengths)
 
     computed = [0] * len(lengths)
-    for run in plan.runs:
+    for run in plan.calls:
         assert run.bucket in grid.buckets
         assert 1 <= len(run.rows) <= run.bucket.batch
         for row in run.rows:
@@ -155,4 +155,4 @@ def test_rows_of_one_length_run_as_one_group() -> None:
 
     plan = BucketedChunkPlanner(grid, cost, most_states=0).plan([6100] * 4)
 
-    assert [(tuple(run.bucket), run.start) for run in plan.runs] == [((4, 61), start) for start in range(0, 6100, 61)]
+    assert [(tuple(run.bucket), run.start) for run in plan.calls] == [((4, 61), start) for start in range(0, 6100, 61)]

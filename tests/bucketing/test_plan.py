@@ -34,7 +34,7 @@ def test_a_row_that_ends_inside_a_chunk_is_useful_to_its_end() -> None:
 def test_heads_are_counted_apart() -> None:
     """They run another program: its cells and its cost are counted separately."""
     with_heads = Plan((ProgramCall(Bucket(1, 4), (0,)),), heads=(ProgramCall(Bucket(1, 1), (0,)),))
-    without = Plan(with_heads.runs)
+    without = Plan(with_heads.calls)
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 1): 5.0})
 
     assert with_heads.computed_timesteps == without.computed_timesteps

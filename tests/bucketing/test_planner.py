@@ -80,9 +80,9 @@ def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
 
     result = planner.plan(lengths)
 
-    assert sorted(row for run in result.runs for row in run.rows) == list(range(len(lengths)))
+    assert sorted(row for run in result.calls for row in run.rows) == list(range(len(lengths)))
     assert result.heads == ()
-    for run in result.runs:
+    for run in result.calls:
         assert_fits(run, lengths)
         assert run.start == 0
         assert max(lengths[row] for row in run.rows) <= run.bucket.length
@@ -94,7 +94,7 @@ def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) 
     planner, lengths = problem
     reached = [0] * len(lengths)
 
-    for run in planner.plan(lengths).runs:
+    for run in planner.plan(lengths).calls:
         assert_fits(run, lengths)
         for row in run.rows:
             assert run.start == reached[row] < lengths[row]
@@ -111,7 +111,7 @@ def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> Non
 
     result = planner.plan(lengths)
 
-    for run in (*result.runs, *result.heads):
+    for run in (*result.calls, *result.heads):
         first = order.index(run.rows[0])
         assert list(run.rows) == order[first : first + len(run.rows)]
 
@@ -147,7 +147,7 @@ def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, r
     shuffled = random.sample(lengths, len(lengths))
 
     def calls(result: Plan, own: list[int]) -> list[tuple[Bucket, int, list[int]]]:
-        return [(run.bucket, run.start, [own[row] for row in run.rows]) for run in (*result.runs, *result.heads)]
+        return [(run.bucket, run.start, [own[row] for row in run.rows]) for run in (*result.calls, *result.heads)]
 
     assert calls(planner.plan(shuffled), shuffled) == calls(planner.plan(lengths), lengths)
 
@@ -212,7 +212,7 @@ def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, Cos
 def test_requests_of_one_length_keep_their_order() -> None:
     """Requests are sorted longest first; requests of equal length keep the order of arrival."""
     for make in EXAMPLES.values():
-        assert [row for run in make().plan([5, 8, 5, 8, 5]).runs for row in run.rows if run.start == 0] == [
+        assert [row for run in make().plan([5, 8, 5, 8, 5]).calls for row in run.rows if run.start == 0] == [
             1,
             3,
             0,

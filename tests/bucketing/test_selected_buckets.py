@@ -40,13 +40,13 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
 
     plan = make_planner("sequence", grid, cost, table=table).plan(lengths)
 
-    assert sorted(row for run in plan.runs for row in run.rows) == list(range(len(lengths)))
-    for run in plan.runs:
+    assert sorted(row for run in plan.calls for row in run.rows) == list(range(len(lengths)))
+    for run in plan.calls:
         assert run.bucket in grid.buckets
         assert len(run.rows) <= run.bucket.batch
         assert {table[lengths[row] - 1] for row in run.rows} == {run.bucket.length}
         assert list(run.rows) == sorted(run.rows, key=lambda row: (-lengths[row], row))
-    assert [run.bucket.length for run in plan.runs] == sorted((run.bucket.length for run in plan.runs), reverse=True)
+    assert [run.bucket.length for run in plan.calls] == sorted((run.bucket.length for run in plan.calls), reverse=True)
 
 
 @given(chosen_problems())
@@ -67,7 +67,7 @@ def test_a_sequence_beyond_the_grid_is_refused_as_ever() -> None:
     grid = BucketGrid((1,), (2, 4))
     planner = make_planner("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
 
-    assert planner.plan([]).runs == ()
+    assert planner.plan([]).calls == ()
     with pytest.raises(SequenceTooLong):
         planner.plan([1, 5])
     with pytest.raises(ValueError, match="empty sequence"):

@@ -51,12 +51,12 @@ class Stairs:
     ) -> tuple[list[Tensors], Tensors]:
         self.plans.append(plan)
         sums = [torch.tensor(0.0) for _ in sequences]
-        for run in plan.runs:
-            for row in run.rows:
-                piece = sequences[row][0][run.start : run.start + run.bucket.length]
-                if bool((piece == POISON).any()):
+        for call in plan.calls:
+            for row in call.rows:
+                chunk = sequences[row][0][call.start : call.start + call.bucket.length]
+                if bool((chunk == POISON).any()):
                     raise RuntimeError("a kernel failed")
-                sums[row] = sums[row] + piece.sum()
+                sums[row] = sums[row] + chunk.sum()
         assert sorted(row for head in plan.heads for row in head.rows) == list(range(len(sequences)))
         return [(total,) for total in sums], ()
 

@@ -38,10 +38,10 @@ def test_every_run_is_counted_in_a_bucket_of_the_grid_that_holds_it(lengths: lis
     plan = planner.plan(lengths)
     executions = counted(lengths, plan).executions(GRID)
 
-    assert sum(executions.values()) == len(plan.runs)
+    assert sum(executions.values()) == len(plan.calls)
     assert set(executions) <= {f"{bucket.batch}x{bucket.length}" for bucket in GRID.buckets}
     if planner is SEQUENCE:
-        assert set(executions) == {f"{run.bucket.batch}x{run.bucket.length}" for run in plan.runs}
+        assert set(executions) == {f"{run.bucket.batch}x{run.bucket.length}" for run in plan.calls}
 
 
 @given(LENGTHS)

@@ -17,7 +17,7 @@ def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool 
     With `roomy`, buckets may be larger than their rows and timesteps, as fixed shapes are.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    runs: list[ProgramCall] = []
+    calls: list[ProgramCall] = []
     pending = [(tuple(order), 0)]
     while pending:
         rows, start = pending.pop(choose.randrange(len(pending)))
@@ -28,12 +28,12 @@ def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool 
             left = lengths[alive[0]] - start
             steps = choose.randint(1, left)
             bucket = Bucket(len(alive) + roomy * choose.choice((0, 0, 1, 3)), steps)
-            runs.append(ProgramCall(bucket, alive, start))
+            calls.append(ProgramCall(bucket, alive, start))
             pending.append((alive, start + steps))
             if roomy and choose.random() < 0.2:  # beyond every end
-                runs[-1] = ProgramCall(Bucket(bucket.batch, left + choose.randint(0, 4)), alive, start)
+                calls[-1] = ProgramCall(Bucket(bucket.batch, left + choose.randint(0, 4)), alive, start)
                 pending.pop()
-    return Plan(tuple(runs), tuple(_heads(tuple(order), choose, roomy)))
+    return Plan(tuple(calls), tuple(_heads(tuple(order), choose, roomy)))
 
 
 def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[ProgramCall]:

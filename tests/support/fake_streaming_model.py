@@ -71,7 +71,7 @@ class FakeStreamingModel:
             zeros = all(not tensor.any() for sequence in sequences for tensor in sequence)
             assert zeros, "a streaming model runs requests of sessions only, and zeros to warm up"
             one = torch.ones(1, dtype=torch.int64)
-            return [tuple(self.run("chunk", plan.runs[0].bucket, [0 * one[None], one, torch.zeros(1, 1)]))], ()
+            return [tuple(self.run("chunk", plan.calls[0].bucket, [0 * one[None], one, torch.zeros(1, 1)]))], ()
         self.batches.append(len(sequences))
         signature = ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
         return resume_chunks(plan, sequences, lengths, signature, self.run, resumed)

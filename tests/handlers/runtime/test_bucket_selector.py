@@ -52,7 +52,7 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
 
     plan = variants.plan(lengths)
 
-    assert {run.bucket.length: set(run.rows) for run in plan.runs} == {8: {0, 2}, 4: {1, 3}}
+    assert {run.bucket.length: set(run.rows) for run in plan.calls} == {8: {0, 2}, 4: {1, 3}}
     for (sums,), (ids,) in zip(variants.run_plan(plan, requests, lengths)[0], requests, strict=True):
         torch.testing.assert_close(sums, model(ids[None], torch.tensor([len(ids)]))[0][0])
 

@@ -206,7 +206,7 @@ def test_a_selector_goes_on_to_choose_the_buckets(tmp_path: Path) -> None:
 
     assert isinstance(planner, BucketPlanner)
     assert planner.selected == (8,) * 8
-    assert planner.plan([1]).runs[0].bucket.length == 8
+    assert planner.plan([1]).calls[0].bucket.length == 8
 
 
 def test_the_corners_are_measured_first() -> None:

@@ -102,8 +102,8 @@ def test_plans_are_made_by_what_padding_costs_where_that_is_known(
 
     plan = planner_from_manifest(manifest).plan(lengths)
 
-    assert len(plan.runs) == runs
-    assert sorted(row for run in plan.runs for row in run.rows) == [0, 1, 2, 3]
+    assert len(plan.calls) == runs
+    assert sorted(row for run in plan.calls for row in run.rows) == [0, 1, 2, 3]
 
 
 def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
 
     answers, _ = variants.run_plan(plan, requests, lengths)
 
-    assert not {run.bucket for run in plan.runs} & set(GRID.buckets)
+    assert not {run.bucket for run in plan.calls} & set(GRID.buckets)
     for (ids,), (sums,), length in zip(requests, answers, lengths, strict=True):
         torch.testing.assert_close(sums, model(ids[None], torch.tensor([length]))[0][0])
 

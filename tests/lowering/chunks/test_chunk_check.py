@@ -47,11 +47,11 @@ class Served:
         self.program: LoweredModel = lower(self.model, self.config)
         engine = get_backend(backend)
         weights = {**self.model.state_dict(), **self.program.constants}
-        self.runs: dict[ProgramRole, LoadedProgram] = {}
+        self.calls: dict[ProgramRole, LoadedProgram] = {}
         for part, exported in self.program.parts.items():
             (folder / part).mkdir()
             engine.compile(exported, buckets[part], folder / part)
-            self.runs[part] = engine.load(folder / part, weights, engine.host(), 1)
+            self.calls[part] = engine.load(folder / part, weights, engine.host(), 1)
 
     def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
         """Execute a plan, and compare every output to eager mode."""
@@ -62,7 +62,7 @@ class Served:
             requests.items,
             lengths,
             ChunkSignature(self.program.inputs, self.program.outputs, self.program.chunked.carried),
-            lambda part, bucket, tensors: self.runs[part](tensors),
+            lambda part, bucket, tensors: self.calls[part](tensors),
             pad_with(garbage),
         )
         for answer, item, length in zip(answers, requests.items, lengths, strict=True):

@@ -43,7 +43,7 @@ def draw_batch(name: str, batch: SampleBatch, *, stops_rows: bool) -> str:
         name.replace(" ", "-"),
         f"Planned calls of one batch: {name}",
         f"{counted(len(batch.lengths), 'sequence')} of {batch.lengths[0]} to {batch.lengths[-1]} timesteps in "
-        f"{counted(len(batch.plan.runs), 'call')}: {real:,} real timesteps, {computed - real:,} of padding.",
+        f"{counted(len(batch.plan.calls), 'call')}: {real:,} real timesteps, {computed - real:,} of padding.",
         layout.height + _AXIS,
         _parts(batch, layout, stops_rows=stops_rows),
     )
@@ -54,49 +54,49 @@ def _layout(plan: Plan) -> _Layout:
     dummies: list[tuple[int, float]] = []
     blocks: set[float] = set()
     top: float = _TOP
-    for index, run in enumerate(plan.runs):
-        new = [row for row in run.rows if row not in tops]
-        if run.start or not new:
+    for index, call in enumerate(plan.calls):
+        new = [row for row in call.rows if row not in tops]
+        if call.start or not new:
             continue
         blocks.add(top)
         for row in new:
             tops[row] = top
             top += _ROW + _GAP
-        for _ in range(run.bucket.batch - len(run.rows)):
+        for _ in range(call.bucket.batch - len(call.rows)):
             dummies.append((index, top))
             top += _ROW + _GAP
         top += _CALL_GAP
-    later = [(index, run) for index, run in enumerate(plan.runs) if run.start]
-    for index, run in later:  # the rows that have ended are below those that are active
-        lowest = max(tops[row] for row in run.rows)
+    later = [(index, call) for index, call in enumerate(plan.calls) if call.start]
+    for index, call in later:  # the rows that have ended are below those that are active
+        lowest = max(tops[row] for row in call.rows)
         below = sorted(place for place in tops.values() if place > lowest)
-        dummies += [(index, place) for place in below[: run.bucket.batch - len(run.rows)]]
+        dummies += [(index, place) for place in below[: call.bucket.batch - len(call.rows)]]
     return _Layout(tops, tuple(dummies), frozenset(blocks), top)
 
 
 def _parts(batch: SampleBatch, layout: _Layout, *, stops_rows: bool) -> Iterator[str]:
-    runs = batch.plan.runs
-    scale = (svg.WIDTH - _LEFT - _RIGHT) / max(run.start + run.bucket.length for run in runs)
-    for index, run in enumerate(runs):
-        yield from _call(index, run, batch.lengths, layout, scale, stops_rows=stops_rows)
+    calls = batch.plan.calls
+    scale = (svg.WIDTH - _LEFT - _RIGHT) / max(call.start + call.bucket.length for call in calls)
+    for index, call in enumerate(calls):
+        yield from _call(index, call, batch.lengths, layout, scale, stops_rows=stops_rows)
     for index, top in layout.dummies:
-        run = runs[index]
+        call = calls[index]
         kind = "idle" if stops_rows else "padded"
         label = f"call {index + 1}: a row without a sequence"
-        yield svg.rectangle(_LEFT + run.start * scale, top, run.bucket.length * scale, _ROW, kind, label)
+        yield svg.rectangle(_LEFT + call.start * scale, top, call.bucket.length * scale, _ROW, kind, label)
     for row, top in layout.tops.items():
         yield svg.text(_LEFT - 8, top + 12, str(batch.lengths[row]), "end")
-    yield from _labels(runs, layout, scale)
+    yield from _labels(calls, layout, scale)
     yield from _axis(layout.height, scale)
 
 
 def _call(
-    index: int, run: ProgramCall, lengths: Sequence[int], layout: _Layout, scale: float, *, stops_rows: bool
+    index: int, call: ProgramCall, lengths: Sequence[int], layout: _Layout, scale: float, *, stops_rows: bool
 ) -> Iterator[str]:
-    end = run.start + run.bucket.length
-    for row in run.rows:
+    end = call.start + call.bucket.length
+    for row in call.rows:
         top, real = layout.tops[row], min(lengths[row], end)
-        left, middle, right = (_LEFT + steps * scale for steps in (run.start, real, end))
+        left, middle, right = (_LEFT + steps * scale for steps in (call.start, real, end))
         label = f"call {index + 1}: a sequence of {counted(lengths[row], 'timestep')}"
         yield svg.rectangle(left, top, middle - left, _ROW, f"call{index % _COLOURS}", label)
         if right > middle:
@@ -105,14 +105,14 @@ def _call(
             yield svg.rectangle(middle, top, right - middle, _ROW, kind, f"{label}, {after}")
 
 
-def _labels(runs: Sequence[ProgramCall], layout: _Layout, scale: float) -> Iterator[str]:
+def _labels(calls: Sequence[ProgramCall], layout: _Layout, scale: float) -> Iterator[str]:
     """The shape of each call beside it; of chunks, which are side by side, the number of the call above it."""
-    chunks = any(run.start for run in runs)
-    for number, run in enumerate(runs, 1):
-        left, top = _LEFT + run.start * scale, layout.tops[run.rows[0]]
-        width = run.bucket.length * scale
+    chunks = any(call.start for call in calls)
+    for number, call in enumerate(calls, 1):
+        left, top = _LEFT + call.start * scale, layout.tops[call.rows[0]]
+        width = call.bucket.length * scale
         if not chunks:
-            label = f"call {number}: {run.bucket.batch} x {run.bucket.length}"
+            label = f"call {number}: {call.bucket.batch} x {call.bucket.length}"
             yield svg.text(left + width + 8, top + 12, label, "start", "faint")
         elif top in layout.blocks and width > _NARROW:
             yield svg.text(left + 2, top - 5, str(number), "start", "faint")

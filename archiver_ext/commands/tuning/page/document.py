@@ -122,9 +122,9 @@ def _batch(grid: GridEvaluation, batch: SampleBatch, proposal: Proposal) -> Iter
     stops_rows = proposal.padding == "none"
     if proposal.padding == "bucket":
         yield f"<h3>{escape(grid.name.capitalize())} lengths</h3>"
-    sequences, calls = counted(len(batch.lengths), "sequence"), counted(len(batch.plan.runs), "call")
+    sequences, calls = counted(len(batch.lengths), "sequence"), counted(len(batch.plan.calls), "call")
     by = "measured costs" if batch.measured else "estimated costs, since none are measured"
-    numbers = " Numbers above the bars are those of the calls." if any(run.start for run in batch.plan.runs) else ""
+    numbers = " Numbers above the bars are those of the calls." if any(call.start for call in batch.plan.calls) else ""
     yield f"<p>{sequences} of typical lengths, a bar each, in {calls}. Planned by {by}.{numbers}</p>"
     after = {"idle": "not computed"} if stops_rows else {"padded": "padding"}
     yield _key(call0="a sequence, coloured by its call", **after)

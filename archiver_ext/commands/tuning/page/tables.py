@@ -66,12 +66,12 @@ def calls_table(name: str, batch: SampleBatch) -> str:
     rows = (
         (
             str(number),
-            f"{run.bucket.batch} x {run.bucket.length}",
-            f"{run.start}",
-            str(len(run.rows)),
-            ", ".join(str(batch.lengths[row]) for row in run.rows),
+            f"{call.bucket.batch} x {call.bucket.length}",
+            f"{call.start}",
+            str(len(call.rows)),
+            ", ".join(str(batch.lengths[row]) for row in call.rows),
         )
-        for number, run in enumerate(batch.plan.runs, 1)
+        for number, call in enumerate(batch.plan.calls, 1)
     )
     return _table(name, ("call", "rows x timesteps", "first timestep", "sequences", "their lengths"), rows)
 

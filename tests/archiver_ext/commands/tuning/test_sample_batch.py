@@ -39,7 +39,7 @@ def test_a_batch_is_planned_as_its_engine_takes_it(
 
     assert batch is not None
     assert batch.lengths == (3, 3, 3, 3, 3, 3, 3, 30)
-    assert len(batch.plan.runs) == calls
+    assert len(batch.plan.calls) == calls
     assert not batch.measured
 
 
