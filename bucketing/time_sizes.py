@@ -26,6 +26,9 @@ def check_time_size(text: str) -> None:
     >>> check_time_size("time / 2")
     Traceback (most recent call last):
     ValueError: expected an integer expression of time, got 'time / 2'
+
+    Raises:
+        ValueError: it is none; the message has its first characters.
     """
     try:
         _parsed(text)

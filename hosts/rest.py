@@ -27,7 +27,7 @@ _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
 _FORM_BYTES = 1 << 16
 """Bytes of a form beside those of its fields."""
 _SERVER_HEADERS = ("describe", "explain")
-"""Headers by which TorchServe's frontend asks its workers: a client's mean nothing."""
+"""Headers by which TorchServe's frontend asks its workers; those of a client are ignored."""
 
 
 async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Response:

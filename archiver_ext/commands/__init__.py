@@ -11,7 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +37,9 @@ COMMANDS = (
 
 The function `add_to` of each adds its command to the parser.
 """
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name
+"""The argument of `add_to`, which gets the parser of each command."""
 
 _MAX_NUMBER = 999_999_999
 
@@ -104,6 +107,6 @@ def show(options: argparse.Namespace, to_json: Callable[[], object], print_table
         print_tables(Console())
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")

@@ -6,9 +6,9 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import show
+from . import Commands, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ _HINT = (
 )
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "analyze",

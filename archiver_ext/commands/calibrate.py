@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cost_report import cost_lines, doubt_lines, padding_ms
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, positive, show, tell_unsigned
+from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...handlers.runtime.loader import LoadedArchive
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "calibrate",
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-def _measured(loaded: LoadedArchive, console: Any) -> tuple[Manifest, Manifest]:
+def _measured(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
     from ..evaluation.calibrate import measure_costs
     from ..evaluation.manifest_builder import with_costs

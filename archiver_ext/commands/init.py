@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import check_output, print_note
+from . import Commands, check_output, print_note
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +45,7 @@ _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to 
 _LONGEST_NOTE = 200  # characters
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "init",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cost_report import cost_lines, doubt_lines
 from ..host_needs import machine, software
-from . import add_archive, show
+from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +27,7 @@ _SEGMENTS = "segments.json"
 """File of a program that is divided between an engine and the CPU."""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "inspect",

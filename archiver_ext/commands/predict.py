@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...inference.errors import ArchiveError
-from . import add_archive, check_output, positive
+from . import Commands, add_archive, check_output, positive
 
 if TYPE_CHECKING:
     from ...inference.open_archive import OpenArchive
@@ -23,7 +23,7 @@ class RefusedLinesError(ArchiveError):
     """Some lines were refused; all others are answered."""
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "predict",

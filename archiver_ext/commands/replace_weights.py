@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, check_output, show, tell_unsigned
+from . import Commands, add_archive, add_archive_output, check_output, show, tell_unsigned
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ...bucketing.shapes import Bucket
     from ...config.manifest import Manifest
     from ...inference.reader import ArchiveReader
     from ..checkpoint import FoundWeights
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _REBUILD = "package the model again, with the new file as --serialized-file"
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "replace-weights",
@@ -228,7 +229,7 @@ def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
     }
 
 
-def _errors_before(replaced: ReplaceResult) -> dict[Any, float]:
+def _errors_before(replaced: ReplaceResult) -> dict[Bucket, float]:
     return {check.bucket: check.max_error for check in replaced.before.checks}
 
 

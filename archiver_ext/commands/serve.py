@@ -7,15 +7,14 @@ import re
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from . import positive, print_line
+from . import Commands, positive, print_line
 
 _LAST_PORT = 65_531  # four more ports follow it
 _SETTING = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<value>[^\r\n]*)")
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "serve",

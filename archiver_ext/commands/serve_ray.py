@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ...inference.errors import ArchiveError
-from . import positive, print_line
+from . import Commands, positive, print_line
 
 _LAST_PORT = 65_535
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "serve-ray",

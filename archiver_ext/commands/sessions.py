@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import add_archive, print_json
+from . import Commands, add_archive, print_json
 
 if TYPE_CHECKING:
     from ...inference.reader import ArchiveReader
@@ -30,7 +30,7 @@ class OpenSessions:
     totals: StoreTotals
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "sessions",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from ...config.file_errors import describe_cause
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, check_output
+from . import Commands, add_archive, add_archive_output, check_output
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "sign",

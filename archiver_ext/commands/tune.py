@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import PackagingError
-from . import check_output, positive, print_json, print_note
+from . import Commands, check_output, positive, print_json, print_note
 
 if TYPE_CHECKING:
     from .tuning.proposal import Proposal
@@ -21,7 +21,7 @@ _MAX_COUNT = 256
 _STDIN = "-"
 
 
-def add_to(commands: Any) -> None:
+def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "tune",

@@ -79,7 +79,7 @@ class RawRequest(NamedTuple):
     def is_describe_request(self) -> bool:
         """Whether it asks for the model's description and readiness, as TorchServe itself does.
 
-        A header of that name in an inference request comes with a body, and means nothing. Clients in Go, among them
+        A header of that name in an inference request comes with a body, and is ignored. Clients in Go, among them
         the probes of Kubernetes, write it as `Describe`.
 
         >>> RawRequest({}, {"describe": "True"}).is_describe_request
