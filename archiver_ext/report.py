@@ -165,7 +165,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket;
     `padding_milliseconds` those of one with as much padding as possible, where that was measured apart. `notes`
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
-    `engines` were compiled for every bucket, `left_out` for a few of them, and `dropped` failed.
+    `engines` were compiled for every bucket, `left_out` for a few of them or for none, and `dropped` failed.
     """
     return {
         "archive": str(outcome.archive),

@@ -41,7 +41,7 @@ _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 class ArchiveReader:
     """One archive that was packaged with the handler neuron_lstm.
 
-    Every method raises a ArchiveError for an archive that is damaged or was packaged with another handler.
+    Every method raises an ArchiveError for an archive that is damaged or was packaged with another handler.
 
     Raises:
         ArchiveError: there is no such archive.

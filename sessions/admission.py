@@ -1,6 +1,6 @@
 """Admission rules of the stores: whether a session may start or grow, within the limits of its model.
 
-Pure functions. The network store has the same rules in its scripts (`redis_scripts.py`).
+Pure functions. The network store has the same rules in its scripts (`redis/scripts.py`).
 """
 
 from __future__ import annotations

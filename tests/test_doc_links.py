@@ -34,3 +34,27 @@ def test_links_to_our_own_files_lead_there(page: Path) -> None:
 def test_there_are_pages() -> None:
     """The first pages for readers exist."""
     assert {"README.md", "CONTRIBUTING.md", "backends.md"} <= {page.name for page in PAGES}
+
+
+def files_named_in(text: str) -> set[str]:
+    """The files of the repository that a text names in backticks, by their last part, such as `plan.py`."""
+    return {Path(name).name for name in re.findall(r"`((?:\w+/)*\w+\.(?:py|cpp|cu|md))`", text)}
+
+
+def test_files_that_the_code_names_exist() -> None:
+    """A comment or docstring that names a file in backticks would else send readers to a former name."""
+    users_own = {"model.py", "neuron_lstm.py", "program.py"}
+    files = [path for path in ROOT.rglob("*") if path.suffix in {".py", ".cpp", ".cu", ".h", ".md"}]
+    tracked = [
+        path for path in files if not {".venv", ".hosts", ".git", "src", "build"} & {*path.relative_to(ROOT).parts}
+    ]
+    known = {path.name for path in tracked} | users_own
+    code = [path for path in tracked if path.suffix != ".md" and "tests" not in path.relative_to(ROOT).parts]
+
+    assert {"execute_chunks.py"} <= files_named_in("`execute_chunks.py` runs `a.b`")
+    missing = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in code
+        for name in files_named_in(path.read_text(encoding="utf-8")) - known
+    }
+    assert missing == set()

@@ -141,7 +141,7 @@ class _ProgramBuilder:
         )
 
     def head(self) -> ExportedProgram | None:
-        """Build the program: inputs without time, whole lengths, carried values -> outputs without time.
+        """Build the program: inputs without time, lengths, carried values -> outputs without time.
 
         None if there are none.
         """
@@ -154,7 +154,7 @@ class _ProgramBuilder:
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
     def start(self) -> ExportedProgram | None:
-        """Build the program: inputs without time, whole lengths -> initial values that are no constants.
+        """Build the program: inputs without time, lengths -> initial values that are no constants.
 
         None if all are.
         """

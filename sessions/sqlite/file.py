@@ -50,7 +50,7 @@ _UNCOUNTED = "ALTER TABLE tally ADD COLUMN uncounted REAL NOT NULL DEFAULT 0;"
 
 It adds to the first one without a change to it, and has its version: code that knows only the first one can use the
 file at the same time as code that knows both. The same holds for the third layout, which has the table of
-`sqlite_expiry` instead of an index.
+`expiry.py` instead of an index.
 """
 _PAGE_BYTES = 8192
 """A record of 4.5 KB is one page of the log, in place of two of 4 KB and a fifth of one that says where they are."""
@@ -60,7 +60,7 @@ _VACUUM_BYTES = 64 * 1024 * 1024
 _WAL_LIMIT_BYTES = 128 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
 _CHECKPOINT_PAGES = 4 * 8192
-"""Pages of the log from which on a commit copies them itself: `sqlite_checkpoints` has fallen behind."""
+"""Pages of the log from which on a commit copies them itself: `checkpoints.py` has fallen behind."""
 WRONG_VALUES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """Errors of values that no store writes.
 
