@@ -54,28 +54,28 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
         sys.stderr.write("error: standard output is closed: redirect it to a file, or to /dev/null\n")
         return _FAILED
     _escape_unknown_characters()
-    return _ran(run, stopped)
+    return _run_to_exit_code(run, stopped)
 
 
-def _ran(run: Callable[[], None], stopped: str) -> int:
+def _run_to_exit_code(run: Callable[[], None], stopped: str) -> int:
     try:
         with raise_on_termination():
             run()
             _flush_output()
     except KeyboardInterrupt:
-        return _stopped(signal.SIGINT, stopped)
+        return _report_signal(signal.SIGINT, stopped)
     except Terminated as end:
-        return _stopped(end.signal, stopped)
+        return _report_signal(end.signal, stopped)
     except SystemExit as end:
-        return _ended(end)
+        return _report_exit(end)
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
-        return _failed(error)
+        return _report_error(error)
     except BaseException as error:  # noqa: BLE001 - of the user's code: ours raises none that is no Exception
-        return _failed_outside(error)
+        return _report_base_exception(error)
     return 0
 
 
-def _stopped(by: signal.Signals, addition: str) -> int:
+def _report_signal(by: signal.Signals, addition: str) -> int:
     sys.stderr.write(f"stopped by {by.name}{addition}\n")
     return 128 + by
 
@@ -95,17 +95,17 @@ def _flush_output() -> None:
     sys.stdout.flush()
 
 
-def _ended(end: SystemExit) -> int:
+def _report_exit(end: SystemExit) -> int:
     """Report code that called sys.exit(): that of a model, or rich's, whose reader ended."""
     if isinstance(end.__context__, BrokenPipeError):
-        return _failed(end.__context__)
+        return _report_error(end.__context__)
     sys.stderr.write(
         f"error: Python was ended by sys.exit (code {end.code}) in code of the model or its files: remove the call\n"
     )
     return _FAILED
 
 
-def _failed_outside(error: BaseException) -> int:
+def _report_base_exception(error: BaseException) -> int:
     """Report an exception that `except Exception` does not catch."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     sys.stderr.write(
@@ -123,7 +123,7 @@ def _discard_unwritable_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _failed(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     if isinstance(error, OSError):
         _discard_unwritable_output()
     if isinstance(error, BrokenPipeError):
@@ -132,7 +132,7 @@ def _failed(error: Exception) -> int:
         sys.stderr.write(f"error: {describe_file_error(error)}\n")
     elif isinstance(error, MemoryError):
         sys.stderr.write(f"error: {str(error) or 'out of memory'}\n")
-    elif isinstance(error, _expected()):
+    elif isinstance(error, _user_errors()):
         sys.stderr.write(f"error: {error}\n")
     else:
         traceback.print_exception(error)
@@ -140,7 +140,7 @@ def _failed(error: Exception) -> int:
     return _FAILED
 
 
-def _expected() -> tuple[type[Exception], ...]:
+def _user_errors() -> tuple[type[Exception], ...]:
     """Errors that are raised for the user; any other is a bug."""
     from ..backends.interface import CompileError, LoadError
     from ..config.diagnostics import ConfigError

@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> Flags:
     """
     written = io.StringIO()
     try:
-        with _replaced(sys, "argv", ["torch-model-archiver", *arguments]), contextlib.redirect_stderr(written):
+        with _replace_attribute(sys, "argv", ["torch-model-archiver", *arguments]), contextlib.redirect_stderr(written):
             return cast(Flags, ArgParser.export_model_args_parser())
     except SystemExit as ended:
         if not ended.code:
@@ -81,7 +81,7 @@ def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
     Raises:
         PackagingError: a bad model name, an export path that is no directory, an archive that exists without --force.
     """
-    with _refusals(), _replaced(logging.getLogger(), "disabled", quiet):
+    with _refusals(), _replace_attribute(logging.getLogger(), "disabled", quiet):
         ModelExportUtils.validate_inputs(flags.model_name, flags.export_path)
         directory = ModelExportUtils.check_mar_already_exists(
             flags.model_name, flags.export_path, flags.force, flags.archive_format
@@ -102,7 +102,7 @@ def stage(flags: Flags, directory: Path) -> Path:
     Raises:
         PackagingError: a file does not exist or cannot be copied.
     """
-    with _refusals(), _replaced(tempfile, "tempdir", str(directory)):
+    with _refusals(), _replace_attribute(tempfile, "tempdir", str(directory)):
         staged = ModelExportUtils.copy_artifacts(
             flags.model_name,
             flags.runtime,
@@ -130,14 +130,14 @@ def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> P
 
 
 def _prune(tree: Path) -> None:
-    for parent, directories, _ in os.walk(tree, onerror=_raised):
+    for parent, directories, _ in os.walk(tree, onerror=_raise_error):
         kept = [name for name in directories if ModelExportUtils.directory_filter(name, {"__MACOSX", "__pycache__"})]
         for name in set(directories) - set(kept):
             shutil.rmtree(Path(parent, name))
         directories[:] = kept
 
 
-def _raised(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     # `os.walk` leaves out what it cannot read.
     raise error
 
@@ -156,7 +156,7 @@ def _refusals(left: type[OSError] | tuple[()] = ()) -> Iterator[None]:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+def _replace_attribute(owner: Any, name: str, value: object) -> Iterator[None]:
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:

@@ -48,17 +48,17 @@ def immutable_copy(path: Path, digest: str) -> ImmutableCopy:
         if not hasattr(os, "memfd_create"):
             return _temporary_copy(source, digest)
         # Workers start together: the first one copies, and the others find its copy.
-        with _locked(source):
-            return _in_memory(_shared(source, digest) or _new(source, digest))
+        with _hold_lock(source):
+            return _in_memory(_find_unchanged_copy(source, digest) or _make_copy(source, digest))
 
 
 def _in_memory(file: IO[bytes]) -> ImmutableCopy:
     return ImmutableCopy(file, Path(f"/proc/self/fd/{file.fileno()}"))
 
 
-def _shared(source: IO[bytes], digest: str) -> IO[bytes] | None:
+def _find_unchanged_copy(source: IO[bytes], digest: str) -> IO[bytes] | None:
     """A copy that another process of this user has open, if the source is the same file still."""
-    copy = _found(digest)
+    copy = _find_copy(digest)
     if copy is not None and _digest(source) != digest:
         copy.close()
         raise DigestMismatch
@@ -66,31 +66,31 @@ def _shared(source: IO[bytes], digest: str) -> IO[bytes] | None:
 
 
 @contextmanager
-def _locked(file: IO[bytes]) -> Iterator[None]:
+def _hold_lock(file: IO[bytes]) -> Iterator[None]:
     """Hold the lock of a file, where the file system has locks; else each worker has a copy."""
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX)
     yield  # the lock ends when the file is closed
 
 
-def _new(source: IO[bytes], digest: str) -> IO[bytes]:
+def _make_copy(source: IO[bytes], digest: str) -> IO[bytes]:
     descriptor = os.memfd_create(_name(digest), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - it has no path
         shutil.copyfileobj(source, file, _BLOCK)
         file.flush()
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _seals())
         copy = Path(f"/proc/self/fd/{descriptor}").open("rb")  # noqa: SIM115 - the caller's
-    return _checked(copy, digest)
+    return _check_copy(copy, digest)
 
 
 def _temporary_copy(source: IO[bytes], digest: str) -> ImmutableCopy:
     file = tempfile.NamedTemporaryFile(prefix="neuron_lstm-")  # noqa: SIM115 - the caller's
     shutil.copyfileobj(source, file, _BLOCK)
     file.flush()
-    return ImmutableCopy(_checked(file, digest), Path(file.name))
+    return ImmutableCopy(_check_copy(file, digest), Path(file.name))
 
 
-def _found(digest: str) -> IO[bytes] | None:
+def _find_copy(digest: str) -> IO[bytes] | None:
     """A copy that another process of this user has open, after its content was checked."""
     link = f"/memfd:{_name(digest)} (deleted)"
     for descriptor in _open_descriptors():
@@ -98,7 +98,7 @@ def _found(digest: str) -> IO[bytes] | None:
             if str(descriptor.readlink()) == link:
                 file = descriptor.open("rb")
                 if _is_immutable(file):
-                    return _checked(file, digest)
+                    return _check_copy(file, digest)
                 file.close()
     return None
 
@@ -118,7 +118,7 @@ def _seals() -> int:
     return fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
-def _checked(file: IO[bytes], digest: str) -> IO[bytes]:
+def _check_copy(file: IO[bytes], digest: str) -> IO[bytes]:
     """Compare the content of a copy that no process changes any more.
 
     Raises:
