@@ -107,7 +107,9 @@ def test_what_init_writes_is_good(tmp_path: Path) -> None:
     assert call("verify-config", file) == f"{file}: valid, 16 buckets\n"
 
 
-def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_exits_with_1_and_a_wrong_command_line_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A refusal has one message and exit code 1; a wrong command line has exit code 2."""
     (tmp_path / "bad.yaml").write_text("neuron_lstm: {inputs: {}}\n")
 

@@ -66,7 +66,7 @@ def session(step: int | None, *flags: str, named: str = "one") -> dict[str, str]
     return told if step is None else {**told, "ts_request_sequence_step": str(step)}
 
 
-def test_whole_sequences(packaged: Packaged, tmp_path: Path) -> None:
+def test_requests_of_whole_sequences_are_refused_and_answered_as_promised(packaged: Packaged, tmp_path: Path) -> None:
     """The refusals of every request, the formats, the keys of the description, and the metrics."""
     v2 = {"inputs": [{"name": "ids", "shape": [2], "datatype": "INT64", "data": [5, 17]}]}
     result = result_of(
@@ -134,7 +134,9 @@ def test_exact_lengths_and_labels(packaged: Packaged, tmp_path: Path) -> None:
     assert set(json.loads(result["batches"][0][2]["body"])) == {"low", "middle", "high", "highest"}
 
 
-def test_a_codec(packaged: Packaged, tmp_path: Path) -> None:
+def test_a_codec_has_its_content_type_and_its_errors_are_those_of_the_server(
+    packaged: Packaged, tmp_path: Path
+) -> None:
     """A codec has its own content type; an error of the codec is a server error."""
     text = {"Content-Type": "text/plain"}
     bodies = [{"body": body, "headers": text} for body in ("1 2", "19", "one", "1 2 3 4 5 6 7 8 9")]
@@ -144,7 +146,7 @@ def test_a_codec(packaged: Packaged, tmp_path: Path) -> None:
     assert result["batches"][0][0]["headers"] == {"content-type": "text/plain"}
 
 
-def test_sessions(packaged: Packaged, tmp_path: Path) -> None:
+def test_a_chunk_of_a_session_is_applied_once_and_refused_as_promised(packaged: Packaged, tmp_path: Path) -> None:
     """Refusals, keys and headers of the answers are as promised, and a chunk is applied once."""
     piece = [1, 2]
     result = result_of(
@@ -194,7 +196,7 @@ def test_sessions(packaged: Packaged, tmp_path: Path) -> None:
     assert any(path.is_file() for path in (tmp_path / "sessions").rglob("*"))
 
 
-def test_tokens(packaged: Packaged, tmp_path: Path) -> None:
+def test_a_session_continues_by_the_token_of_its_last_answer(packaged: Packaged, tmp_path: Path) -> None:
     """Clients carry sessions: the token of one answer continues the session in the next request."""
     first = result_of(
         packaged,
