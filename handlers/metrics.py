@@ -46,8 +46,8 @@ class BatchMetrics(NamedTuple):
     """Metrics of one batch of requests.
 
     >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, ProgramCall
-    >>> two_runs = Plan((ProgramCall(Bucket(1, 8), (1,)), ProgramCall(Bucket(4, 8), (0, 2))))
-    >>> batch = BatchMetrics(requests=2, stats=BatchStats((3, 8, 3), real_timesteps=14, plans=(two_runs,)))
+    >>> two_calls = Plan((ProgramCall(Bucket(1, 8), (1,)), ProgramCall(Bucket(4, 8), (0, 2))))
+    >>> batch = BatchMetrics(requests=2, stats=BatchStats((3, 8, 3), real_timesteps=14, plans=(two_calls,)))
     >>> batch.sequences, batch.padded_timesteps, batch.lengths_text
     (3, 26, '3:2 8:1')
     """
