@@ -123,7 +123,7 @@ def optimal_lengths(
         cuts.append(cut)
         if best[-1] < cheapest:
             cheapest, cheapest_layer = best[-1], layer
-    return tuple(lengths[index] for index in _followed(cuts[:cheapest_layer], len(lengths) - 1))
+    return tuple(lengths[index] for index in _follow_cuts(cuts[:cheapest_layer], len(lengths) - 1))
 
 
 def _candidates(histogram: Histogram) -> list[int]:
@@ -185,7 +185,8 @@ def _add_line(index: int, best: Sequence[int], before: Sequence[int], lines: lis
     starts.append(start)
 
 
-def _followed(cuts: Sequence[Sequence[int]], last: int) -> list[int]:
+def _follow_cuts(cuts: Sequence[Sequence[int]], last: int) -> list[int]:
+    """Return the indices of all boundaries, ascending: `cuts[layer][j]` is the boundary before j."""
     indices = [last]
     for cut in reversed(cuts):
         indices.append(cut[indices[-1]])

@@ -26,7 +26,7 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
     """
     within = Path(tempfile.gettempdir() if parent is None else parent).resolve()
     _delete_abandoned(within)
-    path, lock = _locked(within)
+    path, lock = _make_locked(within)
     owner = os.getpid()
     try:
         yield path
@@ -37,7 +37,7 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
             os.close(lock)
 
 
-def _locked(within: Path) -> tuple[Path, int | None]:
+def _make_locked(within: Path) -> tuple[Path, int | None]:
     """Make a directory, and return it with the descriptor that holds its lock; None on a file system without locks."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=within))

@@ -47,7 +47,7 @@ def main() -> int:
     if find_spec("cosmic_ray") is None:
         print("not installed: cosmic-ray. Run pip install -c constraints.txt -e '.[mutants]'", file=sys.stderr)
         return 2
-    found = {name: _tried(name, options) for name in options.area or list(AREAS)}
+    found = {name: _try_mutants(name, options) for name in options.area or list(AREAS)}
     alive = {name: [mutant for mutant, outcome in tried if outcome == "survived"] for name, tried in found.items()}
     counts = {name: dict(Counter(outcome for _, outcome in tried)) for name, tried in found.items()}
     if options.json:
@@ -70,8 +70,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tried(name: str, options: argparse.Namespace) -> list[tuple[Mutant, Outcome]]:
-    """The area's mutants that are not known as harmless, and how each ended."""
+def _try_mutants(name: str, options: argparse.Namespace) -> list[tuple[Mutant, Outcome]]:
+    """Run the tests on the mutants of the area that are not known as harmless; return how each ended."""
     from .mutant import draw_mutants
 
     area, known = AREAS[name], harmless_changes()

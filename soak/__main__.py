@@ -61,9 +61,9 @@ def main() -> int:
     model = make_model()
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         make_archives(model, Path(work), options.workers, options.backend)
-        with _served(Path(work)) as server:
+        with _serve(Path(work)) as server:
             before = worker_pids(server, _MODELS)
-            observed = _loaded(server, _supply(model, options.seed), options, before)
+            observed = _load_server(server, _supply(model, options.seed), options, before)
             after = worker_pids(server, _MODELS)
     found = standings(observed, before, after, options.minutes * 60)
     _print(observed, found, options.minutes * 60)
@@ -93,7 +93,7 @@ def _minutes(text: str) -> float:
     return minutes
 
 
-def _served(work: Path) -> AbstractContextManager[TorchServe]:
+def _serve(work: Path) -> AbstractContextManager[TorchServe]:
     shutil.copy(Path(__file__).with_name("log4j2.xml"), work)
     settings = {"job_queue_size": "1000", "vmargs": f"-Dlog4j.configurationFile=file://{work}/log4j2.xml"}
     environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
@@ -110,7 +110,9 @@ def _supply(model: Tagger, seed: int) -> Supply:
     )
 
 
-def _loaded(server: TorchServe, supply: Supply, options: argparse.Namespace, workers: Mapping[str, int]) -> Observed:
+def _load_server(
+    server: TorchServe, supply: Supply, options: argparse.Namespace, workers: Mapping[str, int]
+) -> Observed:
     seconds = options.minutes * 60
     processes = {**workers, _SERVER: parent(next(iter(workers.values())))}
     with show_progress("soak", Console(stderr=True), _PROGRESS_SECONDS) as progress:

@@ -108,7 +108,7 @@ def bucket_model_trace(
         None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python
     )
     tried = select_engines(backend, options)
-    buckets = _exported(func, example_inputs, bucket_config)
+    buckets = _export_buckets(func, example_inputs, bucket_config)
     kernel = call_factory(bucket_config.bucket_kernel)
     preprocessor = None
     if bucket_config.shared_state_buffer_preprocessor is not None:
@@ -140,7 +140,7 @@ class _Bucket:
         return [list(tensor.shape) for tensor in self.initial]
 
 
-def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
+def _export_buckets(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
     """Export every bucket's program; they may differ in sizes only."""
     if not examples:
         raise ValueError("example_inputs is empty: pass an example for each bucket")

@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> None:
 
     progress = Console(stderr=True)
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
-        before, after = _measured(model.loaded, progress)
+        before, after = _measure(model.loaded, progress)
         on_cpu = cpu_operators_in(model.directory, after.backend)
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output):
@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> None:
     )
 
 
-def _measured(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
+def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
     from ..evaluation.calibrate import measure_costs
     from ..evaluation.manifest_builder import with_costs

@@ -85,7 +85,7 @@ class _Search:
         """The arguments of the first start that ends in a fit, or else of the last."""
         found = dict(self._given)
         for start in self._starts():
-            found = self._climbed(start)
+            found = self._climb(start)
             if self.fits(found) or time.monotonic() > self._until:
                 break
         return found
@@ -112,7 +112,8 @@ class _Search:
         if not numbers:
             yield dict(self._given)
 
-    def _climbed(self, arguments: Arguments) -> Arguments:
+    def _climb(self, arguments: Arguments) -> Arguments:
+        """Change one argument at a time for as long as that raises the score."""
         score = self._score(arguments)
         better = True
         while better and time.monotonic() < self._until:

@@ -73,7 +73,7 @@ def evaluate_engine(
     torch_threads = torch.get_num_threads()
     verified = verify_programs(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
-    found = _measured(loaded, candidate.engine) if simulation is None else None
+    found = _measure(loaded, candidate.engine) if simulation is None else None
     costs = _costs_from_estimates(estimated, build.config.grid) if found is None else found.costs
     padding = {} if found is None else found.padding
     measured = with_costs(manifest, costs, padding)
@@ -115,7 +115,7 @@ def load_bucket(
     return LoadedEngine(loaded, torch_threads)
 
 
-def _measured(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
+def _measure(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
     return measure_costs(loaded, padding=_measures_padding(engine, loaded.manifest))
 
 

@@ -76,7 +76,7 @@ def measured_costs(
     save_program(program.exported, file)
     reasons = []
     for engine in _engines(config):
-        run = _compiled(engine, program, file, threads, scratch / engine.name)
+        run = _compile_and_load(engine, program, file, threads, scratch / engine.name)
         if not isinstance(run, str):
             return _measure(run, engine, program, buckets_to_time(config.grid), report)
         reasons.append(run)
@@ -111,8 +111,10 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
     yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 
-def _compiled(engine: Backend, program: LoweredModel, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
-    """The loaded program, or the reason why there is none."""
+def _compile_and_load(
+    engine: Backend, program: LoweredModel, file: Path, threads: int, directory: Path
+) -> LoadedProgram | str:
+    """Return the loaded program, or the reason why there is none."""
     job = CompileJob(engine.name, "sequence", None, file, directory / "program")
     (result,) = compile_all([job], directory / "compiler", lambda _: None)
     if isinstance(result, CompileFailure):

@@ -100,11 +100,11 @@ def _run(options: argparse.Namespace, work: Path, least: Mapping[Kind, int]) -> 
         running_cluster(program, redis_folder, replicas=1, node_timeout=_FAILOVER_SECONDS) as redis,
         running_nodes(_NODES, ray_folder) as nodes,
     ):
-        tally, begun = _disturbed(options, work, nodes, redis, least, progress)
-        return Outcome(tally, begun, options.chunks, _updated(options, work, nodes, progress))
+        tally, begun = _run_sessions(options, work, nodes, redis, least, progress)
+        return Outcome(tally, begun, options.chunks, _update_weights(options, work, nodes, progress))
 
 
-def _disturbed(
+def _run_sessions(
     options: argparse.Namespace,
     work: Path,
     nodes: RayNodes,
@@ -115,7 +115,7 @@ def _disturbed(
     """Send the sessions while replicas, nodes and a primary are killed."""
     model = make_model()
     redis_settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
-    archive = _packaged(model, work, "sessions", f"{{store: redis, redis: {redis_settings}}}")
+    archive = _package(model, work, "sessions", f"{{store: redis, redis: {redis_settings}}}")
     nodes.deploy({"archive": str(archive), "threads": 1, "replicas": _REPLICAS}, "sessions", "/")
     scripts = draw_scripts(options.sessions, options.chunks, TOKENS, options.seed)
     sessions = [(script, expect(model, script)) for script in scripts]
@@ -132,10 +132,10 @@ def _disturbed(
     return tally, begun
 
 
-def _updated(options: argparse.Namespace, work: Path, nodes: RayNodes, progress: ProgressCallback) -> Update:
+def _update_weights(options: argparse.Namespace, work: Path, nodes: RayNodes, progress: ProgressCallback) -> Update:
     """Change the weights of a model without sessions while clients ask."""
     old, new = make_model(), _with_other_weights(make_model())
-    paths = [str(_packaged(model, work, name, None)) for model, name in ((old, "old"), (new, "new"))]
+    paths = [str(_package(model, work, name, None)) for model, name in ((old, "old"), (new, "new"))]
     before, after = ({"archives": {NAME: path}, "threads": 1, "replicas": _REPLICAS} for path in paths)
     nodes.deploy(before, "weights", "/")
     texts = [script.tokens for script in draw_scripts(_QUESTIONS, 1, TOKENS, options.seed)]
@@ -157,7 +157,7 @@ def _with_other_weights(model: Tagger) -> Tagger:
     return model
 
 
-def _packaged(model: Tagger, work: Path, name: str, streaming: str | None) -> Path:
+def _package(model: Tagger, work: Path, name: str, streaming: str | None) -> Path:
     """Package the model by the standard command; returns the path of the archive."""
     (folder,) = _folders(work, name)
     make_archive(model, folder, 1, streaming)

@@ -51,7 +51,7 @@ class RayNodes:
     def kill(self, replica: ReplicaProcess) -> bool:
         """Kill the process of a replica, as in a crash. Returns whether it was still running."""
         self._gone.add(replica.id)
-        return _killed(replica.pid)
+        return _kill(replica.pid)
 
     def remove(self, node: str) -> None:
         """Kill a node's raylet, and with it its replicas."""
@@ -108,12 +108,13 @@ def _wait_until_ended(pids: list[int]) -> None:
     while pids := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         if time.monotonic() > deadline:
             for pid in pids:
-                _killed(pid)
+                _kill(pid)
             return
         time.sleep(0.1)
 
 
-def _killed(pid: int) -> bool:
+def _kill(pid: int) -> bool:
+    """Kill a process; returns whether it still ran."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
         return True

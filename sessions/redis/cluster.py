@@ -64,10 +64,10 @@ class ClusterConnections:
             for partition, result in results.items():
                 if isinstance(result, Redirection):
                     self._shards.move(partition, result.address)
-            answers.update(self._settled(results))
+            answers.update(self._settle(results))
             at_once = (hurried | self._outages.keys()) if number > 0 else frozenset()
             is_over = monotonic() + _PAUSES[-1] >= deadline
-            answers.update(self._given_up(results, left.keys() if is_over else at_once))
+            answers.update(self._give_up(results, left.keys() if is_over else at_once))
         return {partition: answers[partition] for partition in requests}
 
     def close(self) -> None:
@@ -78,8 +78,8 @@ class ClusterConnections:
         outages = ((partition, self._outages.get(partition)) for partition in requests)
         return {partition: outage.error for partition, outage in outages if outage is not None and now < outage.until}
 
-    def _settled(self, results: Mapping[int, Result]) -> dict[int, Answer]:
-        """Return the final answers; their partitions count as available again."""
+    def _settle(self, results: Mapping[int, Result]) -> dict[int, Answer]:
+        """Note that partitions with a final answer are available, and return these answers."""
         settled: dict[int, Answer] = {
             partition: result
             for partition, result in results.items()
@@ -90,8 +90,8 @@ class ClusterConnections:
             _log.info("the session store %s has partitions %s again", self._settings.server, back)
         return settled
 
-    def _given_up(self, results: Mapping[int, Result], partitions: Collection[int]) -> dict[int, Answer]:
-        """Return the errors of those `partitions` that have no answer; they are not asked for a while."""
+    def _give_up(self, results: Mapping[int, Result], partitions: Collection[int]) -> dict[int, Answer]:
+        """Note that those `partitions` without an answer are unavailable for a while, and return their errors."""
         message = f"the session store {self._settings.server} cannot be used: a slot moves from server to server"
         given_up: dict[int, Answer] = {}
         for partition, result in results.items():

@@ -59,13 +59,14 @@ class RedisNode:
         Scripts that the server does not know are loaded, and called again.
         """
         try:
-            return self._received(deadline)
+            return self._receive_replies(deadline)
         except BaseException as error:  # Ctrl-C comes between two replies, too
             self.close()
             _raise_for_no_reply(error)
             raise
 
-    def _received(self, deadline: float | None) -> Replies:
+    def _receive_replies(self, deadline: float | None) -> Replies:
+        """Receive the replies; load scripts that the server does not know, and send their commands again."""
         from redis.exceptions import NoScriptError
 
         commands = self._commands

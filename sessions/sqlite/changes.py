@@ -83,7 +83,7 @@ class SqliteChanges:
             outcome, after = admit(change, found, self.usage, self._limits, self._now, others)
             if not isinstance(outcome, LimitExceeded):
                 break
-            if not self._has_made_room():
+            if not self._make_room():
                 wait = seconds_until_room(self._connection, self._limits, self._now)
                 return LimitExceeded(outcome.limit, wait)
         self.usage = after
@@ -109,8 +109,8 @@ class SqliteChanges:
         if client is not None or self._limits.client_sessions is not None:
             put_client(self._connection, key, None if client is None else client_key(client, self._model))
 
-    def _has_made_room(self) -> bool:
-        """Remove expired records; whether there were any."""
+    def _make_room(self) -> bool:
+        """Remove expired records; returns whether there were any."""
         self._write_decided()
         before = self.usage
         self.usage = remove_expired(self._connection, self.usage, self._limits, self._now)
