@@ -195,11 +195,11 @@ values = st.recursive(
 
 
 @given(values, st.integers(0, 600), st.integers(1, 8))
-def test_a_bounded_text_is_the_whole_text_or_none(value: Any, most: int, piece: int) -> None:
-    """Written in pieces of any size."""
+def test_a_bounded_text_is_the_whole_text_or_none(value: Any, most: int, block: int) -> None:
+    """Written in blocks of any size."""
     whole = to_json(value)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("torchserve_neuron_lstm.handlers.formats.json_text._PIECE", piece)
+        patched.setattr("torchserve_neuron_lstm.handlers.formats.json_text._BLOCK", block)
         if len(whole) <= most:
             assert to_json(value, most) == whole
         else:
