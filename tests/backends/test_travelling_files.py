@@ -40,7 +40,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 12_740
+LINES = 12_750
 """The largest number of source lines in an archive for onnxruntime."""
 
 
