@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -11,6 +11,13 @@ import torch
 from .call import Call, Results, Rule
 from .sizes import is_ragged
 from .value import Batch, NoRule, Value
+
+
+def _with_own_ends(batch: Batch, value: Value, dims: Iterable[int]) -> Value:
+    """Return a tensor that all rows share, such as a window repeated for each timestep, with the rows' own ends."""
+    if value.shared and any(is_ragged(value.sizes[dim]) for dim in dims):
+        return Value(batch.every_row(value), value.sizes)
+    return value
 
 
 def _folded(value: Value, tensor: torch.Tensor, spatial: int) -> tuple[torch.Tensor, bool]:
@@ -39,6 +46,7 @@ def convolution(spatial: int) -> Rule:
             raise NoRule("a convolution whose channels are timesteps")
         along_time = [is_ragged(value.sizes[dim]) for dim in dims]
         reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
+        value = _with_own_ends(batch, value, dims) if reads_beyond else value
         tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
         tensor, folded = _folded(value, tensor, spatial)
         return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
@@ -64,6 +72,7 @@ def overlap_add(batch: Batch, call: Call) -> Results:
     flat = any(call["kernel_size"][dim] == call["output_size"][dim] == 1 for dim in (0, 1))
     if not flat or is_ragged(value.sizes[-2]):
         raise NoRule("an overlap-add of windows over more than one dimension")
+    value = _with_own_ends(batch, value, [value.rank - 1])
     tensor = batch.masked(value, [value.rank - 1], 0)
     folded = value.rank == 3  # with a dimension of items
     tensor = tensor.flatten(0, 1) if folded else tensor
@@ -106,9 +115,9 @@ def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
 
 
 def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
-    value = call.value()
-    masked = batch.masked(value, range(value.rank - spatial, value.rank), fill)
-    tensor, folded = _folded(value, masked, spatial)
+    dims = range(call.value().rank - spatial, call.value().rank)
+    value = _with_own_ends(batch, call.value(), dims)
+    tensor, folded = _folded(value, batch.masked(value, dims, fill), spatial)
     return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
 
 
@@ -116,8 +125,8 @@ def adaptive_pool(spatial: int, largest: bool) -> Rule:
     """Create the rule of pooling to a given size: all timesteps to one."""
 
     def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        dims = list(range(value.rank - spatial, value.rank))
+        dims = list(range(call.value().rank - spatial, call.value().rank))
+        value = _with_own_ends(batch, call.value(), dims)
         wanted: list[Any] = list(call["output_size"])
         tensor = batch.rows_of(value)
         for dim, size in zip(dims, wanted, strict=True):
