@@ -48,6 +48,13 @@ class DecisiveRefusal(LoweringError):
     """A refusal by the last way of tracing, with more detail than those of the others."""
 
 
+class PartialTrace(LoweringError):
+    """A trace that holds for some numbers of timesteps only."""
+
+    excluded: frozenset[int] = frozenset()
+    """The numbers of timesteps, of those that are served, for which it does not hold."""
+
+
 class UnknownLoop(DecisiveRefusal):
     """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
 

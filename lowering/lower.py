@@ -116,6 +116,11 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
         raise explained from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
+    if traced.shortest > 1:
+        reason += (
+            f". Requests of fewer than {traced.shortest} timesteps are refused: the model fails on them, or does "
+            "something else with them"
+        )
     any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)
     return _lowered(traced, inputs, outputs, _Padding("masked", True, reason), any_shape=any_shape)
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
-from .errors import LoweringError, node_line, source_suffix
+from .errors import LoweringError, Unproved, node_line, source_suffix
 from .exporter.export import ModelExport
 from .one_hot import class_count
 
@@ -113,7 +113,7 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
     for size in value.shape:
         axis = axis_of(size, axes)
         if axis is None and isinstance(size, torch.SymInt):
-            raise LoweringError(
+            raise Unproved(
                 f"output {name} has a dimension of size {size}, which is neither constant, batch nor time"
                 f"{source_suffix(node_line(node))}; it cannot be cut into one part per request"
             )

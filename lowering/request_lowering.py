@@ -16,9 +16,10 @@ from .excluded_shapes import include_excluded_shapes
 from .exporter.export import ModelExport, forward_name
 from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
 from .loops.rolled import export_rolled
-from .one_request.comparison import Comparison, OtherSizeAtLength
-from .one_request.single_request import SingleExport, example_timesteps, export_single
-from .one_request.timestep_branches import BranchOnTimesteps
+from .one_request.comparison import Comparison, DiffersAtLength
+from .one_request.longer_requests import export_longer, last_form, naming_fewest
+from .one_request.single_request import SingleExport
+from .one_request.timestep_branches import BranchOnTimesteps, branch_error
 from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged, has_time
 from .shortest import shortest_length
@@ -41,18 +42,22 @@ def lower_request(
         shortest = shortest_length(model, config)
         single = _export(model, config, shortest)
         try:
-            return _lower(model, config, single, shortest)
-        except OtherSizeAtLength as error:
+            return _lower(model, config, single)
+        except DiffersAtLength as error:
             longer = _first_included(single, error.length, config)
-            if longer is None:
-                raise
-        return _lower(model, config, _export(model, config, longer), longer)
+            if longer is None or (longer > config.grid.lengths[0] and not error.in_size):
+                named: LoweringError = branch_error(forward_name(model), single.branches, error.length) or error
+                if longer == last_form(single.lengths_to_compare, config.longest):
+                    named = naming_fewest(named, longer, config.longest)
+                raise named from error.__cause__
+        return _lower(model, config, _export(model, config, longer))
 
 
 def _first_included(single: SingleExport, length: int, config: ServingConfig) -> int | None:
     """Return the fewest timesteps from `length` on that the exporter includes, if it excludes `length`.
 
-    A model with `y[:, -3:]` has an output of another size for a request of 2 timesteps.
+    A model with `y[:, -3:]` has an output of another size for a request of 2 timesteps; one that pads a short request
+    before a reflection has other values.
     """
     if length not in single.lengths_to_compare:
         return None
@@ -63,7 +68,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
     """Trace one request; where that fails, trace it with its loops over timesteps recognised."""
     refusal: LoweringError
     try:
-        return export_single(model, config, shortest)
+        return export_longer(model, config, shortest)
     except BranchOnTimesteps as error:
         refusal = error  # a loop may have a branch on its last timestep
     except DecisiveRefusal:
@@ -85,10 +90,10 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
 
 
 def _lower(
-    model: torch.nn.Module, config: ServingConfig, single: SingleExport, shortest: int
+    model: torch.nn.Module, config: ServingConfig, single: SingleExport
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    inputs = config.input_specs
-    program = export_ragged(single, inputs, example_timesteps(config, shortest), shortest)
+    inputs, shortest = config.input_specs, single.shortest
+    program = export_ragged(single, inputs, single.timesteps, shortest)
     names = output_names(single.output_tree, program.layouts)
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(

@@ -49,7 +49,11 @@ class ShapeConditions:
         known = {"batch": batch, "time": time}
         shapes = {name: _Shaped([known.get(str(size), size) for size in own]) for name, own in self._sizes.items()}
         for condition in self._conditions:
-            if not eval(condition.code, {"L": shapes, "math": math}):  # noqa: S307 - written by torch's exporter
+            try:
+                holds = eval(condition.code, {"L": shapes, "math": math})  # noqa: S307 - written by torch's exporter
+            except ZeroDivisionError:  # a size that is 0 divides another one
+                holds = False
+            if not holds:
                 yield condition
 
     def holds(self, batch: int, time: int) -> bool:

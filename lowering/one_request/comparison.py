@@ -22,12 +22,13 @@ _ANY_ID = 8
 """Bound of the ids for an input of unknown vocabulary."""
 
 
-class OtherSizeAtLength(LoweringError):
-    """A program with an output of another size than the model's for a request of some number of timesteps."""
+class DiffersAtLength(LoweringError):
+    """A program with an output that differs from the model's for a request of some number of timesteps."""
 
-    def __init__(self, message: str, length: int) -> None:
+    def __init__(self, message: str, length: int, *, in_size: bool) -> None:
         super().__init__(message)
         self.length = length
+        self.in_size = in_size
 
 
 Run = Callable[..., Sequence[torch.Tensor]]
@@ -49,7 +50,8 @@ class Comparison:
         `run` is the program as a function. The padding holds large numbers.
 
         Raises:
-            LoweringError: an output differs, the program fails, or the model fails on a request.
+            DiffersAtLength: an output differs.
+            LoweringError: the program fails, or the model fails on a request.
         """
         rng = torch.Generator().manual_seed(0)
         requests = [
@@ -92,11 +94,14 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
     own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
     if own.shape != part.shape:
         form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}"
-        raise OtherSizeAtLength(f"output {spec.name} {form}", length)
+        raise DiffersAtLength(f"output {spec.name} {form}", length, in_size=True)
     if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
-        raise LoweringError(
-            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model does "
-            "something else at some numbers of timesteps, such as a branch on the number or another last step of a loop"
+        raise DiffersAtLength(
+            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model "
+            "does something else at some numbers of timesteps, such as a branch on the number or another last step of "
+            "a loop",
+            length,
+            in_size=False,
         )
 
 

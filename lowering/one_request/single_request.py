@@ -7,10 +7,8 @@ Alone, a request's lengths are known: all of its timesteps. So what a model does
 from __future__ import annotations
 
 import contextlib
-import itertools
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, partialmethod
 from pathlib import Path
@@ -27,13 +25,7 @@ from torch.utils import _pytree as pytree
 from ...backends.exported_program import quiet
 from ...config.mask import MaskConfig
 from ...config.schema import ServingConfig
-from ..errors import (
-    LoweringError,
-    explained_export_errors,
-    is_user_file,
-    reject_non_tensors,
-    source_suffix,
-)
+from ..errors import explained_export_errors, is_user_file, reject_non_tensors
 from ..exporter.export import (
     bind_arguments,
     drop_unused,
@@ -47,12 +39,12 @@ from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
 from ..exporter.module_file import module_file
 from ..exporter.plain_outputs import plain_outputs
-from ..exporter.shape_conditions import Condition, ShapeConditions
 from ..loops.cells import STEPS
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
 from .counted_dimensions import counted_numbers
 from .decomposed import decomposed
+from .excluded_lengths import lengths_outside
 from .fixed_sizes import noted_conversions
 from .known_numbers import in_dtype, in_python, known_values, with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
@@ -60,11 +52,11 @@ from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .single_packing import reject_packed_results
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 from .symbolic_quotients import followed_quotients, symbolic_array
-from .timestep_branches import Branch, branch_error, noted_branches
+from .timestep_branches import Branch, noted_branches
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import value_range, with_range
+from .written_views import read_what_was_written
 
-_BATCHES = (1, 2, 5)
 _MOST_TIMESTEPS = 23
 """Timesteps to trace with at most, unless the model needs more: enough for the strides of a model."""
 
@@ -81,22 +73,33 @@ class SingleExport:
     output_tree: pytree.TreeSpec
     lengths_to_compare: frozenset[int]
     """Numbers of timesteps for which the exporter did not say that the graph holds."""
+    timesteps: int
+    """Number of timesteps that was traced."""
+    shortest: int
+    """Fewest timesteps for which the graph holds."""
     decided: frozenset[str] = frozenset()
     """Inputs whose declared range decided a branch: the graph holds for values in it only."""
+    branches: tuple[Branch, ...] = ()
+    """Branches on the number of timesteps that forward() has taken."""
 
 
-def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
+def export_single(
+    model: torch.nn.Module, config: ServingConfig, shortest: int = 1, timesteps: int | None = None
+) -> SingleExport:
     """Export forward() for one request of any number of timesteps, `shortest` or more.
 
+    `timesteps` are those to trace with.
+
     Raises:
-        LoweringError: the graph depends on data, or on one number of timesteps.
+        PartialTrace: the graph holds for some numbers of timesteps only.
+        LoweringError: the graph depends on data.
     """
     decided: set[str] = set()
     branches: list[Branch] = []
     forward = _request_forward(model, config, decided)
     with noted_branches(branches):
-        single = export_request(model, forward, config, forward_name(model), shortest, branches)
-    return replace(single, decided=frozenset(decided))
+        single = export_request(model, forward, config, forward_name(model), shortest, branches, timesteps)
+    return replace(single, decided=frozenset(decided), branches=tuple(branches))
 
 
 def export_request(
@@ -106,27 +109,31 @@ def export_request(
     name: str,
     shortest: int,
     branches: Sequence[Branch] = (),
+    timesteps: int | None = None,
 ) -> SingleExport:
     """Export `forward` for one request of any number of timesteps; its tensors are those of `model`.
 
-    `branches` are those that forward() has taken, once it is traced.
+    `branches` are those that forward() has taken, once it is traced. `timesteps` are those to trace with.
 
     Raises:
-        LoweringError: the graph depends on data, or on one number of timesteps.
+        PartialTrace: the graph holds for some numbers of timesteps only.
+        LoweringError: the graph depends on data.
     """
+    timesteps = example_timesteps(config, shortest) if timesteps is None else timesteps
     dims = [
         {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
     ]
     fixing: list[str] = []
     with noted_conversions(fixing):
-        exported, tree = _trace(model, forward, config, example_timesteps(config, shortest), dims, name)
+        exported, tree = _trace(model, forward, config, timesteps, dims, name)
     with quiet():
         functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
+    read_what_was_written(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
-    return SingleExport(functional, tree, frozenset(outside))
+    return SingleExport(functional, tree, frozenset(outside), timesteps, shortest)
 
 
 def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> SingleExport:
@@ -141,7 +148,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     with quiet():
         functional = exported.run_decompositions({})
     drop_overwritten_buffers(functional)
-    return SingleExport(functional, tree, frozenset(), frozenset(decided))
+    return SingleExport(functional, tree, frozenset(), timesteps, timesteps, frozenset(decided))
 
 
 def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
@@ -207,51 +214,6 @@ def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
     most = max(2, min(max(_MOST_TIMESTEPS, 2 * shortest), longest))
     numbers = range(most, max(shortest, 2) - 1, -1)
     return next((n for n in numbers if isprime(n) or (n % 2 == 0 and isprime(n // 2))), most)
-
-
-def lengths_outside(
-    exported: torch.export.ExportedProgram,
-    name: str,
-    sizes: Mapping[str, Sequence[int | str]],
-    lengths: Sequence[int],
-    branches: Sequence[Branch] = (),
-    fixing: Sequence[str] = (),
-) -> set[int]:
-    """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
-
-    Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
-    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`. `fixing` are
-    the lines at which sizes become numbers.
-
-    Raises:
-        BranchOnTimesteps: the program holds only for some numbers of timesteps, such as odd ones; names the line.
-        LoweringError: the same; names the line that reads a size as a number, or the condition.
-    """
-    lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
-    conditions = ShapeConditions(exported, sizes)
-    outside: set[int] = set()
-    for batch, time in itertools.product(_BATCHES, lengths):
-        for condition in conditions.failing(batch, time):
-            own = condition.is_least_size and any(branch.differs_at(time) for branch in branches)
-            if own or condition.is_equation or (time >= lowest and not condition.is_inequation):
-                raise branch_error(name, branches, time) or _fixed(name, condition, fixing)
-            outside.add(time)
-    return outside
-
-
-def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> LoweringError:
-    """Create the error about a trace that holds for some numbers of timesteps only."""
-    if condition.is_equation and fixing:
-        return LoweringError(
-            f"{name} reads a size as a number of Python{source_suffix(fixing[0])}, so that its program would hold for "
-            "one number of timesteps only: use functions of torch, which take sizes as they are (torch.linspace(0, 1, "
-            "T) in place of np.linspace(0, 1, T)), and recurrent layers or cells in a loop over all timesteps"
-        )
-    sizes = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.size(\2)", condition.text)
-    return LoweringError(
-        f"{name} branches on the number of timesteps: its trace is valid only if {sizes}. Write code that is the same "
-        "for every number of timesteps"
-    )
 
 
 def _alone(shape: Sequence[int | str]) -> list[int | str]:

@@ -50,6 +50,7 @@ def followed_quotients() -> Iterator[None]:
             replace(torch.SymInt, name, _repeating)
         for name, rounding in _ROUNDINGS.items():
             replace(torch.SymFloat, name, _rounded(rounding))
+            replace(torch.SymInt, name, lambda own, original: own)
         yield
 
 

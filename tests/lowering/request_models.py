@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -427,7 +428,50 @@ def framed(m: Model, x: Tensor) -> Any:
     return y, h[0], torch.cat([y[:, :1], y, y[:, -2:], y[:, :1]], 1)
 
 
+def exponential_units(m: Model, x: Tensor) -> Any:
+    """`nn.ELU`, whose operator has `alpha` among its positional arguments, before a recurrence."""
+    units = (nn.functional.elu(x, 0.5), nn.functional.selu(x), nn.functional.celu(x, 2.0))
+    return m.gru(sum(units) / x.flip(1).exp())[0]
+
+
+def windows_repeated(m: Model, x: Tensor) -> Any:
+    """Windows that requests share, repeated for each timestep and added, as inverse STFTs do."""
+    window = torch.hann_window(4, periodic=False)[None, :, None].repeat(1, 1, x.size(1))
+    overlap = nn.functional.conv_transpose1d(window, torch.eye(4)[:, None, :], stride=2)
+    positions = torch.arange(x.size(1), dtype=torch.float32)[None, None]
+    largest = nn.functional.max_pool1d(positions, 3, 2, 1)
+    means = nn.functional.avg_pool1d(positions, 2, ceil_mode=True)
+    last = nn.functional.adaptive_avg_pool1d(positions, 1)
+    frames = m.lstm(x.flip(1))[0].sum(2)
+    return (
+        frames * overlap[:, 0, 2 : 2 * x.size(1) + 2 : 2],
+        frames.sum(1)[:, None] + largest[0] + last[0],
+        means[0] + frames[:, :1],
+    )
+
+
+def rounded_sizes(m: Model, x: Tensor) -> Any:
+    """A whole length is rounded, as where a model upsamples by a factor that may be a fraction."""
+    length = math.ceil(x.size(1) * 2) + math.floor(x.size(1)) + round(x.size(1)) + math.trunc(x.size(1))
+    return nn.functional.pad(m.lstm(x.flip(1))[0], (0, 0, 0, length - x.size(1)))
+
+
+def written_views(m: Model, x: Tensor) -> Any:
+    """Parts that are changed in place after they were cut out, with the rest of the tensor read or not."""
+    wave = m.up(x.flip(1).transpose(1, 2))[..., 1:]
+    wave = wave[..., :-1]
+    wave.clamp_(-0.5, 0.5)
+    states = m.gru(x)[0]
+    last = states[:, -1, :6]
+    last.mul_(2.0)
+    return wave, last
+
+
 WITHOUT_LENGTHS = (
+    written_views,
+    exponential_units,
+    windows_repeated,
+    rounded_sizes,
     framed,
     masks_of_numpy,
     widest_windows,

@@ -161,6 +161,56 @@ def test_a_branch_at_few_frames_is_named_with_its_line() -> None:
         lower(Model(doubled_if_short), parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
+def padded_if_short(m: Model, x: Tensor) -> Any:
+    """A reflection that pads a short request before, as in Encodec's convolutions."""
+    missing = 0
+    if x.size(1) <= 4:
+        missing = 5 - x.size(1)
+        x = nn.functional.pad(x, (0, 0, 0, missing))
+    y = nn.functional.pad(x.transpose(1, 2), (4, 4), "reflect")
+    return m.gru(y[..., : y.size(2) - missing].transpose(1, 2))[0]
+
+
+def other_if_short(m: Model, x: Tensor) -> Any:
+    """A branch that more timesteps take than are traced at first."""
+    y = m.lstm(x.flip(1))[0]
+    return 2 * y if x.size(1) < 30 else y  # short
+
+
+def one_frame(m: Model, x: Tensor) -> Any:
+    """Strides after which few timesteps are one frame, which the exporter takes for a constant size."""
+    frames = nn.functional.avg_pool1d(nn.functional.avg_pool1d(x.transpose(1, 2), 6, 6), 6, 6)
+    return m.gru(frames.transpose(1, 2))[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "buckets", "shortest"),
+    [(padded_if_short, [5, 16], 5), (other_if_short, [32, 64], 30), (one_frame, [128], 36)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_model_that_does_something_else_with_short_requests_is_served_from_the_others_on(
+    function: Callable[..., Any], buckets: list[int], shortest: int
+) -> None:
+    """Requests that take the other branch are refused by their number of timesteps; all others are exact."""
+    model = Model(function)
+    config = parse_config(yaml_of(lengths=False).replace("[4, 16]", str(buckets)), "model-config.yaml")
+
+    program = lower(model, config)
+
+    longest = buckets[-1]
+    assert program.shortest == shortest
+    assert f"fewer than {shortest} timesteps are refused" in program.padding_reason
+    assert_answers_alone(model, config, program, ([shortest], [longest, shortest, shortest + 1], [longest - 1] * 2))
+
+
+def test_buckets_that_hold_short_requests_of_another_form_are_named() -> None:
+    """The message has the line and the fewest timesteps that can be served."""
+    config = parse_config(yaml_of(lengths=False).replace("[4, 16]", "[4, 64]"), "model-config.yaml")
+
+    with pytest.raises(LoweringError, match=r"# short\).*Requests of 30 timesteps or more .* without buckets of fewer"):
+        lower(Model(other_if_short), config)
+
+
 def test_bins_over_time_are_served_at_bucket_lengths() -> None:
     """Pooling to three bins depends on the whole length, and has no rule."""
     model = Model(lambda m, x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 3))
@@ -170,12 +220,12 @@ def test_bins_over_time_are_served_at_bucket_lengths() -> None:
     assert program.padding == "exact_lengths"
 
 
-@pytest.mark.parametrize(("length", "words"), [(12, r"differs.*a branch on the"), (14, "branches on the number")])
-def test_a_branch_on_one_length_is_noticed(length: int, words: str) -> None:
+@pytest.mark.parametrize("length", [12, 14])
+def test_a_branch_on_one_length_is_named_with_its_line(length: int) -> None:
     """The exporter excludes that length, so the program is compared with the model there."""
     model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) == length else 0))
 
-    with pytest.raises(LoweringError, match=words):
+    with pytest.raises(LoweringError, match=rf"branch that a request of {length} timesteps .*\.py:\d+.*== length"):
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
@@ -183,7 +233,7 @@ def test_a_branch_on_a_derived_length_is_noticed() -> None:
     """A condition on half the timesteps is evaluated for every length of the grid."""
     model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) // 2 < 5 else 0))
 
-    with pytest.raises(LoweringError, match=r"differs.*a branch on the number"):
+    with pytest.raises(LoweringError, match=r"branch that a request of 1 timesteps .*\.py:\d+.*// 2 < 5"):
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
