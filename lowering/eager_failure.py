@@ -40,9 +40,22 @@ def takes_shares(model: torch.nn.Module, config: ServingConfig) -> LoweringError
     )
 
 
+def needs_two_rows(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error of a model that takes a batch of 2 requests, and fails on one request; else None."""
+    length = config.grid.lengths[-1]
+    error = _failure(copy_of(model), config, length, torch.tensor([length]))
+    if error is None or not _takes_two(model, config, length):
+        return None
+    return _described(error, model, config, length)
+
+
+def _takes_two(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> bool:
+    return _failure(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
+
+
 def _failure(model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor) -> Exception | None:
-    """Return the error of the model on one request; None if it takes it."""
-    tensors = [example_tensor(spec, 1, timesteps) for spec in config.input_specs]
+    """Return the error of the model on a batch of requests of some timesteps; None if it takes it."""
+    tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
     try:
         call_eagerly(model, bind_arguments(config, tensors, lengths))
     except Exception as error:  # noqa: BLE001 - the user's code
@@ -52,11 +65,17 @@ def _failure(model: torch.nn.Module, config: ServingConfig, timesteps: int, leng
 
 def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, length: int) -> LoweringError:
     own = str(error).rstrip(".")
+    instead = (
+        "it takes a batch of 2 requests. A squeeze() without a dimension, for one, removes the batch dimension where "
+        "it is 1: name the dimension, as in x.squeeze(1)"
+        if _takes_two(model, config, length)
+        else "check these under `inputs`, dtype and shape, if they are not what it takes"
+    )
     given = ", ".join(
         f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}".replace("'", "") for spec in config.input_specs
     )
     return LoweringError(
         f"{type(model).__name__} fails in eager mode on one request of {length} timesteps, a batch of 1"
         f"{source_suffix(raising_line(error))}: {in_our_words(own) or f'{type(error).__name__}: {own}'}. It was called "
-        f"with {given}: check these under `inputs`, dtype and shape, if they are not what it takes"
+        f"with {given}: {instead}"
     )

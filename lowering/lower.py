@@ -15,7 +15,7 @@ from ..config.schema import ServingConfig
 from .chunks.carry_analysis import NotChunkable
 from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
-from .eager_failure import eager_failure, takes_shares
+from .eager_failure import eager_failure, needs_two_rows, takes_shares
 from .errors import (
     DecisiveRefusal,
     InputsDoNotFit,
@@ -38,6 +38,7 @@ from .proof.row_mixing import find_row_mixing
 from .proof.timestep_rules import Tainted
 from .random_operators import random_call, reject_random_operators
 from .request_lowering import lower_request
+from .scripted_modules import reject_scripted
 from .shortest import shortest_length
 
 
@@ -48,6 +49,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         LoweringError: names the line of the model and a way out.
     """
     model.eval()
+    reject_scripted(model)
     if not config.model.batched:
         return _lower_request(model, config, None)
     first = _attempt(model, config)
@@ -108,9 +110,10 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
             raise random from error
         if isinstance(error.__cause__, InputsDoNotFit) and (failure := eager_failure(model, config)) is not None:
             raise failure from error  # whatever the trace says, a layer did not take the declared inputs
-        if isinstance(error, DecisiveRefusal) or (refusal and _says_more(error, refusal)):
+        if isinstance(error, DecisiveRefusal):
             raise
-        explained = _explained(refusal or error, error, model, config)
+        stated = error if refusal is None or _says_more(error, refusal) else refusal
+        explained = _explained(stated, error, model, config)
         if explained is error:
             raise
         raise explained from error
@@ -130,7 +133,7 @@ def _explained(
 ) -> LoweringError:
     """Return the refusal, or that the model fails in eager mode too, where no other words explain it."""
     if isinstance(refusal, UnknownRange):
-        return takes_shares(model, config) or refusal
+        return takes_shares(model, config) or needs_two_rows(model, config) or refusal
     if not is_unexplained(refusal) or is_misfit(refusal):
         return refusal
     last = refusal if names_line(refusal) else second

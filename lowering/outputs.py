@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -127,16 +127,31 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
     return TensorSpec(name, cast(DType, dtype_name(value)), tuple(shape))
 
 
-def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Add the vocabulary size to inputs that are ids: some engines abort on an id beyond it."""
+def with_vocabularies(
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], known: Mapping[str, int] | None = None
+) -> tuple[TensorSpec, ...]:
+    """Add the vocabulary size to inputs that are ids: some engines abort on an id beyond it.
+
+    `known` are sizes by the names of nodes that an earlier graph of the model has shown.
+    """
+    bounds = _smaller(vocabularies(exported), known or {})
+    pairs = zip(inputs, user_inputs(exported), strict=False)
+    return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)
+
+
+def vocabularies(exported: torch.export.ExportedProgram) -> dict[str, int]:
+    """Find the vocabulary sizes of the nodes whose values are ids, by their names."""
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
         if node.op == "call_function" and (found := _ids_and_vocabulary(node)) is not None:
             ids, size = found
-            source = value_source(ids)
-            bounds[source.name] = min(size, bounds.get(source.name, size))
-    pairs = zip(inputs, user_inputs(exported), strict=False)
-    return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)
+            bounds = _smaller(bounds, {value_source(ids).name: size})
+    return bounds
+
+
+def _smaller(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """Merge sizes by name: the smaller one counts."""
+    return {**first, **{name: min(size, first.get(name, size)) for name, size in second.items()}}
 
 
 def _ids_and_vocabulary(node: torch.fx.Node) -> tuple[torch.fx.Node, int] | None:

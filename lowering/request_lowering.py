@@ -104,7 +104,7 @@ def _lower(
         TensorSpec(name, dtype, shape)
         for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
     )
-    inputs = with_vocabularies(program.exported, inputs)
+    inputs = with_vocabularies(program.exported, inputs, single.vocabularies)
     comparison = Comparison(model, config, program.exported, inputs, outputs)
     include_excluded_shapes(comparison, shortest)
     _check_buckets(program, config)

@@ -54,4 +54,4 @@ def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: st
         return Evaluation(recipe, {**weights, **dict(zip(inputs, tensors, strict=True))}, timesteps).outputs()
 
     rolled = export_request(holder, forward, config, name, shortest)
-    return replace(rolled, output_tree=trace.output_tree, decided=trace.decided)
+    return replace(rolled, output_tree=trace.output_tree, decided=trace.decided, vocabularies=trace.vocabularies)

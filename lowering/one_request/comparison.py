@@ -71,7 +71,7 @@ class Comparison:
         except Exception as error:
             raise LoweringError(
                 f"the program of {type(self.model).__name__} fails on a batch of {list(padded[0].shape)}: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {str(error).rstrip('.')}{self._unknown_ranges()}"
             ) from error
 
     def _alone(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
@@ -81,9 +81,19 @@ class Comparison:
         except Exception as error:
             raise LoweringError(
                 f"{type(self.model).__name__} fails in eager mode on one request of {length} timesteps: "
-                f"{type(error).__name__}: {error}"
+                f"{type(error).__name__}: {str(error).rstrip('.')}{self._unknown_ranges()}"
             ) from error
         return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
+
+    def _unknown_ranges(self) -> str:
+        """Return what to declare if integers were drawn of which nothing is known."""
+        unknown = [s.name for s in self.inputs if s.dtype == "int64" and s.value_range is None and s.vocabulary is None]
+        if not unknown:
+            return ""
+        return (
+            f". Values of 0 to {_ANY_ID - 1} were drawn for {', '.join(unknown)}: if it takes others only, write "
+            "`range: [least, largest]`, both included, under `inputs`"
+        )
 
 
 def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:

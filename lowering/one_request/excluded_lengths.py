@@ -13,6 +13,8 @@ from ..exporter.shape_conditions import Condition, ShapeConditions
 from .timestep_branches import Branch, branch_error
 
 _BATCHES = (1, 2, 5)
+_CHUNKS = re.compile(r"range\([^,]+,[^,]+,")
+"""A loop over chunks of the timesteps, as in `range(0, T, 512)`."""
 
 
 def lengths_outside(
@@ -54,10 +56,15 @@ def lengths_outside(
 def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> PartialTrace:
     """Create the error about a trace that holds for some numbers of timesteps only."""
     if condition.is_equation and fixing:
+        instead = (
+            "give the whole sequence to the layer in place of its chunks. Buckets of one chunk or less are served too"
+            if _CHUNKS.search(fixing[0])
+            else "use functions of torch, which take sizes as they are (torch.linspace(0, 1, T) in place of "
+            "np.linspace(0, 1, T)), and recurrent layers or cells in a loop over all timesteps"
+        )
         return PartialTrace(
             f"{name} reads a size as a number of Python{source_suffix(fixing[0])}, so that its program would hold for "
-            "one number of timesteps only: use functions of torch, which take sizes as they are (torch.linspace(0, 1, "
-            "T) in place of np.linspace(0, 1, T)), and recurrent layers or cells in a loop over all timesteps"
+            f"one number of timesteps only: {instead}"
         )
     sizes = re.sub(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]", r"\1.size(\2)", condition.text)
     return PartialTrace(

@@ -33,7 +33,8 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int, timest
     except PartialTrace as error:
         first = last_form(error.excluded, config.longest)
         is_periodic = isinstance(error, BranchOnTimesteps) and error.on_remainder
-        if traces == 1 or first == config.longest or is_periodic:
+        is_unrolled = len(error.excluded) >= config.longest - shortest  # for one number of timesteps, as a loop is
+        if traces == 1 or first == config.longest or is_periodic or is_unrolled:
             raise
         if config.longest in error.excluded:
             timesteps = example_timesteps(config, first)

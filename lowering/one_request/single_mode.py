@@ -40,7 +40,7 @@ from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-from .whole_windows import pooled_over_time
+from .whole_windows import pooled_over_time, windows_over_time
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
 """Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""
@@ -266,6 +266,10 @@ def _pooled(name: str) -> Callable[..., Any]:
     return rule
 
 
+def _cut(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    return windows_over_time(func, args, kwargs)
+
+
 def _joined(name: str) -> Callable[..., Any]:
     """Return the rule of `torch.cat` or `torch.stack` of a list that is repeated for each timestep."""
 
@@ -335,6 +339,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "unbind": _unbound,
     "cuda": _same,
     **{name: _pooled(name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},
+    "unfold": _cut,
     **{name: _joined(name) for name in ("cat", "stack")},
     "pad_sequence": _padded_together,
     "embedding_bag": _by_name(embedding_bag),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from ..exporter.model_attributes import register_tensors
 from ..exporter.module_file import module_file
 from ..exporter.plain_outputs import plain_outputs
 from ..loops.cells import STEPS
+from ..outputs import vocabularies
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
 from .counted_dimensions import counted_numbers
@@ -81,6 +82,8 @@ class SingleExport:
     """Inputs whose declared range decided a branch: the graph holds for values in it only."""
     branches: tuple[Branch, ...] = ()
     """Branches on the number of timesteps that forward() has taken."""
+    vocabularies: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of ids of the inputs that a `one_hot` takes, which decomposing replaces."""
 
 
 def export_single(
@@ -133,7 +136,7 @@ def export_request(
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
-    return SingleExport(functional, tree, frozenset(outside), timesteps, shortest)
+    return SingleExport(functional, tree, frozenset(outside), timesteps, shortest, vocabularies=vocabularies(exported))
 
 
 def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> SingleExport:
@@ -148,7 +151,9 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     with quiet():
         functional = exported.run_decompositions({})
     drop_overwritten_buffers(functional)
-    return SingleExport(functional, tree, frozenset(), timesteps, timesteps, frozenset(decided))
+    return SingleExport(
+        functional, tree, frozenset(), timesteps, timesteps, frozenset(decided), vocabularies=vocabularies(exported)
+    )
 
 
 def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
@@ -315,12 +320,29 @@ class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
 
 
+def _range(*arguments: Any) -> range:
+    """Return a `range`; where steps are chunks of a size, and all timesteps are in the first, their number is fixed."""
+    start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
+    if isinstance(stop, torch.SymInt) and start == 0 and isinstance(step, int) and step > 1:
+        chunks = (stop + step - 1) // step
+        if chunks <= 1:
+            return range(0, step, step)
+    return range(*arguments)
+
+
 def _builtins() -> dict[str, Any]:
     """Return what stands in for functions of Python in the user's modules while forward() is traced.
 
     The exporter has its own `max` and `min` while it traces, so these are looked up then.
     """
-    return {"len": _length, "int": _integer, "type": _type, "max": _extreme(max), "min": _extreme(min)}
+    return {
+        "len": _length,
+        "int": _integer,
+        "type": _type,
+        "range": _range,
+        "max": _extreme(max),
+        "min": _extreme(min),
+    }
 
 
 _TENSOR_TYPES = {

@@ -1,4 +1,4 @@
-"""Pooling over all timesteps, as in `F.max_pool1d(x, x.size(2))`.
+"""Windows over all timesteps, as in `F.max_pool1d(x, x.size(2))` and `F.unfold(x, (3, x.size(3)))`.
 
 Torch's operators take windows of fixed sizes only.
 """
@@ -17,6 +17,7 @@ _NAMES = {
     "max": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
     "avg": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
 }
+_UNFOLD_NAMES = ("input", "kernel_size", "dilation", "padding", "stride")
 _NEUTRAL = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
 """Window that leaves a dimension as it is."""
 
@@ -45,6 +46,25 @@ def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any
     if len(symbolic) == rank or all(_is_neutral(rest, place, rank) for place in range(rank)):
         return x
     return function(x, **{**{option: value for option, value in given.items() if option != "input"}, **rest})
+
+
+def windows_over_time(function: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> Any:
+    """Cut x[B, C, H, W] into windows, as `F.unfold` does, of which one dimension is as large as that of x.
+
+    NotImplemented for other windows, and for `Tensor.unfold`.
+    """
+    if function is not torch.nn.functional.unfold:
+        return NotImplemented
+    given = {**dict(zip(_UNFOLD_NAMES, args, strict=False)), **kwargs}
+    x, window = given["input"], _sizes(given["kernel_size"], 2)
+    symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
+    changes = any(_changes(given, place, 2) for place in (0, 1))
+    if len(symbolic) != 1 or x.dim() != 4 or changes or not same_size(window[symbolic[0]], x.shape[symbolic[0] - 2]):
+        return NotImplemented
+    cut = 1 - symbolic[0]
+    windows = x.unfold(2 + cut, window[cut], _sizes(given.get("stride", 1), 2)[cut])  # its elements are last
+    order = (0, 1, 4, 3, 2) if cut == 0 else (0, 1, 2, 4, 3)
+    return windows.permute(order).flatten(1, 3)
 
 
 def _sizes(value: Any, rank: int) -> list[Any]:

@@ -467,7 +467,30 @@ def written_views(m: Model, x: Tensor) -> Any:
     return wave, last
 
 
+def in_chunks(m: Model, x: Tensor, chunk: int = 32) -> Any:
+    """A recurrence over chunks of the timesteps, forwards and backwards; all are in the first."""
+    h = c = torch.zeros(1, x.size(0), 6)
+    y = torch.zeros(x.size(0), x.size(1), 6)
+    chunks = range(0, x.size(1), chunk)
+    for start in chunks:
+        y[:, start : start + chunk], (h, c) = m.lstm(x[:, start : start + chunk], (h, c))
+    backwards = [m.gru(x[:, start : start + chunk])[0] for start in reversed(chunks)]
+    return y, torch.cat(backwards, 1)
+
+
+def subbands(m: Model, x: Tensor) -> Any:
+    """Every feature with its neighbours, at all timesteps, as a sequence of its own (FullSubNet)."""
+    wide = nn.functional.pad(x.transpose(1, 2).unsqueeze(1), (0, 0, 2, 2), "reflect")
+    windows = nn.functional.unfold(wide, (5, x.size(1)))
+    parts = windows.reshape(x.size(0), 1, 5, x.size(1), FEATURES).permute(0, 4, 1, 2, 3)
+    y = m.lstm(parts.reshape(x.size(0) * FEATURES, 5, x.size(1)).transpose(1, 2))[0]
+    pairs = nn.functional.unfold(x.unsqueeze(1), (x.size(1), 2), stride=(1, 2))
+    return y.reshape(x.size(0), FEATURES, x.size(1), 6), pairs.reshape(x.size(0), x.size(1), 2, -1)
+
+
 WITHOUT_LENGTHS = (
+    subbands,
+    in_chunks,
     written_views,
     exponential_units,
     windows_repeated,

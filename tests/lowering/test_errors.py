@@ -144,6 +144,11 @@ class RaisesItself(Base):
         raise KeyError("speaker")  # raises
 
 
+class SqueezesTheBatch(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(x, lengths).flip(1).squeeze()[:, 0, :]  # squeezed
+
+
 class AlwaysDropsOut(Base):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return nn.functional.dropout(self.lstm(x)[0], 0.5)  # dropout
@@ -211,9 +216,10 @@ SEED = (
         (UnmaskedMaximum, "padding reaches an output in spite of `lengths`: aten.max", "# maximum"),
         (ReversesPaddedTime, "padding reaches an output in spite of `lengths`: aten.flip", "# flip"),
         (MixesRequests, "output output has the shape [time, 4], with 0 batch dimensions", "# mixes"),
-        (DataDependentShape, "neither constant, batch nor time", "# select"),
+        (DataDependentShape, "a selection by a mask, whose size depends on data", "# select"),
         (TotalLengthTooShort, "no sequence can be longer than that", "# total"),
         (OtherArgument, "cannot be called with the arguments the configuration names", None),
+        (SqueezesTheBatch, "it takes a batch of 2 requests. A squeeze() without a dimension", "# squeezed"),
         (RaisesItself, "fails in eager mode on one request of 4 timesteps", "# raises"),
         (AlwaysDropsOut, "is random in eval mode too", "# dropout"),
         (RandomState, "is random in eval mode too", "# uniform"),

@@ -18,7 +18,7 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from .request_models import FEATURES, WITH_LENGTHS, WITHOUT_LENGTHS, Model, scaled_by_the_batch, subsampled
+from .request_models import FEATURES, WITH_LENGTHS, WITHOUT_LENGTHS, Model, in_chunks, scaled_by_the_batch, subsampled
 
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
@@ -209,6 +209,53 @@ def test_buckets_that_hold_short_requests_of_another_form_are_named() -> None:
 
     with pytest.raises(LoweringError, match=r"# short\).*Requests of 30 timesteps or more .* without buckets of fewer"):
         lower(Model(other_if_short), config)
+
+
+def test_a_loop_over_chunks_of_the_timesteps_is_named_with_what_to_do() -> None:
+    """Several chunks are no loop over timesteps."""
+    model = Model(lambda m, x: in_chunks(m, x, chunk=8))
+
+    with pytest.raises(LoweringError, match=r"chunks = range\(0.*the whole sequence .*Buckets of one chunk"):
+        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+class OfIds(nn.Module):
+    """A cell over the rows that `row_of` makes of ids, 0 to 4."""
+
+    def __init__(self, row_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.row_of = row_of
+        self.table = nn.Parameter(torch.randn(5, FEATURES))
+        self.cell = nn.GRUCell(FEATURES, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the last state."""
+        h = self.table.new_zeros(x.size(0), 6)
+        for t in range(x.size(1)):
+            h = self.cell(self.row_of(self.table, x[:, t]), h)
+        return h
+
+
+IDS = yaml_of(lengths=False, shape="[batch, time]").replace("float32", "int64")
+
+
+def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() -> None:
+    """No layer shows how many ids there are. The message names the input."""
+    model = OfIds(lambda table, ids: table[ids])
+
+    with pytest.raises(LoweringError, match=r"0 to 7 were drawn for x: if it takes others only, write `range: "):
+        lower(model, parse_config(IDS, "model-config.yaml"))
+
+    lower(model, parse_config(IDS.replace("time]", "time], range: [0, 4]"), "model-config.yaml"))
+
+
+def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
+    """No range has to be declared for the actions of an agent."""
+    model = OfIds(lambda table, ids: nn.functional.one_hot(ids, FEATURES).float())
+
+    program = lower(model, parse_config(IDS, "model-config.yaml"))
+
+    assert program.inputs[0].vocabulary == FEATURES
 
 
 def test_bins_over_time_are_served_at_bucket_lengths() -> None:

@@ -1,0 +1,59 @@
+"""Modules in TorchScript."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ragged import assert_answers_alone
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+
+
+class Gated(nn.Module):
+    """A recurrence, then a module."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
+        self.gate = gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply both."""
+        states: Tensor = self.gate(self.lstm(x)[0])
+        return states
+
+
+def test_a_module_in_torchscript_is_refused_with_what_to_write() -> None:
+    """A trace could not follow it, and torch's own error would not say so."""
+    with pytest.raises(LoweringError, match=r"^gate is a TorchScript module \(Sigmoid\).*derive its class from"):
+        lower(Gated(torch.jit.script(nn.Sigmoid())), parse_config(YAML, "model-config.yaml"))
+
+
+def test_a_function_in_torchscript_is_lowered() -> None:
+    """Its operators are traced."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scaled = torch.jit.script(_scaled)
+
+        def forward(self, states: Tensor) -> Tensor:
+            scaled: Tensor = self.scaled(states, 2.0)
+            return scaled
+
+    model, config = Gated(Scaled()), parse_config(YAML, "model-config.yaml")
+
+    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4], [4]))
+
+
+def _scaled(states: Tensor, factor: float) -> Tensor:
+    return torch.tanh(states * factor)
