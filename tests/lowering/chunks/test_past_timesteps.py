@@ -146,7 +146,7 @@ class Smoothed(nn.Module):
 
 
 def after_the_recurrence(model: Any) -> Callable[[Tensor], Any]:
-    """What is carried comes from the recurrence."""
+    """A mean whose carried timesteps are outputs of the recurrence."""
     model.after = Smoothed()
     return lambda x: x
 
