@@ -320,14 +320,21 @@ class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
 
 
-def _range(*arguments: Any) -> range:
-    """Return a `range`; where steps are chunks of a size, and all timesteps are in the first, their number is fixed."""
-    start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
-    if isinstance(stop, torch.SymInt) and start == 0 and isinstance(step, int) and step > 1:
-        chunks = (stop + step - 1) // step
-        if chunks <= 1:
-            return range(0, step, step)
-    return range(*arguments)
+class _RangeType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, range)
+
+    def __call__(cls, *arguments: Any) -> range:
+        start, stop, step = (0, arguments[0], 1) if len(arguments) == 1 else (*arguments, 1)[:3]
+        if isinstance(stop, torch.SymInt) and start == 0 and isinstance(step, int) and step > 1:
+            chunks = (stop + step - 1) // step
+            if chunks <= 1:
+                return range(0, step, step)
+        return range(*arguments)
+
+
+class _range(metaclass=_RangeType):  # noqa: N801 - it stands in for `range`
+    """`range` that fixes the number of chunks of a size where the first one holds all timesteps, not their number."""
 
 
 def _builtins() -> dict[str, Any]:

@@ -55,9 +55,10 @@ def noted_branches(branches: list[Branch]) -> Iterator[None]:
     original = torch.SymBool.__bool__
 
     def tested(own: torch.SymBool, ours: Callable[[Any], bool]) -> bool:
+        condition = sympy.sympify(own.node.expr)  # before it is taken: an equation fixes the number of timesteps
         taken = ours(own)
         if is_user_file(sys._getframe(1).f_code.co_filename):
-            branches.append(Branch(sympy.sympify(own.node.expr), taken, calling_line()))
+            branches.append(Branch(condition, taken, calling_line()))
         return taken
 
     torch.SymBool.__bool__ = partialmethod(tested, original)  # type: ignore[assignment, method-assign]  # until the context ends

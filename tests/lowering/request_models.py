@@ -472,6 +472,7 @@ def in_chunks(m: Model, x: Tensor, chunk: int = 32) -> Any:
     h = c = torch.zeros(1, x.size(0), 6)
     y = torch.zeros(x.size(0), x.size(1), 6)
     chunks = range(0, x.size(1), chunk)
+    assert isinstance(chunks, range)
     for start in chunks:
         y[:, start : start + chunk], (h, c) = m.lstm(x[:, start : start + chunk], (h, c))
     backwards = [m.gru(x[:, start : start + chunk])[0] for start in reversed(chunks)]
