@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from torchserve_neuron_lstm.archiver_ext.evaluation import lower_bounds
 from torchserve_neuron_lstm.backends import interface, registry
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
@@ -86,11 +87,12 @@ def test_every_engine_is_told_what_it_was_run_on() -> None:
 
 
 def test_every_optional_protocol_is_described() -> None:
-    """The page has those that the interface defines, and no others."""
+    """The page has those of the interface and that of the lower bounds, and no others."""
     optional = {
         name
-        for name, member in vars(interface).items()
-        if getattr(member, "_is_runtime_protocol", False) and member.__module__ == interface.__name__
+        for module in (interface, lower_bounds)
+        for name, member in vars(module).items()
+        if getattr(member, "_is_runtime_protocol", False) and member.__module__ == module.__name__
     }
 
     assert set(rows("| protocol | meaning")) | {"Selective"} == optional
