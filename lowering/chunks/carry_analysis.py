@@ -10,11 +10,8 @@ a chunk, the lengths count the chunk's own timesteps.
 
 from __future__ import annotations
 
-import operator
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
 
@@ -35,9 +32,9 @@ from ..proof.timestep_rules import (
     TaintMap,
     is_timestep_local,
 )
-from .past_timesteps import PastReads, PastTimesteps
-
-CarryKind = Literal["state", "past", "last", "sum", "max", "min"]
+from .carry_source import CarryKind, CarrySource
+from .past_timesteps import PastReads
+from .shared_writes import find_shared_write
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _BIDIRECTIONAL = -2, -1  # the position of the argument, from the end
@@ -52,50 +49,10 @@ _EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
 _LAST_STEPS = {"aten.gather", "aten.index"}
 _SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
 _MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
-_RETURNS_ITS_INPUT = {"aten.dropout", "aten.feature_dropout"}  # in eval mode, though their schemas do not say so
 
 
 class NotChunkable(Exception):
     """A model that runs over whole sequences only; the message names the line that needs all timesteps."""
-
-
-@dataclass(frozen=True)
-class CarrySource:
-    """A node of the graph whose value is carried from one chunk of a sequence to the next."""
-
-    kind: CarryKind
-    """Update rule: the state or last timesteps of a chunk, the value at the last one, or a reduction."""
-    node: torch.fx.Node
-    """The recurrence, the call that reads past timesteps, or the reduction over time."""
-    element: int
-    """Index of the recurrence's result: 1 for h_n, 2 for c_n; 0 for a node with one result."""
-    past: PastTimesteps | None = None
-    """The past timesteps, for that kind only."""
-
-    @property
-    def name(self) -> str:
-        """Name of the value: `lstm.h`, `lstm.c`, `conv1d.past`, or the name of the reducing node."""
-        if self.kind == "state":
-            return f"{self.node.name}.{' hc'[self.element]}"
-        if self.past is not None:
-            return f"{self.node.name}.past"
-        return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
-
-    def results(self) -> list[torch.fx.Node]:
-        """Return the nodes of the graph that have this value after the last timestep."""
-        if self.past is not None:
-            return []
-        if self.kind != "state":
-            return [self.node]
-        return [user for user in self.node.users if user.args[1] == self.element]
-
-    @property
-    def value(self) -> torch.Tensor:
-        """The fake tensor, with shape and dtype."""
-        if self.past is not None:
-            return self.past.value
-        fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
-        return fake
 
 
 def find_carried_values(
@@ -111,7 +68,10 @@ def find_carried_values(
     for spec in inputs:
         if spec.batch_dim is None:
             raise NotChunkable(f"input {spec.name} has no batch dimension")
-    _refuse_shared_writes(exported)
+    if (write := find_shared_write(exported)) is not None:
+        raise NotChunkable(
+            f"{operator_name(write)} writes into a tensor that is used elsewhere{source_suffix(node_line(write))}"
+        )
     walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]))
     for node in exported.graph.nodes:
         if node.op != "output":
@@ -326,13 +286,6 @@ class _Walk:
                 raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
 
 
-def initial_state_node(carry: CarrySource) -> torch.fx.Node:
-    """Return the initial state that the user's model passes to a recurrence."""
-    state = carry.node.args[1 + carry.element]
-    assert isinstance(state, torch.fx.Node)
-    return state
-
-
 def _first_number(node: torch.fx.Node) -> int:
     """Return the first number of `arange` over timesteps: 0 or 1, as it has one element per timestep."""
     return int(len(node.args) > 1 and node.args[0] == 1)
@@ -351,47 +304,3 @@ def _is_number(node: torch.fx.Node) -> bool:
 def _display_name(node: torch.fx.Node) -> str:
     name = operator_name(node)
     return operator_name(node.all_input_nodes[0]) if name == "getitem" else name
-
-
-def _refuse_shared_writes(exported: torch.export.ExportedProgram) -> None:
-    """Refuse writes in place unless neither the old value nor a view of it is read later."""
-    order = {node: index for index, node in enumerate(exported.graph.nodes)}
-    for node in exported.graph.nodes:
-        for tensor in _written(node):
-            owner = tensor
-            while (viewed := _viewed(owner)) is not None:
-                owner = viewed
-            if owner.op == "placeholder" or _is_read_later(owner, node, order):
-                raise NotChunkable(
-                    f"{operator_name(node)} writes into a tensor that is used elsewhere{source_suffix(node_line(node))}"
-                )
-
-
-def _is_read_later(tensor: torch.fx.Node, write: torch.fx.Node, order: Mapping[torch.fx.Node, int]) -> bool:
-    """Whether a tensor is read after the write, other than through the result of the write."""
-    return any(
-        _is_read_later(user, write, order) if _viewed(user) is tensor else order[user] > order[write]
-        for user in tensor.users
-        if user is not write
-    )
-
-
-def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write and position < len(node.args):
-            given = node.args[position]
-            if isinstance(given, torch.fx.Node):
-                yield given
-
-
-def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the node whose memory this one may share."""
-    if not node.all_input_nodes:
-        return None
-    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
-    schema = getattr(maker.target, "_schema", None)
-    shares = operator_name(maker) in _RETURNS_ITS_INPUT or (
-        schema is not None and any(result.alias_info is not None for result in schema.returns)
-    )
-    return node.all_input_nodes[0] if shares else None

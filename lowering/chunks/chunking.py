@@ -22,7 +22,8 @@ from ..errors import node_line, source_suffix
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
-from .carry_analysis import CarrySource, NotChunkable, find_carried_values, initial_state_node
+from .carry_analysis import NotChunkable, find_carried_values
+from .carry_source import CarrySource, initial_state_node
 from .constants import constant_value
 from .past_calls import PastCall
 

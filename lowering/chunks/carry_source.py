@@ -1,0 +1,59 @@
+"""Sources of carried values: the nodes of a graph whose values are passed from one chunk of time to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ..proof.graph_calls import operator_name
+from .past_timesteps import PastTimesteps
+
+CarryKind = Literal["state", "past", "last", "sum", "max", "min"]
+
+
+@dataclass(frozen=True)
+class CarrySource:
+    """A node of the graph whose value is carried from one chunk of a sequence to the next."""
+
+    kind: CarryKind
+    """Update rule: the state or last timesteps of a chunk, the value at the last one, or a reduction."""
+    node: torch.fx.Node
+    """The recurrence, the call that reads past timesteps, or the reduction over time."""
+    element: int
+    """Index of the recurrence's result: 1 for h_n, 2 for c_n; 0 for a node with one result."""
+    past: PastTimesteps | None = None
+    """The past timesteps, for that kind only."""
+
+    @property
+    def name(self) -> str:
+        """Name of the value: `lstm.h`, `lstm.c`, `conv1d.past`, or the name of the reducing node."""
+        if self.kind == "state":
+            return f"{self.node.name}.{' hc'[self.element]}"
+        if self.past is not None:
+            return f"{self.node.name}.past"
+        return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
+
+    def results(self) -> list[torch.fx.Node]:
+        """Return the nodes of the graph that have this value after the last timestep."""
+        if self.past is not None:
+            return []
+        if self.kind != "state":
+            return [self.node]
+        return [user for user in self.node.users if user.args[1] == self.element]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The fake tensor, with shape and dtype."""
+        if self.past is not None:
+            return self.past.value
+        fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
+        return fake
+
+
+def initial_state_node(carry: CarrySource) -> torch.fx.Node:
+    """Return the initial state that the user's model passes to a recurrence."""
+    state = carry.node.args[1 + carry.element]
+    assert isinstance(state, torch.fx.Node)
+    return state
