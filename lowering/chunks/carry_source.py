@@ -1,4 +1,4 @@
-"""Sources of carried values: the nodes of a graph whose values are passed from one chunk of time to the next."""
+"""Sources of carried values: nodes whose values are passed from one chunk of time to the next."""
 
 from __future__ import annotations
 
