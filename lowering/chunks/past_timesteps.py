@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -137,6 +137,41 @@ def _pad(reads: PastReads, node: Node) -> Read | None:
 
 def _convolution(reads: PastReads, node: Node) -> Read | None:
     """A window over timesteps, with zeros on both sides of them or none."""
+    window = _window(reads, node)
+    if window is None or (window.padding and window.time.extra):
+        return None
+    time, span, zeros = window
+    result = Extended(time.dim, time.extra + 2 * zeros - span, time.lag + zeros - span)
+    if result.extra < 0:
+        return None
+    source = argument(node, "input")
+    return result, PastTimesteps("convolution", node, source, time.dim, zeros, 0.0) if zeros else None
+
+
+def _transposed(reads: PastReads, node: Node) -> Read | None:
+    """Windows that are added where they overlap: each timestep is in as many as the window is long."""
+    window = _window(reads, node)
+    if window is None or window.time.extra or any(argument(node, "output_padding")):
+        return None
+    time, span, cut = window
+    result = Extended(time.dim, span - 2 * cut, time.lag - cut)
+    if result.extra < 0:
+        return None
+    return result, PastTimesteps("transposed", node, argument(node, "input"), time.dim, span, 0.0) if span else None
+
+
+class _Window(NamedTuple):
+    """The window of a convolution along time."""
+
+    time: Extended
+    """The time dimension of its input."""
+    span: int
+    """Timesteps from its first to its last."""
+    padding: int
+
+
+def _window(reads: PastReads, node: Node) -> _Window | None:
+    """Return a convolution's window, which moves by one timestep; None for any other one."""
     source, weight, bias = (argument(node, name) for name in ("input", "weight", "bias"))
     time = reads.extended(source)
     if time is None or not reads.is_constant(weight) or not reads.is_constant(bias):
@@ -145,31 +180,8 @@ def _convolution(reads: PastReads, node: Node) -> Read | None:
     place = time.dim - (rank(source) - spatial)
     if place < 0 or isinstance(argument(node, "padding"), str) or sizes_of(node, "stride", spatial)[place] != 1:
         return None
-    zeros = sizes_of(node, "padding", spatial)[place]
     span = sizes_of(node, "dilation", spatial)[place] * (int(weight.meta["val"].shape[2 + place]) - 1)
-    result = Extended(time.dim, time.extra + 2 * zeros - span, time.lag + zeros - span)
-    if result.extra < 0 or (zeros and time.extra):
-        return None
-    return result, PastTimesteps("convolution", node, source, time.dim, zeros, 0.0) if zeros else None
-
-
-def _transposed(reads: PastReads, node: Node) -> Read | None:
-    """Windows that are added where they overlap: each timestep is in as many as the window is long."""
-    source, weight, bias = (argument(node, name) for name in ("input", "weight", "bias"))
-    time = reads.extended(source)
-    if time is None or time.extra or not reads.is_constant(weight) or not reads.is_constant(bias):
-        return None
-    spatial = rank(weight) - 2
-    place = time.dim - (rank(source) - spatial)
-    sizes = {name: sizes_of(node, name, spatial) for name in ("stride", "padding", "output_padding", "dilation")}
-    if place < 0 or sizes["stride"][place] != 1 or sizes["output_padding"][place] != 0:
-        return None
-    cut = sizes["padding"][place]
-    span = sizes["dilation"][place] * (int(weight.meta["val"].shape[2 + place]) - 1)
-    result = Extended(time.dim, span - 2 * cut, time.lag - cut)
-    if result.extra < 0:
-        return None
-    return result, PastTimesteps("transposed", node, source, time.dim, span, 0.0) if span else None
+    return _Window(time, span, sizes_of(node, "padding", spatial)[place])
 
 
 def _cut(reads: PastReads, node: Node) -> Read | None:

@@ -254,9 +254,15 @@ def padded_twice(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: model.b(model.a(x.transpose(1, 2)))[:, :, :-4].transpose(1, 2)
 
 
+def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
+    """A transposed convolution with positions after the last window."""
+    model.conv = nn.ConvTranspose1d(3, 3, 2, dilation=2, output_padding=1)
+    return lambda x: model.conv(x.transpose(1, 2))[:, :, : x.shape[1]].transpose(1, 2)
+
+
 @pytest.mark.parametrize(
     "before",
-    [centred, cut_at_the_begin, every_second, mirrored, scaled_by_its_length, padded_twice],
+    [longer_than_its_windows, centred, cut_at_the_begin, every_second, mirrored, scaled_by_its_length, padded_twice],
     ids=lambda one: one.__name__,
 )
 def test_other_reads_of_timesteps_are_not_chunked(before: Callable[..., Any]) -> None:
