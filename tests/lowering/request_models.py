@@ -1,4 +1,4 @@
-"""Models as people write them: functions of one input, and of lengths, over common layers."""
+"""Models as people write them: functions of one input over common layers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import (
-    PackedSequence,
-    pack_padded_sequence,
-    pack_sequence,
-    pad_packed_sequence,
-    pad_sequence,
-    unpack_sequence,
-    unpad_sequence,
-)
 
 FEATURES = 5
 
@@ -144,70 +135,6 @@ def interpolated(m: Model, x: Tensor) -> Any:
     return doubled.transpose(1, 2).flip(1)
 
 
-def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask from lengths that are divided as tensors, after a convolution with a stride."""
-    frames = m.halved(x.transpose(1, 2)).transpose(1, 2)
-    steps = (lengths - 1) // 2 + 1
-    mask = torch.arange(frames.size(1)).unsqueeze(0) < steps.unsqueeze(1)
-    return (frames * mask.unsqueeze(2)).sum(1) / steps.unsqueeze(1)
-
-
-def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask that a loop over the lengths fills."""
-    mask = torch.zeros(x.size(0), max(lengths))
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-    return m.lstm(x)[0] * mask.unsqueeze(-1)
-
-
-def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Sorting and packing by numpy, unsorting afterwards."""
-    order = np.argsort(-lengths.cpu().numpy())
-    packed = pack_padded_sequence(
-        x[torch.from_numpy(order)], torch.from_numpy(lengths.numpy()[order]), batch_first=True
-    )
-    y, _ = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
-    return y.index_select(0, torch.from_numpy(np.argsort(order))).max(1)[0]
-
-
-def packed_data(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A layer on the data of a PackedSequence, and the lengths as an answer."""
-    packed = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))[0]
-    packed = PackedSequence(m.out(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    return pad_packed_sequence(packed, batch_first=True)
-
-
-def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mean over the share of the timesteps that is real."""
-    share = lengths.float() / x.size(1)
-    if lengths.min() > 0:
-        return m.lstm(x)[0].sum(1) / (share * x.size(1)).unsqueeze(1)
-    return x
-
-
-def packed_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A list of sequences without padding, packed and padded again."""
-    rows = [row[:size] for row, size in zip(x, lengths.tolist(), strict=True)]
-    y, _ = pad_packed_sequence(m.lstm(pack_sequence(rows, enforce_sorted=False))[0], batch_first=True)
-    return y + pad_sequence([torch.ones(size, 1) for size in lengths.tolist()], batch_first=True)
-
-
-def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Steps of a cell after the sequence, each with attention over its timesteps."""
-    packed = pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False)
-    y, (h, c) = m.lstm(packed)
-    y, _ = pad_packed_sequence(y, batch_first=True)
-    positions = torch.arange(y.size(1)).type_as(lengths)
-    state, outputs = (h[0], c[0]), []
-    for _ in range(3):
-        scores = torch.bmm(y, state[0].unsqueeze(2)).squeeze(2)
-        weights = torch.softmax(scores.masked_fill(positions >= lengths.unsqueeze(1), float("-inf")), 1)
-        context = torch.bmm(weights.unsqueeze(1), y).squeeze(1)
-        state = m.step(torch.max(context, torch.tanh(context) * 0.5), state)
-        outputs.append(m.out(state[0]))
-    return torch.stack(outputs, 1), state[1]
-
-
 def gated(m: Model, x: Tensor) -> Any:
     """Gates, slopes of channels, a bilinear layer and a causal attention over fewer frames."""
     frames = m.slopes(torch.nn.functional.glu(m.doubled(m.halved(x.transpose(1, 2))), 1)).transpose(1, 2)
@@ -228,16 +155,6 @@ def reconstructed(m: Model, x: Tensor) -> Any:
     return nn.functional.l1_loss(y, x, reduction="none").mean(-1), nn.functional.mse_loss(y, x)
 
 
-def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A softmax over packed data, made stable by its maximum, then normalised for each sequence."""
-    packed = m.gru(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
-    scores = m.score(packed.data).squeeze(1)
-    scores = torch.exp(scores - scores.max())
-    packed = PackedSequence(scores, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-    weights, _ = pad_packed_sequence(packed, batch_first=True)
-    return weights / weights.sum(1, keepdim=True)
-
-
 def surprise(m: Model, x: Tensor) -> Any:
     """Cross entropy of each timestep, by flattened and by transposed scores, and that of the request."""
     scores, labels = m.out(m.lstm(x)[0]), x.argmax(2) % 3
@@ -247,15 +164,6 @@ def surprise(m: Model, x: Tensor) -> Any:
         nn.functional.cross_entropy(flat, flat_labels, reduction="none").view(batch, time),
         nn.functional.cross_entropy(scores.transpose(1, 2), labels, reduction="none", label_smoothing=0.1),
         nn.functional.cross_entropy(flat, flat_labels, ignore_index=0, reduction="sum").expand(batch),
-    )
-
-
-def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Lists of sequences without padding, made of a packed and of padded ones."""
-    packed = m.lstm(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
-    halves = unpad_sequence(m.halved(x.transpose(1, 2)).permute(2, 0, 1), (lengths + 1) // 2)
-    return torch.stack([row.std(0, correction=0) for row in unpack_sequence(packed)]), torch.stack(
-        [row[-1] - row.mean(0) for row in halves]
     )
 
 
@@ -286,36 +194,6 @@ def bags_of_words(m: Model, x: Tensor) -> Any:
 def spectra(m: Model, x: Tensor) -> Any:
     """A Fourier transform of each timestep's features."""
     return torch.fft.rfft(x, dim=2).abs(), torch.view_as_real(torch.fft.fft(x, dim=2)).flatten(2)
-
-
-def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask of positions selects the timesteps of each row; counts and branches follow from it."""
-    y, _ = m.gru(x)
-    mask = torch.arange(x.size(1))[None] < lengths[:, None]
-    rows = [row[torch.arange(x.size(1)) < own] for row, own in zip(y, lengths, strict=True)]
-    kept = torch.stack([(torch.softmax(m.score(row), 0) * row).sum(0) for row in rows])
-    if not mask.all():
-        y = y * mask.unsqueeze(2)
-    return kept, m.statistics(x[mask]).view_as(x), y.sum(1) / mask.sum(1, keepdim=True)
-
-
-def changed_mask(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask that is changed in place through a view; a copy of it is not changed."""
-    mask = torch.arange(x.size(1)) < lengths[:, None]
-    view, copy = mask.unsqueeze(2), mask.clone()
-    view[:, 0] = False
-    return (x * mask.unsqueeze(2)).sum(1), x[copy].view_as(x), view.sum((1, 2))
-
-
-def likelihoods(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Losses and distributions of torch that check the values which they are given."""
-    y = m.lstm(x)[0][:, :, :FEATURES]
-    spread = nn.functional.softplus(y) + 0.1
-    loss = nn.functional.gaussian_nll_loss(y, x, spread, full=True, reduction="none")
-    shared = nn.functional.gaussian_nll_loss(y, x, spread[..., 0], reduction="none")
-    normal = torch.distributions.Normal(y, spread)
-    mask = torch.arange(x.size(1)) < lengths.unsqueeze(1)
-    return loss, shared, (normal.log_prob(x).sum(-1) * mask).sum(1), torch.distributions.Categorical(logits=y).entropy()
 
 
 @dataclass
@@ -384,16 +262,6 @@ def globally_normalised(m: Model, x: Tensor) -> Any:
     """Dimensions that are counted by torch."""
     dims = torch.arange(1, len(x.shape)).tolist()
     return (x - x.mean(dim=dims, keepdim=True)) / torch.sqrt(torch.var(x, dim=dims, keepdim=True) + 1)
-
-
-def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A list of the places of the sorted rows, filled in a loop."""
-    ordered, places = torch.sort(lengths, descending=True)
-    back = [0] * lengths.size(0)
-    for row in range(len(places)):
-        back[places[row]] = row
-    packed = pack_padded_sequence(x[places], ordered.cpu(), batch_first=True)
-    return pad_packed_sequence(m.lstm(packed)[0], batch_first=True)[0][back]
 
 
 def segments_in_turn(m: Model, x: Tensor) -> Any:
@@ -528,41 +396,4 @@ WITHOUT_LENGTHS = (
     pooled_to_one,
     projected_on_a_vector,
     interpolated,
-)
-
-
-def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mean over timesteps, whose number is read with numpy."""
-    numbers = lengths.numpy()
-    same: type = torch.FloatTensor
-    total = m.gru(x.type(same))[0].sum(1)  # type: ignore[call-overload]  # torch takes its own types
-    return total / torch.FloatTensor(numbers.copy()).unsqueeze(1), (x > 0).type("torch.LongTensor")
-
-
-def cells_over_packed(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Cells over the data of packed sequences, forwards and backwards, by the rows of each timestep."""
-    packed = pack_padded_sequence(m.gru(x)[0][..., :6], lengths, batch_first=True, enforce_sorted=False)
-    data, rows = packed.data, int(packed.batch_sizes[0].item())
-    results = []
-    for backwards in (False, True):
-        states = [list(start.split([1] * rows)) for start in data.new_zeros(2, rows, 6)]
-        outputs, start, end = [], 0, data.size(0)
-        for own in reversed(packed.batch_sizes) if backwards else packed.batch_sizes:
-            part = data[end - own : end] if backwards else data[start : start + own]
-            h, c = m.step(part, (torch.cat(states[0][:own]), torch.cat(states[1][:own])))
-            for row in range(own):
-                states[0][row], states[1][row] = h[row].unsqueeze(0), c[row].unsqueeze(0)
-            outputs.append(h)
-            start, end = start + own, end - own
-        results.append((torch.cat(outputs[::-1] if backwards else outputs), torch.cat(states[0])))
-    back = PackedSequence(torch.cat([data for data, _ in results], 1), packed.batch_sizes, None, None)
-    return pad_packed_sequence(back, batch_first=True)[0], results[0][1], results[1][1]
-
-
-WITH_LENGTHS = (
-    mean_by_numpy,
-    cells_over_packed,
-    *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
-    *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
-    unsorted_by_hand,
 )

@@ -18,7 +18,8 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from .request_models import FEATURES, WITH_LENGTHS, WITHOUT_LENGTHS, Model, in_chunks, scaled_by_the_batch, subsampled
+from .request_models import FEATURES, WITHOUT_LENGTHS, Model, in_chunks, scaled_by_the_batch, subsampled
+from .request_models_with_lengths import WITH_LENGTHS
 
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
