@@ -59,7 +59,8 @@ class CandidateCompiler:
 
     def plain_candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs."""
-        return make_candidate(engine, self.program, streams=self.config.streaming is not None)
+        beyond_grid = self.config.longest > self.config.grid.lengths[-1]
+        return make_candidate(engine, self.program, streams=self.config.streaming is not None, beyond_grid=beyond_grid)
 
     def compile(
         self,

@@ -44,7 +44,7 @@ def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec]
     """
     parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
     try:
-        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried)
+        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.past)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise NotChunkable(f"a chunk program cannot be exported for every shape: {first}") from error
@@ -62,6 +62,11 @@ class _ProgramBuilder:
         outputs = output_nodes(exported)
         self.step_outputs = [node for node in outputs if self.has_time(node)]
         self.final_outputs = [node for node in outputs if not self.has_time(node)]
+
+    @property
+    def past(self) -> tuple[str, ...]:
+        """Names of the carried values that are timesteps before the chunk."""
+        return tuple(carry.name for carry in self.carries if carry.past is not None)
 
     def has_time(self, node: torch.fx.Node) -> bool:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)

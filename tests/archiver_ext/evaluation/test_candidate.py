@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from model_cases import CASES
+from torch import nn
+from torch.nn import functional
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
@@ -19,6 +22,29 @@ class Whole(Eager):
 
     name = "whole"
     whole_sequences = "its rows end by themselves"
+
+
+CAUSAL = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  lengths: lengths
+  outputs: [y]
+  buckets: {batch: [2], length: [8]}
+"""
+
+
+class CausalConvolution(nn.Module):
+    """A causal convolution before a GRU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(3, 4, 3)
+        self.gru = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        mixed = self.convolution(functional.pad(x.transpose(1, 2), (2, 0))).transpose(1, 2)
+        outputs: torch.Tensor = self.gru(mixed)[0]
+        return outputs
 
 
 def lowered(name: str) -> LoweredModel:
@@ -48,6 +74,20 @@ def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(sp
 def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> None:
     """A session's state is the carry of the chunks."""
     assert make_candidate(Whole(), split, streams=True).program is split
+
+
+def test_chunks_that_join_the_timesteps_before_them_are_only_run_where_they_are_needed() -> None:
+    """They are slower than whole sequences. Sessions need them, and sequences that no bucket holds."""
+    program = lower(CausalConvolution().eval(), parse_config(CAUSAL, "model-config.yaml"))
+    assert program.chunked is not None
+
+    taken = make_candidate(Eager(), program, streams=False).program
+
+    assert taken.kind == "sequence"
+    assert taken.chunking_reason == "chunks of time would be slower: each copies the timesteps before it (pad.past)"
+    assert make_candidate(Eager(), program, streams=True).program is program
+    assert make_candidate(Eager(), program, streams=False, beyond_grid=True).program is program
+    assert make_candidate(Whole(), program, streams=False, beyond_grid=True).program.chunked is None
 
 
 @pytest.mark.parametrize("streams", [True, False])
