@@ -82,7 +82,7 @@ def find_carried_values(
             raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
         if taint == PER_TIMESTEP:
             walk.refuse_counting(node, [node])
-    if not any(carry.kind == "state" for carry in walk.carries):
+    if not any(carry.kind in ("state", "past") for carry in walk.carries):
         raise NotChunkable("there is no recurrence over time")
     return tuple(walk.carries)
 

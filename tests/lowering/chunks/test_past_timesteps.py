@@ -40,6 +40,18 @@ class Recurrent(nn.Module):
         return self.after(self.gru(self.before(x))[0])
 
 
+class Convolutional(nn.Module):
+    """The same without the GRU."""
+
+    def __init__(self, before: Callable[[Any], Callable[[Tensor], Any]]) -> None:
+        super().__init__()
+        self.after = nn.Identity()
+        self.before = before(self)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.after(self.before(x))
+
+
 def padded_first(model: Any) -> Callable[[Tensor], Any]:
     """Padding before the first timestep, then a convolution without padding."""
     model.conv = nn.Conv1d(3, 3, 3)
@@ -171,17 +183,23 @@ CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
 
 
 @cache
-def lowered(before: Callable[..., Any]) -> tuple[nn.Module, LoweredModel]:
+def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurrent) -> tuple[nn.Module, LoweredModel]:
     """The model and its programs."""
     torch.manual_seed(0)
-    model = Recurrent(before).eval()
+    model = kind(before).eval()
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
 
 
-@pytest.mark.parametrize("before", CAUSAL, ids=lambda one: one.__name__)
-def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("before", "kind"),
+    [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)],
+    ids=lambda one: one.__name__,
+)
+def test_chunks_cut_anywhere_equal_the_whole_sequence(
+    before: Callable[..., Any], kind: Callable[..., nn.Module]
+) -> None:
     """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers."""
-    model, program = lowered(before)
+    model, program = lowered(before, kind)
     assert program.chunked is not None, program.chunking_reason
     parts = {part: own.module() for part, own in program.chunked.parts.items()}
     layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
@@ -208,6 +226,16 @@ def test_as_many_timesteps_are_carried_as_the_window_reads(before: Callable[...,
 
     assert past == CAUSAL[before]
     assert len(program.chunked.carried) == len(past) + 1
+
+
+def test_without_a_recurrence_the_past_alone_is_carried() -> None:
+    """A model that carries nothing cannot have sessions."""
+    _, causal = lowered(stacked, Convolutional)
+    _, timestep_alone = lowered(per_timestep, Convolutional)
+
+    assert causal.chunked is not None
+    assert [value.spec.shape for value in causal.chunked.carried] == CAUSAL[stacked]
+    assert (timestep_alone.chunked, timestep_alone.chunking_reason) == (None, "there is no recurrence over time")
 
 
 def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> None:
