@@ -106,6 +106,24 @@ def spectral(model: Any) -> Callable[[Tensor], Any]:
     return both
 
 
+def padded_on_both_sides(model: Any) -> Callable[[Tensor], Any]:
+    """Padding after the last timestep too, which the cut removes."""
+    model.conv = nn.Conv1d(3, 3, 3)
+    return lambda x: model.conv(pad(x.transpose(1, 2), (2, 2)))[:, :, :-2].transpose(1, 2)
+
+
+def padded_along_time_then_frequency(model: Any) -> Callable[[Tensor], Any]:
+    """The second padding adds no timesteps."""
+    model.conv = nn.Conv2d(1, 1, (2, 3))
+    return lambda x: model.conv(pad(pad(x.unsqueeze(1), (0, 0, 1, 0)), (1, 1))).squeeze(1)
+
+
+def volumetric(model: Any) -> Callable[[Tensor], Any]:
+    """A convolution over three dimensions, with time last."""
+    model.conv = nn.Conv3d(1, 1, (1, 3, 2), padding=(0, 1, 1))
+    return lambda x: model.conv(x.mT[:, None, None])[..., :-1][:, 0, 0].mT
+
+
 def transposed_with_padding(model: Any) -> Callable[[Tensor], Any]:
     """A transposed convolution that cuts no timestep itself."""
     model.conv = nn.ConvTranspose1d(3, 3, 3)
@@ -136,6 +154,11 @@ def shifted_by_concatenation(model: Any) -> Callable[[Tensor], Any]:
 def teacher_forced(model: Any) -> Callable[[Tensor], Any]:
     """The shift of a language model: zeros, then all timesteps but the last."""
     return lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+
+
+def constants_beside(model: Any) -> Callable[[Tensor], Any]:
+    """A concatenation along features, which reads no other timestep."""
+    return lambda x: torch.cat([torch.ones_like(x[..., :1]), x[..., 1:]], 2)
 
 
 def neighbours(model: Any) -> Callable[[Tensor], Any]:
@@ -170,12 +193,16 @@ CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
     padded_once_for_two: [("batch", 1, 3, 3)],
     stacked: [("batch", 1, 3, 1), ("batch", 1, 3, 2)],
     spectral: [("batch", 1, 1, 3), ("batch", 2, 1, 3)],
+    padded_on_both_sides: [("batch", 1, 3, 2)],
+    padded_along_time_then_frequency: [("batch", 1, 1, 1, 3)],
+    volumetric: [("batch", 1, 1, 3, 1)],
     transposed_with_padding: [("batch", 3, 2)],
     per_timestep: [],
     shifted: [("batch", 1, 1, 3)],
     padded_after_a_cut: [("batch", 1, 1, 3)],
     shifted_by_concatenation: [("batch", 1, 2, 3)],
     teacher_forced: [("batch", 1, 1, 3)],
+    constants_beside: [],
     neighbours: [("batch", 1, 2, 3)],
     after_the_recurrence: [("batch", 1, 1, 4)],
 }
@@ -282,6 +309,17 @@ def padded_twice(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: model.b(model.a(x.transpose(1, 2)))[:, :, :-4].transpose(1, 2)
 
 
+def padded_after_other_constants(model: Any) -> Callable[[Tensor], Any]:
+    """The zeros of the second padding are before the ones that the cosine makes of the first."""
+    model.conv = nn.Conv1d(3, 3, 3)
+    return lambda x: model.conv(pad(torch.cos(pad(x.transpose(1, 2), (1, 0))), (1, 1)))[:, :, :-1].transpose(1, 2)
+
+
+def weighted_over_time(model: Any) -> Callable[[Tensor], Any]:
+    """Between padding and cut, each value depends on all timesteps."""
+    return lambda x: torch.softmax(pad(x, (0, 0, 1, 0)), 1)[:, :-1]
+
+
 def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
     """A transposed convolution with positions after the last window."""
     model.conv = nn.ConvTranspose1d(3, 3, 2, dilation=2, output_padding=1)
@@ -290,7 +328,17 @@ def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
 
 @pytest.mark.parametrize(
     "before",
-    [longer_than_its_windows, centred, cut_at_the_begin, every_second, mirrored, scaled_by_its_length, padded_twice],
+    [
+        longer_than_its_windows,
+        centred,
+        cut_at_the_begin,
+        every_second,
+        mirrored,
+        scaled_by_its_length,
+        padded_twice,
+        padded_after_other_constants,
+        weighted_over_time,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_other_reads_of_timesteps_are_not_chunked(before: Callable[..., Any]) -> None:
