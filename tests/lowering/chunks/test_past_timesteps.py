@@ -158,7 +158,7 @@ def teacher_forced(model: Any) -> Callable[[Tensor], Any]:
 
 def constants_beside(model: Any) -> Callable[[Tensor], Any]:
     """A concatenation along features, which reads no other timestep."""
-    return lambda x: torch.cat([torch.ones_like(x[..., :1]), x[..., 1:]], 2)
+    return lambda x: torch.cat([torch.zeros_like(x[..., :1]), x[..., 1:]], 2)
 
 
 def neighbours(model: Any) -> Callable[[Tensor], Any]:
@@ -315,9 +315,9 @@ def padded_after_other_constants(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: model.conv(pad(torch.cos(pad(x.transpose(1, 2), (1, 0))), (1, 1)))[:, :, :-1].transpose(1, 2)
 
 
-def weighted_over_time(model: Any) -> Callable[[Tensor], Any]:
-    """Between padding and cut, each value depends on all timesteps."""
-    return lambda x: torch.softmax(pad(x, (0, 0, 1, 0)), 1)[:, :-1]
+def added_up(model: Any) -> Callable[[Tensor], Any]:
+    """Between padding and cut, each value depends on all timesteps before it."""
+    return lambda x: torch.cumsum(pad(x, (0, 0, 1, 0)), 1)[:, :-1]
 
 
 def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
@@ -337,7 +337,7 @@ def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
         scaled_by_its_length,
         padded_twice,
         padded_after_other_constants,
-        weighted_over_time,
+        added_up,
     ],
     ids=lambda one: one.__name__,
 )
