@@ -34,6 +34,7 @@ class Area:
 _ANALYSES = (
     "lowering/proof/*.py",
     "lowering/chunks/carry_analysis.py",
+    "lowering/chunks/past_calls.py",
     "lowering/chunks/past_timesteps.py",
     "lowering/chunks/shared_writes.py",
     "lowering/one_request/uniform_values.py",
