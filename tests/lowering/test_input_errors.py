@@ -1,0 +1,79 @@
+"""Inputs that a model does not take as declared: the error has their sizes and the line of the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+
+
+class PerTimestep(nn.Module):
+    """An LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of all timesteps."""
+        outputs: Tensor = self.lstm(x)[0]  # per timestep
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("{dtype: float32, shape: [batch, time, 4]}", "takes 3 features (its input_size), but gets 4"),
+        ("{dtype: float64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
+        ("{dtype: int64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
+        (
+            "{dtype: float32, shape: [batch, time, 3, 3]}",
+            "got 4D instead. It was called with x as float32 [1, 4, 3, 3]",
+        ),
+    ],
+)
+def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
+    """Another size, dtype or number of dimensions is reported before compiling, with the model's line."""
+    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
+    with pytest.raises(LoweringError) as refused:
+        lower(PerTimestep().eval(), parse_config(yaml, "model-config.yaml"))
+
+    assert expected in str(refused.value)
+    assert "# per timestep" in str(refused.value)
+
+
+class Cells(nn.Module):
+    """A cell in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the cell."""
+        h, states = x.new_zeros(x.size(0), 4), []
+        for t in range(x.size(1)):
+            h = self.cell(x[:, t], h)  # cell
+            states.append(h)
+        return torch.stack(states, 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (
+            "{dtype: float32, shape: [batch, time, 4]}",
+            r"got 4 expected 3\. It was called with x as float32 \[1, 4, 4\]",
+        ),
+        ("{dtype: float64, shape: [batch, time, 3]}", "have different precisions.*`dtype` of the weights.*float64"),
+    ],
+)
+def test_a_cell_that_does_not_take_an_input_says_to_check_the_inputs(declared: str, words: str) -> None:
+    """The line is that of the cell, not that of the loop."""
+    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4, 9]}}\n"
+
+    with pytest.raises(LoweringError, match=rf"# cell\).*{words}.*check these under `inputs`"):
+        lower(Cells().eval(), parse_config(yaml, "model-config.yaml"))
