@@ -52,8 +52,10 @@ class CarrySource:
         return fake
 
 
-def initial_state_node(carry: CarrySource) -> torch.fx.Node:
-    """Return the initial state that the user's model passes to a recurrence."""
+def initial_value_node(carry: CarrySource) -> torch.fx.Node:
+    """Return the initial state that the user's model passes to a recurrence, or puts before the first timestep."""
+    if carry.past is not None:
+        return carry.past.first
     state = carry.node.args[1 + carry.element]
     assert isinstance(state, torch.fx.Node)
     return state

@@ -23,7 +23,7 @@ from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
 from .carry_analysis import NotChunkable, find_carried_values
-from .carry_source import CarrySource, initial_state_node
+from .carry_source import CarrySource, initial_value_node
 from .constants import constant_value
 from .past_calls import PastCall
 
@@ -109,7 +109,7 @@ class _ProgramBuilder:
         None if the model computes it.
         """
         if carry.kind == "state":
-            return constant_value(initial_state_node(carry))
+            return constant_value(initial_value_node(carry))
         if carry.past is not None:
             return carry.past.fill
         if carry.kind in ("last", "sum"):
@@ -168,7 +168,7 @@ class _ProgramBuilder:
         if not computed:
             return None
         builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)
-        initial = builder.copy_nodes([initial_state_node(carry) for carry in computed])
+        initial = builder.copy_nodes([initial_value_node(carry) for carry in computed])
         return builder.export(self.carry_outputs(builder, initial, computed), [*filter(None, self.timeless_inputs)])
 
 

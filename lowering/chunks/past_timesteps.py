@@ -41,15 +41,21 @@ class PastTimesteps:
     """The last timesteps of a tensor, which a call in the next chunk reads before that chunk's own."""
 
     form: Literal["pad", "convolution", "transposed", "concatenation"]
-    """The form of the call that puts constants in place of the timesteps before the first one."""
+    """The form of the call that puts other values in place of the timesteps before the first one."""
     call: Node
     source: Node
     """The tensor, with the request's timesteps."""
     dim: int
     """Its time dimension."""
     steps: int
-    fill: float
-    """The constant."""
+    fill: float | None
+    """The number in their place; None: they are computed, as from a parameter."""
+
+    @property
+    def first(self) -> Node:
+        """The tensor of the computed values before the first timestep."""
+        first: Node = argument(self.call, "tensors")[0]
+        return first
 
     @property
     def value(self) -> torch.Tensor:
@@ -198,11 +204,14 @@ def _cut(reads: PastReads, node: Node) -> Read | None:
 
 
 def _concatenation(reads: PastReads, node: Node) -> Read | None:
-    """Constants before the first timestep; the last timesteps may be left out."""
+    """Values without time before the first timestep; the last timesteps may be left out."""
     tensors, dim = argument(node, "tensors"), int(argument(node, "dim")) % rank(node)
-    if len(tensors) != 2 or (fill := constant_value(tensors[0])) is None:
+    if len(tensors) != 2:
         return None
-    steps, source = tensors[0].meta["val"].shape[dim], tensors[1]
+    first, source = tensors
+    steps, fill = first.meta["val"].shape[dim], constant_value(first)
+    if fill is None and not reads.is_constant(first):
+        return None
     time = reads.extended(source) or _cut_end(reads, source)
     if not isinstance(steps, int) or time is None or time.dim != dim or time.extra not in (0, -steps):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,7 @@ neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
   buckets: {batch: [1, 4], length: [4, 9]}
 """
+YAML_WITH_START = YAML.replace("}}", "}, start: {dtype: float32, shape: [batch, 3]}}")
 LENGTHS = (9, 8, 5, 3, 1, 1)
 
 
@@ -156,6 +157,12 @@ def teacher_forced(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
 
 
+def learned_start(model: Any) -> Callable[[Tensor], Any]:
+    """A parameter in place of the timesteps before the first one."""
+    model.start = nn.Parameter(torch.randn(2, 3))
+    return lambda x: torch.cat([model.start.expand(x.shape[0], 2, 3), x], 1)[:, :-2]
+
+
 def constants_beside(model: Any) -> Callable[[Tensor], Any]:
     """A concatenation along features, which reads no other timestep."""
     return lambda x: torch.cat([torch.zeros_like(x[..., :1]), x[..., 1:]], 2)
@@ -202,6 +209,7 @@ CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
     padded_after_a_cut: [("batch", 1, 1, 3)],
     shifted_by_concatenation: [("batch", 1, 2, 3)],
     teacher_forced: [("batch", 1, 1, 3)],
+    learned_start: [("batch", 1, 2, 3)],
     constants_beside: [],
     neighbours: [("batch", 1, 2, 3)],
     after_the_recurrence: [("batch", 1, 1, 4)],
@@ -227,21 +235,63 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(
 ) -> None:
     """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers."""
     model, program = lowered(before, kind)
+    assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS])
+
+
+def assert_chunks_equal_whole_sequences(
+    model: nn.Module, program: LoweredModel, requests: Sequence[list[Tensor]]
+) -> None:
+    """Cut requests of `LENGTHS` at random, and compare with eager mode."""
     assert program.chunked is not None, program.chunking_reason
     parts = {part: own.module() for part, own in program.chunked.parts.items()}
     layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
-    requests = [[torch.randn(length, 3)] for length in LENGTHS]
 
     def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
         return [result.contiguous() for result in parts[part](*tensors)]
 
     with torch.no_grad():
-        expected = [model(x[None])[0] for (x,) in requests]
+        expected = [model(*(tensor[None] for tensor in request))[0] for request in requests]
         for seed in range(8):
             plan = any_chunked_plan(LENGTHS, random.Random(seed))
             results = execute_chunks(plan, requests, LENGTHS, layout, run, pad=pad_with(GARBAGE[seed % len(GARBAGE)]))
             for (chunked,), whole in zip(results, expected, strict=True):
                 torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
+
+
+class StartsFromAnInput(nn.Module):
+    """The first timestep is an input without time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, start: Tensor) -> Any:
+        return self.gru(torch.cat([torch.tanh(start)[:, None], x[:, :-1]], 1))[0]
+
+
+def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> None:
+    """The `start` program computes it."""
+    model = StartsFromAnInput().eval()
+    program = lower(model, parse_config(YAML_WITH_START, "y"))
+
+    assert_chunks_equal_whole_sequences(
+        model, program, [[torch.randn(length, 3), torch.randn(3)] for length in LENGTHS]
+    )
+
+
+class StartsFromItsMean(StartsFromAnInput):
+    """The first timestep is known only at the end."""
+
+    def forward(self, x: Tensor, start: Tensor) -> Any:
+        return super().forward(x, start + x.mean(1))
+
+
+def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None:
+    """Such a model runs over whole sequences."""
+    program = lower(StartsFromItsMean().eval(), parse_config(YAML_WITH_START, "y"))
+
+    assert program.chunked is None
+    assert "needs the end of the sequence at every timestep" in program.chunking_reason
 
 
 @pytest.mark.parametrize("before", CAUSAL, ids=lambda one: one.__name__)
