@@ -53,7 +53,7 @@ class CarrySource:
 
 
 def initial_value_node(carry: CarrySource) -> torch.fx.Node:
-    """Return the initial state that the user's model passes to a recurrence, or puts before the first timestep."""
+    """Return the model's own value before the first timestep, such as the initial state of a recurrence."""
     if carry.past is not None:
         return carry.past.first
     state = carry.node.args[1 + carry.element]
