@@ -26,8 +26,8 @@ class ChunkPrograms:
     start: torch.export.ExportedProgram | None
     """Program: inputs without time, lengths -> the initial carried values that are no constants."""
     carried: tuple[CarriedValue, ...]
-    past: tuple[str, ...] = ()
-    """Names of the carried values that are timesteps before the chunk, which each call joins with its own."""
+    preferring_whole: str | None = None
+    """The reason why whole sequences are run where nothing needs chunks; None: chunks save time."""
 
     @property
     def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:

@@ -36,6 +36,7 @@ _ANALYSES = (
     "lowering/chunks/carry_analysis.py",
     "lowering/chunks/past_calls.py",
     "lowering/chunks/past_timesteps.py",
+    "lowering/chunks/scans.py",
     "lowering/chunks/shared_writes.py",
     "lowering/one_request/uniform_values.py",
     "lowering/one_request/value_ranges.py",

@@ -11,7 +11,7 @@ from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.shapes import Bucket
 from ...config.manifest import CostMeasurement
 from ...config.schema import ServingConfig
-from ...lowering.program import ChunkPrograms, LoweredModel
+from ...lowering.program import LoweredModel
 from .calibrate import Costs
 from .verify import VerificationResult
 
@@ -87,15 +87,9 @@ def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool, bey
         return Candidate(engine, program)
     if isinstance(engine, WholeSequences):
         return Candidate(engine, replace(program, chunked=None, chunking_reason=engine.whole_sequences))
-    if program.chunked.past and not beyond_grid:
-        return Candidate(engine, replace(program, chunked=None, chunking_reason=_why_whole(program.chunked)))
+    if program.chunked.preferring_whole is not None and not beyond_grid:
+        return Candidate(engine, replace(program, chunked=None, chunking_reason=program.chunked.preferring_whole))
     return Candidate(engine, program)
-
-
-def _why_whole(chunked: ChunkPrograms) -> str:
-    # A causal convolution before an LSTM: chunks took 1.02 to 1.30 times as long with onnxruntime, and 1.09 to 1.43
-    # times with openvino.
-    return f"chunks of time would be slower: each copies the timesteps before it ({', '.join(chunked.past)})"
 
 
 def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEngine | None:

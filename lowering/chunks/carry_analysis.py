@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
@@ -34,6 +35,7 @@ from ..proof.timestep_rules import (
 )
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
+from .scans import is_scan, scan_of
 from .shared_writes import find_shared_write
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
@@ -104,7 +106,7 @@ class _Walk:
         """Nodes with the positions n, n + 1, n + 2, ... of the timesteps, each with its n."""
 
     def visit(self, node: torch.fx.Node) -> None:
-        if self.reads_past(node):
+        if self.reads_past(node) or self.visit_scan(node):
             return
         carried = self.add_carry(node)
         self.taints.of[node] = INDEPENDENT if carried else transfer(self.taints, node)
@@ -138,6 +140,54 @@ class _Walk:
             self.reads.of[node] = time
         self.taints.of[node] = Tainted(operator_name(node), node_line(node)) if time.extra else PER_TIMESTEP
         return True
+
+    def visit_scan(self, node: torch.fx.Node) -> bool:
+        """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan.
+
+        Raises:
+            NotChunkable: a step needs more than its own timestep.
+        """
+        if is_scan(node):
+            self.check_scan(node)
+            states = range(len(scan_of(node).first))
+            self.carries.extend(CarrySource("state", node, element) for element in states)
+            self.taints.of[node] = PER_TIMESTEP
+            return True
+        if operator_name(node) != "getitem" or not is_scan(node.args[0]):
+            return False
+        is_state = cast(int, node.args[1]) < len(scan_of(node.all_input_nodes[0]).first)
+        self.taints.of[node] = INDEPENDENT if is_state else PER_TIMESTEP
+        if is_state:
+            self.known_at_end.add(node)
+        return True
+
+    def check_scan(self, node: torch.fx.Node) -> None:
+        """Check what each step of a scan takes.
+
+        Raises:
+            NotChunkable: it needs the end of the sequence, or the number of timesteps, or several of them.
+        """
+        line, scan = source_suffix(node_line(node)), scan_of(node)
+        positions = [one for one in scan.each if self.positions.get(one) == 0]
+        lengths = [one for one in scan.shared if self.is_plain_lengths(one)]
+        others = {*scan.first, *scan.each, *scan.shared}.difference(positions, lengths)
+        for one in others:
+            if isinstance(taint := self.taints.of[one], Tainted):
+                raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
+        if self.known_at_end & others:
+            raise NotChunkable(f"a loop needs the end of the sequence at every timestep{line}")
+        detects_padding = len(positions) == len(lengths) == 1 and scan.only_detects_padding(*positions, *lengths)
+        counted = self.from_lengths & others or self.positions.keys() & others
+        if not detects_padding or counted or any(map(self.taints.is_time_expression, others)):
+            raise NotChunkable(f"a loop counts timesteps from the beginning or the end{line}")
+        if not all(map(self.is_own_timestep, scan.each)) or any(
+            map(self.taints.time_dims, (*scan.first, *scan.shared))
+        ):
+            raise NotChunkable(f"a loop reads several timesteps at once{line}")
+
+    def is_own_timestep(self, node: torch.fx.Node) -> bool:
+        """Whether each entry of the first dimension depends on its own timestep alone."""
+        return self.taints.of[node] == PER_TIMESTEP and self.taints.time_dims(node) == [0]
 
     def add_carry(self, node: torch.fx.Node) -> bool:
         """Record a node that reduces all timesteps to one value that can be carried; returns whether it does."""

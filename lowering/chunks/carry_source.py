@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
 from ..proof.graph_calls import operator_name
 from .past_timesteps import PastTimesteps
+from .scans import is_scan, scan_of
 
 CarryKind = Literal["state", "past", "last", "sum", "max", "min"]
 
@@ -22,13 +23,15 @@ class CarrySource:
     node: torch.fx.Node
     """The recurrence, the call that reads past timesteps, or the reduction over time."""
     element: int
-    """Index of the recurrence's result: 1 for h_n, 2 for c_n; 0 for a node with one result."""
+    """Index of the result: 1 for h_n, 2 for c_n; of a scan, that of the state; 0 where there is one."""
     past: PastTimesteps | None = None
     """The past timesteps, for that kind only."""
 
     @property
     def name(self) -> str:
         """Name of the value: `lstm.h`, `lstm.c`, `conv1d.past`, or the name of the reducing node."""
+        if is_scan(self.node):
+            return f"{self.node.name}.state_{self.element}"
         if self.kind == "state":
             return f"{self.node.name}.{' hc'[self.element]}"
         if self.past is not None:
@@ -48,6 +51,8 @@ class CarrySource:
         """The fake tensor, with shape and dtype."""
         if self.past is not None:
             return self.past.value
+        if is_scan(self.node):
+            return cast(torch.Tensor, initial_value_node(self).meta["val"])
         fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
         return fake
 
@@ -56,6 +61,7 @@ def initial_value_node(carry: CarrySource) -> torch.fx.Node:
     """Return the model's own value before the first timestep, such as the initial state of a recurrence."""
     if carry.past is not None:
         return carry.past.first
-    state = carry.node.args[1 + carry.element]
+    is_listed = is_scan(carry.node)
+    state = scan_of(carry.node).first[carry.element] if is_listed else carry.node.args[1 + carry.element]
     assert isinstance(state, torch.fx.Node)
     return state

@@ -89,7 +89,7 @@ class PastReads:
         read = None if rule is None else rule(self, node)
         if read is None or read[0].lag < 0 or (read[1] is not None and node.kwargs):
             return None  # the call that takes the place of a read has positional arguments only
-        is_new = read[1] is not None or name in _CONVOLUTIONS
+        is_new = read[1] is not None or name in _CONVOLUTIONS or (rule is _cut and _is_whole(node, read[0]))
         return read if is_new or self.of.keys() & set(node.all_input_nodes) else None
 
     def extended(self, node: object) -> Extended | None:
@@ -201,6 +201,13 @@ def _cut(reads: PastReads, node: Node) -> Read | None:
     if not isinstance(start, int) or start < 0 or extra is None or extra < 0:
         return None
     return Extended(time.dim, extra, time.lag - start), None
+
+
+def _is_whole(node: Node, time: Extended) -> bool:
+    """Whether a cut to the request's number of timesteps leaves none out."""
+    end = argument(node, "length" if operator_name(node) == "aten.narrow" else "end")
+    is_along_time = int(argument(node, "dim")) % rank(node) == time.dim
+    return isinstance(end, Node) and is_along_time and (time.extra, time.lag) == (0, 0)
 
 
 def _concatenation(reads: PastReads, node: Node) -> Read | None:

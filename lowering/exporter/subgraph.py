@@ -42,9 +42,10 @@ class SubgraphBuilder:
         self._exported, self._axes = exported, dict(axes)
         self._graph = torch.fx.Graph()
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._arguments: dict[torch.fx.Node, dict[int, torch.fx.Node]] = {}
+        self._arguments: dict[torch.fx.Node, dict[int, Any]] = {}
         self._calls: dict[torch.fx.Node, tuple[Sequence[torch.fx.Node], MakeCall]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
+        self._steps: dict[str, torch.nn.Module] = {}
         self._names: set[str] = set()
         self._keeps_cells = False
         for node, spec in zip(user_inputs(exported), inputs, strict=True):
@@ -66,8 +67,10 @@ class SubgraphBuilder:
         """Use `value` instead of `nodes`; nodes that only these need are not copied."""
         self._copies.update(dict.fromkeys(nodes, value))
 
-    def replace_argument(self, node: torch.fx.Node, position: int, value: torch.fx.Node) -> None:
-        """Use `value` as one argument of one call."""
+    def replace_argument(
+        self, node: torch.fx.Node, position: int, value: torch.fx.Node | Sequence[torch.fx.Node]
+    ) -> None:
+        """Use `value`, of the new graph, as one argument of one call."""
         self._arguments.setdefault(node, {})[position] = value
 
     def replace_call(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node], make: MakeCall) -> None:
@@ -117,8 +120,8 @@ class SubgraphBuilder:
     def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
         if self._is_batch(node):
             return self.call(torch.ops.aten.sym_size.int, self.lengths, 0)
-        if node.op == "placeholder":
-            return self._tensor(node)
+        if node.op != "call_function":
+            return self._tensor(node) if node.op == "placeholder" else self._step(node)
         if node in self._calls:
             return self._calls[node][1](self._copies.__getitem__)
         if node.target in _WITHOUT_SOURCE:
@@ -152,10 +155,19 @@ class SubgraphBuilder:
         self._tensors[target] = weights_of(self._exported)[target]
         return self._graph.get_attr(target)
 
+    def _step(self, node: torch.fx.Node) -> torch.fx.Node:
+        """Add the graph of the step of a scan under its own name."""
+        target = str(node.target)
+        self._steps[target] = self._exported.graph_module.get_submodule(target)
+        return self._graph.get_attr(target)
+
     def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> ExportedProgram:
         """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
         self._graph.output(tuple(outputs))
-        module = torch.fx.GraphModule(module_with(self._tensors, self._exported.state_dict), self._graph)
+        root = module_with(self._tensors, self._exported.state_dict)
+        for name, step in self._steps.items():
+            root.add_module(name, step)
+        module = torch.fx.GraphModule(root, self._graph)
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
         tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
         return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])

@@ -1,12 +1,19 @@
-"""Random chunked plans, sensible or not."""
+"""Random chunked plans, sensible or not, and models that are run by them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
+import torch
+from ragged import GARBAGE, pad_with
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
-from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 Rows = tuple[int, ...]
 
@@ -48,3 +55,27 @@ def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[ProgramCall]
 def _parted(rows: Rows, choose: random.Random) -> tuple[Rows, Rows]:
     place = choose.randint(1, len(rows) - 1)
     return rows[:place], rows[place:]
+
+
+def assert_chunks_equal_whole_sequences(
+    model: nn.Module, program: LoweredModel, requests: Sequence[list[Tensor]], lengths: Sequence[int]
+) -> None:
+    """Cut requests at random, and compare with eager mode.
+
+    Rows end within a chunk, and there is garbage in the padding.
+    """
+    assert program.chunked is not None, program.chunking_reason
+    parts = {part: own.module() for part, own in program.chunked.parts.items()}
+    layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
+
+    def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
+        return [result.contiguous() for result in parts[part](*tensors)]
+
+    with torch.no_grad():
+        expected = [tree_leaves(model(*(tensor[None] for tensor in request))) for request in requests]
+        for seed in range(8):
+            plan = any_chunked_plan(lengths, random.Random(seed))
+            results = execute_chunks(plan, requests, lengths, layout, run, pad=pad_with(GARBAGE[seed % len(GARBAGE)]))
+            for chunked, whole in zip(results, expected, strict=True):
+                for own, (eager,) in zip(chunked, whole, strict=True):
+                    torch.testing.assert_close(own.reshape(eager.shape), eager, atol=1e-5, rtol=1e-5)

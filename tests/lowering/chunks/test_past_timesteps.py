@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from chunked_models import any_chunked_plan
-from ragged import GARBAGE, pad_with
+from chunked_models import assert_chunks_equal_whole_sequences
 from torch import Tensor, nn
 from torch.nn.functional import elu, pad
 
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
@@ -235,27 +231,7 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(
 ) -> None:
     """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers."""
     model, program = lowered(before, kind)
-    assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS])
-
-
-def assert_chunks_equal_whole_sequences(
-    model: nn.Module, program: LoweredModel, requests: Sequence[list[Tensor]]
-) -> None:
-    """Cut requests of `LENGTHS` at random, and compare with eager mode."""
-    assert program.chunked is not None, program.chunking_reason
-    parts = {part: own.module() for part, own in program.chunked.parts.items()}
-    layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
-
-    def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
-        return [result.contiguous() for result in parts[part](*tensors)]
-
-    with torch.no_grad():
-        expected = [model(*(tensor[None] for tensor in request))[0] for request in requests]
-        for seed in range(8):
-            plan = any_chunked_plan(LENGTHS, random.Random(seed))
-            results = execute_chunks(plan, requests, LENGTHS, layout, run, pad=pad_with(GARBAGE[seed % len(GARBAGE)]))
-            for (chunked,), whole in zip(results, expected, strict=True):
-                torch.testing.assert_close(chunked, whole, atol=1e-5, rtol=1e-5)
+    assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
 
 
 class StartsFromAnInput(nn.Module):
@@ -274,9 +250,8 @@ def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> No
     model = StartsFromAnInput().eval()
     program = lower(model, parse_config(YAML_WITH_START, "y"))
 
-    assert_chunks_equal_whole_sequences(
-        model, program, [[torch.randn(length, 3), torch.randn(3)] for length in LENGTHS]
-    )
+    requests = [[torch.randn(length, 3), torch.randn(3)] for length in LENGTHS]
+    assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS)
 
 
 class StartsFromItsMean(StartsFromAnInput):

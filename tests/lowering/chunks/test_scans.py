@@ -1,0 +1,120 @@
+"""Loops over timesteps with cells of their own: the states of a scan go from chunk to chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from chunked_models import assert_chunks_equal_whole_sequences
+from torch import Tensor
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+
+from ..loops.loop_models import (
+    FEATURES,
+    HIDDEN,
+    Looping,
+    every_state,
+    exponential_gates,
+    highway,
+    own_layers,
+    reset_by_an_input,
+    zipped,
+)
+
+YAML = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 8], length: [4, 16]}
+"""
+LENGTHS = (9, 8, 5, 3, 1, 1)
+
+
+def leaky(m: Looping, x: Tensor) -> Any:
+    """A cell of two lines from a learned state; the last state alone is returned."""
+    h = m.start.expand(x.size(0), HIDDEN)
+    for t in range(x.size(1)):
+        h = 0.5 * h + 0.5 * torch.tanh(m.first(x[:, t]) + h)
+    return m.out(h)
+
+
+def from_the_end(m: Looping, x: Tensor) -> Any:
+    """The loop begins at the last timestep."""
+    h, outputs = x.new_zeros(x.size(0), HIDDEN), []
+    for t in reversed(range(x.size(1))):
+        h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h)
+        outputs.append(h)
+    return torch.stack(outputs[::-1], 1)
+
+
+def from_the_mean(m: Looping, x: Tensor) -> Any:
+    """The initial state needs all timesteps."""
+    h, outputs = m.first(x.mean(1)), []
+    for t in range(x.size(1)):
+        h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def with_the_mean(m: Looping, x: Tensor) -> Any:
+    """Each step takes the mean of all timesteps."""
+    h, mean, outputs = x.new_zeros(x.size(0), HIDDEN), m.first(x.mean(1)), []
+    for t in range(x.size(1)):
+        h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h + mean)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+@cache
+def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
+    """The model and its programs."""
+    torch.manual_seed(0)
+    model = Looping(function).eval()
+    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("function", "states"),
+    [(reset_by_an_input, 2), (own_layers, 2), (highway, 1), (exponential_gates, 4), (every_state, 2), (leaky, 1)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> None:
+    """Each row keeps the state of its own last timestep."""
+    model, program = lowered(function)
+
+    assert program.chunked is not None, program.chunking_reason
+    assert [value.spec.name for value in program.chunked.carried] == [f"scan.state_{n}" for n in range(states)]
+    requests = [[torch.randn(length, FEATURES)] for length in LENGTHS]
+    assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (from_the_end, "counts timesteps from the beginning or the end"),
+        (from_the_mean, "a loop needs the end of the sequence"),
+        (with_the_mean, "a loop needs the end of the sequence"),
+        (zipped, "aten.narrow mixes timesteps"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_loop_that_needs_later_timesteps_is_not_cut(function: Callable[..., Any], reason: str) -> None:
+    """Nor one with a step for another number of timesteps."""
+    _, program = lowered(function)
+
+    assert program.chunked is None
+    assert reason in program.chunking_reason
+
+
+def test_chunks_of_a_loop_are_run_only_where_they_are_needed() -> None:
+    """A step takes about as long for fewer rows."""
+    _, program = lowered(leaky)
+
+    assert program.chunked is not None
+    assert program.chunked.preferring_whole is not None
+    assert "a step of a loop takes about as long" in program.chunked.preferring_whole
