@@ -240,6 +240,24 @@ def _cut_end(reads: PastReads, node: Node) -> Extended | None:
     return Extended(time.dim, extra, time.lag)
 
 
+def _over_features(reads: PastReads, node: Node) -> Read | None:
+    """A layer over the last dimensions, of which none is time."""
+    source = argument(node, "input")
+    time = reads.extended(source)
+    dims = 1 if operator_name(node) == "aten.linear" else len(argument(node, "normalized_shape"))
+    others = [other for other in node.all_input_nodes if other is not source]
+    if time is None or time.dim >= rank(source) - dims or not all(map(reads.is_constant, others)):
+        return None
+    return time, None
+
+
+def _along_another(reads: PastReads, node: Node) -> Read | None:
+    """A function along one dimension, which is not time."""
+    source = node.all_input_nodes[0]
+    time, dim = reads.extended(source), int(argument(node, "dim", -1))
+    return None if time is None or dim % rank(source) == time.dim else (time, None)
+
+
 def _pointwise(reads: PastReads, node: Node) -> Read | None:
     """Tensors whose time dimensions are aligned, counted from the right, and ones without time."""
     if any(map(reads.taints.is_time_expression, node.all_input_nodes)):
@@ -286,6 +304,8 @@ _RULES: dict[str, Rule] = rule_table(
     (_cut, "narrow slice"),
     (_concatenation, "cat"),
     (_pointwise, "to _to_copy clone dropout feature_dropout where hardswish"),
+    (_over_features, "linear layer_norm"),
+    (_along_another, "glu softmax log_softmax"),
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moved, "transpose permute movedim unsqueeze squeeze contiguous alias detach"),
     (_batch_norm, "batch_norm"),

@@ -115,6 +115,18 @@ def padded_along_time_then_frequency(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: model.conv(pad(pad(x.unsqueeze(1), (0, 0, 1, 0)), (1, 1))).squeeze(1)
 
 
+def features_between(model: Any) -> Callable[[Tensor], Any]:
+    """Layers over features between the padding and the convolution."""
+    model.linear, model.norm, model.conv = nn.Linear(3, 4), nn.LayerNorm(4), nn.Conv1d(4, 3, 3)
+    return lambda x: model.conv(model.norm(model.linear(pad(x, (0, 0, 2, 0)))).transpose(1, 2)).transpose(1, 2)
+
+
+def gated_linear_units(model: Any) -> Callable[[Tensor], Any]:
+    """Functions along the channels between the convolution and the cut."""
+    model.conv = nn.Conv1d(3, 6, 3, padding=2)
+    return lambda x: torch.softmax(nn.functional.glu(model.conv(x.transpose(1, 2)), 1), 1)[:, :, :-2].transpose(1, 2)
+
+
 def volumetric(model: Any) -> Callable[[Tensor], Any]:
     """A convolution over three dimensions, with time last."""
     model.conv = nn.Conv3d(1, 1, (1, 3, 2), padding=(0, 1, 1))
@@ -198,6 +210,8 @@ CAUSAL: dict[Callable[..., Any], list[tuple[int | str, ...]]] = {
     spectral: [("batch", 1, 1, 3), ("batch", 2, 1, 3)],
     padded_on_both_sides: [("batch", 1, 3, 2)],
     padded_along_time_then_frequency: [("batch", 1, 1, 1, 3)],
+    features_between: [("batch", 1, 2, 3)],
+    gated_linear_units: [("batch", 3, 2)],
     volumetric: [("batch", 1, 1, 3, 1)],
     transposed_with_padding: [("batch", 3, 2)],
     per_timestep: [],
@@ -345,6 +359,11 @@ def added_up(model: Any) -> Callable[[Tensor], Any]:
     return lambda x: torch.cumsum(pad(x, (0, 0, 1, 0)), 1)[:, :-1]
 
 
+def softmax_over_time(model: Any) -> Callable[[Tensor], Any]:
+    """Between padding and cut, a function along time."""
+    return lambda x: torch.log_softmax(pad(x, (0, 0, 1, 0)).cumsum(1), 1)[:, :-1]
+
+
 def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
     """A transposed convolution with positions after the last window."""
     model.conv = nn.ConvTranspose1d(3, 3, 2, dilation=2, output_padding=1)
@@ -363,6 +382,7 @@ def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
         padded_twice,
         padded_after_other_constants,
         added_up,
+        softmax_over_time,
     ],
     ids=lambda one: one.__name__,
 )
