@@ -3,7 +3,7 @@
 One TorchServe has two archives: a model of whole sequences, and one with sessions on disk. Every good request must be
 answered as the model in eager mode does, every bad one must be refused as documented, no worker may be replaced, and
 memory, open descriptors and threads of every worker must stay as they are after the warm-up (half of the run, at
-most 10 minutes). Run from the repository's root: `python -m soak`. Exits 1 if any of it does not hold; the last lines
+most 5 minutes). Run from the repository's root: `python -m soak`. Exits 1 if any of it does not hold; the last lines
 name it.
 """
 

@@ -13,14 +13,13 @@ from benchmarks.standing import Standing
 
 from .readings import Reading
 
-WARM_UP_SECONDS = 600.0
+WARM_UP_SECONDS = 300.0
 """The longest warm-up; that of a shorter run is half of it.
 
-Within it the session store starts its thread of checkpoints, sessions whose client hung up expire, and SQLite's cache
-of pages reaches its 32 MiB."""
+Within it the session store starts its thread of checkpoints, and sessions whose client hung up expire."""
 LEAST_READINGS = 5
 """Readings that a window needs."""
-MEMORY_PERCENT = 1.5
+MEMORY_PERCENT = 2.0
 """The largest growth of memory.
 
 Over the 30 minutes of a full run, a leak of 0.1 % a minute exceeds it.
@@ -55,7 +54,7 @@ def warm_up_seconds(total_seconds: float) -> float:
     """The seconds of a run that are not judged.
 
     >>> warm_up_seconds(1800), warm_up_seconds(60), warm_up_seconds(7200)
-    (600.0, 30.0, 600.0)
+    (300.0, 30.0, 300.0)
     """
     return min(WARM_UP_SECONDS, total_seconds / 2)
 
