@@ -26,7 +26,7 @@ class ChunkPrograms:
     start: torch.export.ExportedProgram | None
     """Program: inputs without time, lengths -> the initial carried values that are no constants."""
     carried: tuple[CarriedValue, ...]
-    preferring_whole: str | None = None
+    reason_for_whole: str | None = None
     """The reason why whole sequences are run where nothing needs chunks; None: chunks save time."""
 
     @property

@@ -87,8 +87,8 @@ def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool, bey
         return Candidate(engine, program)
     if isinstance(engine, WholeSequences):
         return Candidate(engine, replace(program, chunked=None, chunking_reason=engine.whole_sequences))
-    if program.chunked.preferring_whole is not None and not beyond_grid:
-        return Candidate(engine, replace(program, chunked=None, chunking_reason=program.chunked.preferring_whole))
+    if program.chunked.reason_for_whole is not None and not beyond_grid:
+        return Candidate(engine, replace(program, chunked=None, chunking_reason=program.chunked.reason_for_whole))
     return Candidate(engine, program)
 
 

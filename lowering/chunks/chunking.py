@@ -45,7 +45,7 @@ def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec]
     """
     parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
     try:
-        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.preferring_whole)
+        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried, parts.reason_for_whole)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise NotChunkable(f"a chunk program cannot be exported for every shape: {first}") from error
@@ -65,7 +65,7 @@ class _ProgramBuilder:
         self.final_outputs = [node for node in outputs if not self.has_time(node)]
 
     @property
-    def preferring_whole(self) -> str | None:
+    def reason_for_whole(self) -> str | None:
         """The reason why whole sequences are run where nothing needs chunks."""
         if past := [carry.name for carry in self.carries if carry.past is not None]:
             # A causal convolution before an LSTM: chunks took 1.02 to 1.30 times as long with onnxruntime, and 1.09 to

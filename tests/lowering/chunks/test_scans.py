@@ -116,5 +116,5 @@ def test_chunks_of_a_loop_are_run_only_where_they_are_needed() -> None:
     _, program = lowered(leaky)
 
     assert program.chunked is not None
-    assert program.chunked.preferring_whole is not None
-    assert "a step of a loop takes about as long" in program.chunked.preferring_whole
+    assert program.chunked.reason_for_whole is not None
+    assert "a step of a loop takes about as long" in program.chunked.reason_for_whole
