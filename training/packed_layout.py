@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _TAG = "_neuron_lstm_layout"
@@ -27,6 +28,7 @@ _HOST_TIMESTEPS = 2**15
 An index takes one copy then, in place of two to six operators, each of which takes the host longer to start.
 """
 
+Integers: TypeAlias = NDArray[np.int64]
 _Key = tuple[Hashable, torch.device]
 """Name of indices, and their device."""
 
@@ -68,8 +70,8 @@ class PackedLayout:
         tensor([4, 3, 1])
         """
         if self.uniform:
-            return torch.full((self.rows,), self.longest)
-        return torch.tensor(_count_above(self.active, self.rows))
+            return torch.from_numpy(np.full(self.rows, self.longest))
+        return torch.from_numpy(_count_above(np.array(self.active), self.rows))
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the step and the row of each element of packed data, int64[N] each.
@@ -79,10 +81,10 @@ class PackedLayout:
         """
         key = "positions", device
         if key not in self._kept:
-            active, starts, _ = self._starts_and_lengths(device)
-            # With output_size given, the host does not wait for the device.
-            step = torch.repeat_interleave(active, output_size=self.count)
-            self._kept[key] = step, torch.arange(self.count, device=device) - starts[step]
+            active, starts, _ = self._counts(device)
+            self._kept[key] = (
+                _positions_on_cpu(active, starts) if device == _CPU else _positions(active, starts, self.count)
+            )
         step, row = self._kept[key]
         return step, row
 
@@ -110,33 +112,43 @@ class PackedLayout:
         """
         return self._index(("reversal",), device, self._reversal)
 
-    def segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
-        """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...]."""
-        if segment.real_timesteps == self.count:
-            return self.padded_indices(device)
-        return self._index(("segment", segment), device, lambda at: self._segment_indices(segment, at))
+    def segment_indices(self, segment: TimeSegment, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...].
 
-    def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
-        """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
-        return self._index(("last", segment), device, lambda at: self._last_indices(segment, at))
+        The second tensor has those of the last timesteps of rows that end in it.
+        """
+        real, last = self._indices(
+            ("segment", segment),
+            device,
+            lambda at: (self._segment_indices(segment, at), self._last_indices(segment, at)),
+        )
+        if segment.real_timesteps == self.count:
+            self._kept.setdefault((("padded",), device), (real,))
+        return real, last
 
     def _index(self, name: Hashable, device: torch.device, compute: Callable[[torch.device], Tensor]) -> Tensor:
-        """Return an index on a device, computed once: there, or on the host for few timesteps of a GPU."""
+        (index,) = self._indices(name, device, lambda at: (compute(at),))
+        return index
+
+    def _indices(
+        self, name: Hashable, device: torch.device, compute: Callable[[torch.device], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Return indices on a device, computed once: there, or on the host for few timesteps of a GPU."""
         key = name, device
         if key not in self._kept:
             on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
-            self._kept[key] = (copied_from_host(compute(_CPU), device) if on_host else compute(device),)
-        return self._kept[key][0]
+            self._kept[key] = _copied_together(compute(_CPU), device) if on_host else compute(device)
+        return self._kept[key]
 
-    def _starts_and_lengths(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def _counts(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """`active`, int64[T], the first element of each step, int64[T], and the lengths, int64[B], on a device."""
         key = "counts", device
         if key not in self._kept:
-            firsts = accumulate(self.active[:-1], initial=0)
-            whole = copied_from_host(torch.tensor([*self.active, *firsts, *self.lengths.tolist()]), device)
-            self._kept[key] = whole.split([self.longest, self.longest, self.rows])
-        active, starts, lengths = self._kept[key]
-        return active, starts, lengths
+            active = np.array(self.active)
+            counts = torch.from_numpy(active), torch.from_numpy(active.cumsum() - active), self.lengths
+            self._kept[key] = _copied_together(counts, device)
+        active_there, starts, lengths = self._kept[key]
+        return active_there, starts, lengths
 
     def _padded_indices(self, device: torch.device) -> Tensor:
         step, row = self.positions(device)
@@ -148,7 +160,7 @@ class PackedLayout:
 
     def _reversal(self, device: torch.device) -> Tensor:
         step, row = self.positions(device)
-        _, starts, lengths = self._starts_and_lengths(device)
+        _, starts, lengths = self._counts(device)
         return starts[lengths[row] - 1 - step] + row
 
     def _segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
@@ -157,7 +169,7 @@ class PackedLayout:
         return (step - segment.start) * segment.rows + row
 
     def _last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
-        _, _, lengths = self._starts_and_lengths(device)
+        _, _, lengths = self._counts(device)
         rows = torch.arange(segment.survivors, segment.rows, device=device)
         return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
 
@@ -170,13 +182,21 @@ def copied_from_host(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
-def batch_sizes_of(lengths: Sequence[int]) -> Tensor:
+def _copied_together(tensors: tuple[Tensor, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Copy tensors [N] of the CPU to a device, in one copy."""
+    if device.type == "cpu":
+        return tensors
+    together = copied_from_host(torch.cat(tensors), device)
+    return torch.split(together, [len(tensor) for tensor in tensors])
+
+
+def batch_sizes_of(lengths: Integers) -> Tensor:
     """Return the number of active rows at each step, int64[T], for lengths that descend from T.
 
-    >>> batch_sizes_of([4, 3, 1])
+    >>> batch_sizes_of(np.array([4, 3, 1]))
     tensor([3, 2, 2, 1])
     """
-    return torch.tensor(_count_above(lengths, lengths[0]))
+    return torch.from_numpy(_count_above(lengths, int(lengths[0])))
 
 
 def packed_layout(batch_sizes: Tensor) -> PackedLayout:
@@ -190,14 +210,27 @@ def packed_layout(batch_sizes: Tensor) -> PackedLayout:
     return layout
 
 
-def _count_above(descending: Sequence[int], until: int) -> list[int]:
-    """For every number from 0 to `until`, the number of values above it."""
-    above, counts = len(descending), []
-    for number in range(until):
-        while above and descending[above - 1] <= number:
-            above -= 1
-        counts.append(above)
-    return counts
+def _count_above(descending: Integers, until: int) -> Integers:
+    """For every number from 0 to `until`, the number of values above it.
+
+    >>> _count_above(np.array([4, 3, 1]), 4)
+    array([3, 2, 2, 1])
+    """
+    return np.searchsorted(-descending, -np.arange(until))
+
+
+def _positions(active: Tensor, starts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    # With output_size given, the host does not wait for the device.
+    step = torch.repeat_interleave(active, output_size=count)
+    return step, torch.arange(count, device=active.device) - starts[step]
+
+
+def _positions_on_cpu(active: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    # torch's function wakes all threads also for a few elements, which takes much longer than the elements.
+    times, first = active.numpy(), starts.numpy()
+    step = np.repeat(np.arange(len(times)), times)
+    row = np.arange(len(step)) - np.repeat(first, times)
+    return torch.from_numpy(step), torch.from_numpy(row)
 
 
 class TimeSegment(NamedTuple):

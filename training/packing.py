@@ -6,15 +6,13 @@ same arguments and results. Both consist of `gather` and `scatter`, each of whic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .packed_layout import PackedLayout, batch_sizes_of, packed_layout
+from .packed_layout import Integers, PackedLayout, batch_sizes_of, packed_layout
 
 
 def gather(padded: Tensor, index: Tensor) -> Tensor:
@@ -31,9 +29,8 @@ def scatter(values: Tensor, index: Tensor, size: int, filler: float = 0.0) -> Te
 
 
 def scatter_with_mask(values: Tensor, index: Tensor, size: int, columns: int) -> Tensor:
-    """Scatter `values` [N, F] into [size, F + columns]; the columns hold 1 in rows without values."""
-    whole = values.new_zeros(size, values.shape[1] + columns)
-    whole[:, values.shape[1] :] = 1
+    """Scatter `values` [N, F] into ones [size, F + columns]; the columns hold 0 in rows with values."""
+    whole = values.new_ones(size, values.shape[1] + columns)
     return whole.index_copy_(0, index, functional.pad(values, (0, columns)))
 
 
@@ -61,19 +58,19 @@ def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Te
     Batches that torch refuses, or packs as fast, are left to torch.
     """
     if padded.dim() >= 2 and lengths.dim() == 1 and lengths.dtype == torch.int64 and lengths.device.type == "cpu":
-        known = lengths.tolist()  # reading one number from a tensor takes longer than converting a whole list
-        if _can_be_packed(padded, known, batch_first) and not use_torch_kernel(known[0] == known[-1]):
+        known = lengths.numpy()  # reading one number from a tensor takes longer
+        if _can_be_packed(padded, known, batch_first) and not use_torch_kernel(bool(known[0] == known[-1])):
             batch_sizes = batch_sizes_of(known)
             return _packed(padded, packed_layout(batch_sizes), batch_first), batch_sizes
     result: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
     return result
 
 
-def _can_be_packed(padded: Tensor, lengths: Sequence[int], batch_first: bool) -> bool:
+def _can_be_packed(padded: Tensor, lengths: Integers, batch_first: bool) -> bool:
     rows, longest = padded.shape[:2] if batch_first else (padded.shape[1], padded.shape[0])
     if len(lengths) != rows or not rows or not 1 <= lengths[-1] <= lengths[0] <= longest:
         return False
-    return all(one >= other for one, other in pairwise(lengths))
+    return bool((lengths[:-1] >= lengths[1:]).all())
 
 
 def _packed(padded: Tensor, layout: PackedLayout, batch_first: bool) -> Tensor:

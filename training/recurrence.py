@@ -218,14 +218,14 @@ def _ragged(
 
     Returns packed y, and the states [rows, H] after each row's last step in it.
     """
-    indices = layout.segment_indices(segment, part.device)
+    indices, ends = layout.segment_indices(segment, part.device)
     size = segment.timesteps * segment.rows
     if cell.has_cell_state:
         x = scatter_with_mask(part, indices, size, weights[0].shape[1] - part.shape[1])
     else:
         x = scatter(part, indices, size)
     y, (h, *others) = _call(cell, x.unflatten(0, (segment.timesteps, segment.rows)), states, weights, bias)
-    last = gather(y, layout.last_indices(segment, part.device))
+    last = gather(y, ends)
     return gather(y, indices), [torch.cat([h[: segment.survivors], last]) if segment.survivors else last, *others]
 
 

@@ -6,7 +6,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 PYTHON=${PYTHON:-python3}
-export PYTHONPATH="src:tests/support:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
+export PYTHONPATH="src:tests/support:examples:.${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1 PYTHONWARNINGS=ignore
 summary=""
 status=0
 

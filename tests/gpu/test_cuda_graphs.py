@@ -112,14 +112,15 @@ def test_the_weights_of_recurrences_are_in_the_block_that_cudnn_reads(precision:
 
 @torch.no_grad()
 def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path) -> None:
-    """On 1 GiB, as torch is told: the grid of the message can be loaded after it."""
+    """With 1 GiB left, as torch is told: the grid of the message can be loaded after it."""
     module = Recurrent(Case()).eval()
     program = exported(module, *ragged_batch(0.0))
     Cuda().compile(program, None, tmp_path)
     small, large = Bucket(1, 4), Bucket(1 << 15, 512)
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(min(1.0, 2**30 / total))
+    held = torch.cuda.memory_reserved()  # cuBLAS keeps 33 MiB for each stream of earlier tests
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (held + 2**30) / total))
     try:
         for buckets in ((small, large), (small,)):
             given = TorchDevice(0), {"sequence": tmp_path}, weights_of(program), list(map(rehearsal, buckets))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from ragged import GARBAGE, pad_with
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from torchserve_neuron_lstm.backends.interface import LoadedProgram
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
@@ -58,18 +59,23 @@ def _parted(rows: Rows, choose: random.Random) -> tuple[Rows, Rows]:
 
 
 def assert_chunks_equal_whole_sequences(
-    model: nn.Module, program: LoweredModel, requests: Sequence[list[Tensor]], lengths: Sequence[int]
+    model: nn.Module,
+    program: LoweredModel,
+    requests: Sequence[list[Tensor]],
+    lengths: Sequence[int],
+    loaded: Mapping[ProgramRole, LoadedProgram] | None = None,
 ) -> None:
     """Cut requests at random, and compare with eager mode.
 
-    Rows end within a chunk, and there is garbage in the padding.
+    Rows end within a chunk, and there is garbage in the padding. Without `loaded` programs of an engine, the exported
+    ones run.
     """
     assert program.chunked is not None, program.chunking_reason
-    parts = {part: own.module() for part, own in program.chunked.parts.items()}
+    parts = loaded or {part: _exported(own) for part, own in program.chunked.parts.items()}
     layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
 
     def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
-        return [result.contiguous() for result in parts[part](*tensors)]
+        return [result.contiguous() for result in parts[part](tensors)]
 
     with torch.no_grad():
         expected = [tree_leaves(model(*(tensor[None] for tensor in request))) for request in requests]
@@ -79,3 +85,8 @@ def assert_chunks_equal_whole_sequences(
             for chunked, whole in zip(results, expected, strict=True):
                 for own, (eager,) in zip(chunked, whole, strict=True):
                     torch.testing.assert_close(own.reshape(eager.shape), eager, atol=1e-5, rtol=1e-5)
+
+
+def _exported(program: torch.export.ExportedProgram) -> LoadedProgram:
+    module = program.module()
+    return lambda tensors: list(module(*tensors))

@@ -12,8 +12,10 @@ from recurrent import BATCH, TIME, ragged_batch
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileSettings, Rehearsal
-from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 BUCKETS = (Bucket(1, 4), Bucket(BATCH, TIME), Bucket(2 * BATCH, TIME))
 
@@ -23,6 +25,16 @@ def compiled(program: torch.export.ExportedProgram, directory: Path, **settings:
     directory.mkdir(exist_ok=True)
     Cuda().compile(program, None, directory, CompileSettings(**settings))
     return directory
+
+
+def compiled_chunks(
+    program: LoweredModel, directory: Path
+) -> tuple[Mapping[ProgramRole, Path], Mapping[str, torch.Tensor]]:
+    """The programs of chunks, each in a directory of its own, and their weights."""
+    assert program.chunked is not None, program.chunking_reason
+    parts = program.chunked.parts
+    weights = {name: tensor for part in parts.values() for name, tensor in weights_of(part).items()}
+    return {role: compiled(part, directory / role) for role, part in parts.items()}, weights
 
 
 def rehearsals(*keys: str) -> list[Rehearsal[str]]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import operator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +17,7 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12).map(lambda rows:
 
 def steps(lengths: list[int]) -> PackedLayout:
     """The steps of rows with these lengths."""
-    return packed_layout(batch_sizes_of(lengths))
+    return packed_layout(batch_sizes_of(np.array(lengths)))
 
 
 @given(LENGTHS)
@@ -71,11 +72,10 @@ def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int],
     step, row = of.positions(CPU)
     met, ended = 0, []
     for cut in time_segments(of.active, overhead, 10**6):
-        places = of.segment_indices(cut, CPU)
+        places, last = of.segment_indices(cut, CPU)
         own = slice(met, met + cut.real_timesteps)
         met += cut.real_timesteps
         assert torch.equal(places, (step[own] - cut.start) * cut.rows + row[own])
-        last = of.last_indices(cut, CPU)
         ended += [(cut.start + place // cut.rows + 1, place % cut.rows) for place in last.tolist()]
 
     assert met == of.count
@@ -116,21 +116,21 @@ def indices(of: PackedLayout, device: torch.device) -> list[torch.Tensor]:
     """All indices of a batch on a device."""
     (cut,) = time_segments(of.active, 10**6, 10**6)
     return [
+        *of.segment_indices(cut, device),
         of.padded_indices(device),
         of.reversal(device),
         of.batch_first_indices(4, device),
-        of.last_indices(cut, device),
     ]
 
 
 def test_indices_of_few_timesteps_are_computed_by_the_host(host_copies: HostCopies) -> None:
-    """A GPU gets each of them in one copy, once."""
+    """A GPU gets each of them in one copy, once; those of a segment come together."""
     expected, of = indices(steps([4, 3, 1]), CPU), steps([4, 3, 1])
-    host_copies.tensors.clear()
     found = [indices(of, META), indices(of, META)]
 
-    copied = [tensor for tensor in host_copies.tensors if tensor.numel() != 4 + 4 + 3]  # the counts stay on the CPU
-    assert [tensor.tolist() for tensor in copied] == [tensor.tolist() for tensor in expected]
+    real, last, padded, *others = (tensor.tolist() for tensor in expected)
+    assert padded == real
+    assert [tensor.tolist() for tensor in host_copies.tensors] == [real + last, *others]
     assert {tensor.device for tensor in found[0]} == {META}
     assert all(map(operator.is_, *found))
 
@@ -143,4 +143,4 @@ def test_indices_of_many_timesteps_are_computed_by_the_gpu(
     found = indices(steps([4, 3, 1]), META)
 
     assert [tensor.tolist() for tensor in host_copies.tensors] == [[3, 2, 2, 1, 0, 3, 5, 7, 4, 3, 1]]
-    assert [len(tensor) for tensor in found] == [8, 8, 8, 3]
+    assert [len(tensor) for tensor in found] == [8, 3, 8, 8, 8]

@@ -122,5 +122,5 @@ def test_the_flags_are_one_on_padding() -> None:
     """They are additional columns, which are 1 on padding."""
     values, index = torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0])
 
-    assert scatter_with_mask(values, index, 3, 1).tolist() == [[6, 0], [0, 1], [5, 0]]
-    assert scatter_with_mask(values, index, 3, 2).tolist() == [[6, 0, 0], [0, 1, 1], [5, 0, 0]]
+    assert scatter_with_mask(values, index, 3, 1).tolist() == [[6, 0], [1, 1], [5, 0]]
+    assert scatter_with_mask(values, index, 3, 2).tolist() == [[6, 0, 0], [1, 1, 1], [5, 0, 0]]

@@ -1,0 +1,31 @@
+"""Chunk programs on a double of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from carrying_models import CARRYING, lowered_carrying
+from chunked_models import assert_chunks_equal_whole_sequences
+from graph_device import GraphDevice
+from graph_programs import compiled_chunks
+from torch import nn
+
+from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
+
+LENGTHS = (9, 8, 5, 3, 1, 1)
+
+
+@pytest.mark.parametrize("kind", CARRYING)
+def test_chunks_cut_anywhere_equal_the_whole_sequence(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """Loops with a cell of their own, convolutions and shifts keep the rules of captures."""
+    model, program = lowered_carrying(kind)
+    directories, weights = compiled_chunks(program, tmp_path)
+    device = GraphDevice()
+    loaded = load_on_device(device, directories, weights)
+
+    requests = [[torch.randn(length, 3)] for length in LENGTHS]
+    assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS, loaded)
+    assert device.captured
