@@ -1,4 +1,4 @@
-"""Models whose chunks carry states of loops and timesteps before the chunk, besides states of recurrent layers.
+"""Models whose chunks carry states of loops or timesteps before the chunk.
 
 Each takes x[B, T, 3].
 """
