@@ -113,7 +113,7 @@ class SqliteChanges:
         """Remove expired records; returns whether there were any."""
         self._write_decided()
         before = self.usage
-        self.usage = remove_expired(self._connection, self.usage, self._limits, self._now)
+        self.usage = remove_expired(self._connection, self.usage, self._limits, self._now).usage
         self._infos = find_infos(self._connection, self._keys)  # some of them may be gone
         return self.usage != before
 

@@ -46,6 +46,14 @@ class _Row(NamedTuple):
     size: int
 
 
+class Removal(NamedTuple):
+    """Usage of a store after expired records were removed."""
+
+    usage: StoreUsage
+    may_continue: bool
+    """Whether as many were removed as may be at a time, so that there may be more."""
+
+
 class OpenTotals(NamedTuple):
     """Open sessions that have not expired."""
 
@@ -55,11 +63,15 @@ class OpenTotals(NamedTuple):
     """Time of the last write of the session that has waited longest; None where there is none."""
 
 
-def remove_expired(connection: sqlite3.Connection, usage: StoreUsage, limits: Limits, now: float) -> StoreUsage:
-    """Remove some of the expired records of each kind, the oldest first; returns the usage after it."""
-    usage = _remove(connection, _due(connection, 0, now - limits.idle_seconds), usage, are_open=True)
-    usage = _remove(connection, _unconfirmed(connection, now - limits.lifetime), usage, are_open=True)
-    return _remove(connection, _due(connection, 1, now - limits.retry_seconds), usage, are_open=False)
+def remove_expired(connection: sqlite3.Connection, usage: StoreUsage, limits: Limits, now: float) -> Removal:
+    """Remove some of the expired records of each kind, the oldest first."""
+    idle = _due(connection, 0, now - limits.idle_seconds)
+    usage = _remove(connection, idle, usage, are_open=True)
+    unconfirmed = _unconfirmed(connection, now - limits.lifetime)
+    usage = _remove(connection, unconfirmed, usage, are_open=True)
+    ended = _due(connection, 1, now - limits.retry_seconds)
+    usage = _remove(connection, ended, usage, are_open=False)
+    return Removal(usage, max(len(idle), len(unconfirmed), len(ended)) == _REMOVED)
 
 
 def seconds_until_room(connection: sqlite3.Connection, limits: Limits, now: float) -> float:

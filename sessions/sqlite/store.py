@@ -47,7 +47,7 @@ _CHECKPOINT_BUSY_SECONDS = 0.2
 _MOST_INFOS = 32768
 """Records whose facts are kept in memory: 10 MB."""
 _SWEEP_SECONDS = 5.0
-"""Interval between two removals of expired records."""
+"""Interval between two removals of expired records; where one was not enough, each write continues it."""
 
 
 class _Opened(NamedTuple):
@@ -77,6 +77,7 @@ class SqliteStore:
         self._version: int | None = None
         self._seen: SeenTime | None = None
         self._swept: float | None = None
+        self._has_more_expired = False
         self._expired = 0
 
     def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
@@ -123,8 +124,10 @@ class SqliteStore:
             batch = SqliteChanges(connection, self._model, self._limits, before, now)
             outcomes = batch.make(changes, self._read)
             usage = batch.usage
-            if sweeps := self._swept is None or now - self._swept >= _SWEEP_SECONDS:
-                usage = remove_expired(connection, usage, self._limits, now)
+            sweeps = self._swept is None or now - self._swept >= _SWEEP_SECONDS
+            has_more_expired = False
+            if sweeps or self._has_more_expired:
+                usage, has_more_expired = remove_expired(connection, usage, self._limits, now)
             shrinks = sweeps and has_much_free(connection)
             if usage != before or [*current] != stored:
                 connection.execute(
@@ -138,6 +141,7 @@ class SqliteStore:
         # These change only after the commit.
         self._seen = SeenTime(current.by_own, reading.own)
         self._expired += usage.expired
+        self._has_more_expired = has_more_expired
         if sweeps:
             self._swept = now
             self._infos = {key: one for key, one in self._infos.items() if not is_expired(one, self._limits, now)}

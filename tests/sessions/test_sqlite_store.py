@@ -46,6 +46,21 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Pat
     assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
 
 
+def test_ended_sessions_are_removed_as_fast_as_others_end(tmp_path: Path) -> None:
+    """At 300 in a second, those of the last ten seconds are kept, and those until the next removal."""
+    clock = Clock()
+    store = SqliteStore(tmp_path, "tagger", Limits(1000, 10**9, 100.0, 10.0), clock)
+    for second in range(30):
+        for call in range(5):
+            store.write([RecordUpdate(f"{second} {call} {number}", b"record", None, True) for number in range(60)])
+        clock.now += 1
+    store.close()
+
+    with closing(sqlite3.connect(store.file)) as connection:
+        (kept,) = connection.execute("SELECT count(*) FROM session").fetchone()
+    assert 300 * 10 <= kept <= 300 * (10 + 5 + 1)
+
+
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     """Many calls are made, some of them without any change."""
     clock = Clock()
