@@ -122,7 +122,7 @@ class PackedLayout:
             device,
             lambda at: (self._segment_indices(segment, at), self._last_indices(segment, at)),
         )
-        if segment.real_timesteps == self.count:
+        if segment.real_timesteps == self.count:  # unpacking takes the same index, without another copy
             self._kept.setdefault((("padded",), device), (real,))
         return real, last
 
