@@ -1,4 +1,4 @@
-"""TorchServe's messages to a worker, read from its socket in blocks.
+"""TorchServe's messages to a worker, read from its socket in blocks, and parsed there.
 
 TorchServe's worker reads each number and each text of a message by a separate system call: some 40 for a request with
 a few headers, about a tenth of the CPU time of a worker with a small model.
@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+from collections.abc import Callable
 from socket import socket
-from typing import Any, Callable, Optional
+from typing import Any, Optional
+
+from .torchserve_requests import parse_request
 
 _log = logging.getLogger(__name__)
 
@@ -17,6 +21,11 @@ _BLOCK = 65_536
 """Bytes that are asked for at least: a batch of 32 requests of a hundred tokens, with headers."""
 _READER = "_retrieve_buffer"
 """The function of TorchServe's worker that reads a number of bytes."""
+_REQUEST_READER = "_retrieve_request"
+"""The function of TorchServe's worker that reads a request of a message, or its end."""
+_PARAMETERS = {_READER: ["conn", "length"], _REQUEST_READER: ["conn"]}
+Request = dict[str, Any]
+"""A request as TorchServe's worker represents it."""
 
 
 class ReadAhead:
@@ -48,16 +57,49 @@ class ReadAhead:
             self._block, self._at = b"", 0
         return taken
 
+    def arrived(self, connection: socket) -> tuple[bytes, int]:
+        """Return the bytes that have arrived, and the index of the next one."""
+        return (self._block, self._at) if connection is self._connection else (b"", 0)
+
+    def skip_to(self, index: int) -> None:
+        """Continue at an index of the bytes that have arrived."""
+        self._at = index
+
+
+class RequestReader:
+    """Reads the next request of a message, all at once if all of it has arrived."""
+
+    def __init__(self, read: ReadAhead, own: Callable[[socket], Optional[Request]]) -> None:
+        """Create one that calls `own`, TorchServe's reader, for the others."""
+        self._read = read
+        self._own = own
+
+    def __call__(self, connection: socket) -> Request | None:
+        """Return the next request; None at the end of the message."""
+        parsed = None if _decodes_inputs() else parse_request(*self._read.arrived(connection))
+        if parsed is None:
+            return self._own(connection)
+        self._read.skip_to(parsed.end)
+        return parsed.request
+
+
+def _decodes_inputs() -> bool:
+    """Whether TorchServe parses JSON and decodes texts before it calls the handler."""
+    return os.environ.get("TS_DECODE_INPUT_REQUEST", "true") == "true"
+
 
 def read_in_blocks(messages: Any) -> None:
     """Let `messages`, the module `ts.protocol.otf_message_handler`, read ahead.
 
-    An unknown release of TorchServe keeps its reader, with a line in the log.
+    An unknown release of TorchServe keeps its readers, with a line in the log.
     """
-    own = getattr(messages, _READER, None)
-    if isinstance(own, ReadAhead):
+    own: dict[str, Any] = {name: getattr(messages, name, None) for name in _PARAMETERS}
+    if isinstance(own[_READER], ReadAhead):
         return
-    if not inspect.isfunction(own) or list(inspect.signature(own).parameters) != ["conn", "length"]:
-        _log.info("TorchServe's messages are read one value at a time: %s has no known %s", messages.__name__, _READER)
-        return
-    setattr(messages, _READER, ReadAhead(own))
+    for name, parameters in _PARAMETERS.items():
+        if not inspect.isfunction(own[name]) or list(inspect.signature(own[name]).parameters) != parameters:
+            _log.info("TorchServe's messages are read one value at a time: %s has no known %s", messages.__name__, name)
+            return
+    read = ReadAhead(own[_READER])
+    setattr(messages, _READER, read)
+    setattr(messages, _REQUEST_READER, RequestReader(read, own[_REQUEST_READER]))

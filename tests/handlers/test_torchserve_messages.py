@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from socket import socket
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from ts.protocol import otf_message_handler
 
 from torchserve_neuron_lstm.handlers.torchserve_messages import ReadAhead, read_in_blocks
+from torchserve_neuron_lstm.handlers.torchserve_requests import parse_request
 
 LONG = st.sampled_from([bytes(range(256)) * times for times in (255, 256, 300, 600)])
-BODIES = st.lists(st.binary(max_size=300) | LONG, min_size=1, max_size=4)
+JSON = st.sampled_from([b"[1, 2, 3]", b'{"ids": [1]}', b""])
+BODIES = st.lists(st.binary(max_size=300) | LONG | JSON, min_size=1, max_size=4)
 
 
 class Pieces(socket):
@@ -43,20 +46,38 @@ def text(value: bytes) -> bytes:
 
 
 def message(bodies: Sequence[bytes]) -> bytes:
-    """A batch as TorchServe's frontend sends it, with five headers for each request."""
+    """A batch as TorchServe's frontend sends it: requests with 0, 5 or 10 headers and one or two inputs."""
     end = struct.pack("!i", -1)
-    headers = b"".join(text(b"header-%d" % index) + text(b"value") for index in range(5)) + end
-    rows = [
-        text(b"id") + headers + text(b"body") + text(b"application/octet-stream") + text(body) + end for body in bodies
-    ]
+    rows = []
+    for place, body in enumerate(bodies):
+        headers = b"".join(text(b"header-%d" % index) + text(b"value") for index in range(5 * (place % 3))) + end
+        content_type = b"application/json" if body[:1] in b"[{" else b"application/octet-stream"
+        inputs = b"".join(text(b"body%d" % index) + text(content_type) + text(body) for index in range(1 + place % 2))
+        rows.append(text(b"id") + headers + inputs + end)
     return b"I" + b"".join(rows) + end
 
 
-@pytest.fixture
-def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def torchserve_in_blocks() -> Iterator[None]:
     """TorchServe's module as the handler leaves it."""
-    monkeypatch.setattr(otf_message_handler, "_retrieve_buffer", otf_message_handler._retrieve_buffer)
-    read_in_blocks(otf_message_handler)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_retrieve_buffer", "_retrieve_request"):
+            patch.setattr(otf_message_handler, name, getattr(otf_message_handler, name))
+        read_in_blocks(otf_message_handler)
+        yield
+
+
+@pytest.fixture
+def in_blocks() -> Iterator[None]:
+    """TorchServe's module as the handler leaves it."""
+    with torchserve_in_blocks():
+        yield
+
+
+@pytest.fixture(params=["false", "true"], ids=["as they are", "decoded"])
+def decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both values of `decode_input_request`."""
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", request.param)
 
 
 def as_torchserve_reads(data: bytes) -> Any:
@@ -64,20 +85,35 @@ def as_torchserve_reads(data: bytes) -> Any:
     return otf_message_handler.retrieve_msg(Pieces(data, []))
 
 
+@pytest.mark.usefixtures("decoded")
 @given(batches=st.lists(BODIES, min_size=1, max_size=3), sizes=st.lists(st.integers(1, 100_000), max_size=30))
 def test_messages_are_those_that_torchserve_reads(batches: list[list[bytes]], sizes: list[int]) -> None:
     """However the bytes arrive, and also if a block ends in the middle of the next message."""
-    own = otf_message_handler._retrieve_buffer
     expected = [as_torchserve_reads(message(bodies)) for bodies in batches]
     connection = Pieces(b"".join(map(message, batches)), sizes)
-    read_in_blocks(otf_message_handler)
-    try:
+    with torchserve_in_blocks():
         assert [otf_message_handler.retrieve_msg(connection) for _ in batches] == expected
-    finally:
-        otf_message_handler._retrieve_buffer = own
 
 
-@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("cut", range(len(message([b"", b"[1, 2, 3]"]))))
+def test_a_message_may_be_cut_anywhere(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second half arrives later."""
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
+    whole = message([b"", b"[1, 2, 3]"])
+    expected = as_torchserve_reads(whole)
+    with torchserve_in_blocks():
+        assert otf_message_handler.retrieve_msg(Pieces(whole, [max(1, cut)])) == expected
+
+
+def test_a_value_can_be_changed_in_place() -> None:
+    """An array is read where it lies, and torch warns of bytes that cannot be written."""
+    parsed = parse_request(message([b"body"]), 1)
+    assert parsed is not None
+    assert parsed.request is not None
+    assert [type(one["value"]) for one in parsed.request["parameters"]] == [bytearray]
+
+
+@pytest.mark.usefixtures("in_blocks", "decoded")
 def test_a_batch_takes_one_call_of_the_system() -> None:
     """TorchServe's own reader makes hundreds."""
     connection = Pieces(message([b"[1, 2, 3]"] * 32), [])
@@ -118,7 +154,8 @@ def test_another_torchserve_goes_on_as_it_does(caplog: pytest.LogCaptureFixture)
     def other(conn: object, length: int, timeout: float) -> bytearray:
         raise AssertionError
 
-    for module in (SimpleNamespace(__name__="ts"), SimpleNamespace(__name__="ts", _retrieve_buffer=other)):
+    buffer_only = SimpleNamespace(__name__="ts", _retrieve_buffer=otf_message_handler._retrieve_buffer)
+    for module in (SimpleNamespace(__name__="ts"), SimpleNamespace(__name__="ts", _retrieve_buffer=other), buffer_only):
         before = dict(vars(module))
         with caplog.at_level(logging.INFO):
             read_in_blocks(module)
@@ -130,6 +167,6 @@ def test_another_torchserve_goes_on_as_it_does(caplog: pytest.LogCaptureFixture)
 @pytest.mark.usefixtures("in_blocks")
 def test_a_second_model_of_the_worker_changes_nothing_more() -> None:
     """The reader is replaced once, so that no byte is lost between two of them."""
-    first = otf_message_handler._retrieve_buffer
+    first = otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request
     read_in_blocks(otf_message_handler)
-    assert otf_message_handler._retrieve_buffer is first
+    assert (otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request) == first
