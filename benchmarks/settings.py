@@ -38,7 +38,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from torchserve_process import DidNotStart, TorchServe, serving
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 
 from .load import Refused, http_post, load, send_each
 from .ragged.cases import log_normal

@@ -1,4 +1,4 @@
-"""variants.json: the manifest of an archive, written by packaging and read by serving.
+"""variants.json: the manifest of an archive, as serving reads it.
 
 Standard library only.
 """
@@ -6,7 +6,6 @@ Standard library only.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,6 @@ from .json_codec import (
     parse_json,
     read_text,
     relative_path,
-    to_json,
 )
 from .manifest_values import (
     distribution_name,
@@ -218,31 +216,6 @@ class Manifest:
 _DISTRIBUTION = "torchserve-neuron-lstm"
 
 
-def manifest_text(manifest: Manifest) -> str:
-    """Return the text of variants.json. Equal manifests have equal texts.
-
-    Raises:
-        ManifestError: a number is not finite, or `read_manifest` would refuse the text.
-    """
-    try:
-        written = {"format": FORMAT, **to_json(Manifest, _with_sorted_mappings(manifest))}
-        text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        text.encode()
-    except (TypeError, ValueError) as error:
-        raise ManifestError(f"the manifest cannot be written: {error}") from error
-    parse_manifest(text)
-    return text
-
-
-def write_manifest(manifest: Manifest, directory: Path) -> None:
-    """Write variants.json into the archive's root.
-
-    Raises:
-        ManifestError: as `manifest_text`.
-    """
-    (directory / FILE_NAME).write_text(manifest_text(manifest), encoding="utf-8")
-
-
 def read_manifest(directory: Path) -> Manifest:
     """Read and check variants.json in the archive's root.
 
@@ -314,12 +287,6 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _with_sorted_mappings(manifest: Manifest) -> Manifest:
-    names = ("host", "produced_by", "files")
-    mappings: dict[str, Any] = {name: dict(sorted(getattr(manifest, name).items())) for name in names}
-    return replace(manifest, **mappings)
 
 
 def _check_format(written: Any) -> None:

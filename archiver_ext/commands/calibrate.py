@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from ...config.manifest import manifest_text
+    from ...config.manifest_writer import manifest_text
     from ...inference.open_archive import open_archive
     from ..archive.writer import rewrite_manifest
     from ..evaluation.partitioning import cpu_operators_in

@@ -74,7 +74,8 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
         LoadError: this host cannot run the archive.
     """
     from ...backends.weights_error import WeightsError
-    from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files, write_manifest
+    from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files
+    from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
     from ..archive.packed_files import check_packed_files

@@ -13,7 +13,7 @@ from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
 from ...backends.travelling_files import travelling_files
-from ...config.manifest import write_manifest
+from ...config.manifest_writer import write_manifest
 from ..archive import layout
 from .candidate import CandidateResult
 from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors

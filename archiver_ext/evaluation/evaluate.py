@@ -11,7 +11,8 @@ from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend, Ragged, precision_of, simulation_of
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
-from ...config.manifest import Manifest, write_manifest
+from ...config.manifest import Manifest
+from ...config.manifest_writer import write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ...handlers.runtime.measurement import Call
 from ...handlers.runtime.program_calls import full_call

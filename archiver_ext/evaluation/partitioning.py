@@ -11,7 +11,7 @@ from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partitioning.backend import PartitionedBackend, supported_segments
 from ...backends.partitioning.partition import PartitionError
-from ...backends.partitioning.partitioned_program import cpu_operators
+from ...backends.partitioning.partitioned_program import is_partitioned, read_segments
 from ...backends.partitioning.segments import Segments
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
@@ -56,9 +56,14 @@ def with_cpu_fallback(
 
 
 def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
-    """List the operators, each once, that the programs in an archive's tree leave to the CPU."""
+    """List the operators, each once, that the programs in an archive's tree leave to the CPU.
+
+    Raises:
+        LoadError: the list of segments of a program is damaged.
+    """
     variants = sorted((tree / layout.PROGRAMS / backend).glob("*/*"))
-    return tuple(dict.fromkeys(name for variant in variants for name in cpu_operators(variant)))
+    segments = [one for variant in variants if is_partitioned(variant) for one in read_segments(variant).segments]
+    return tuple(dict.fromkeys(name for one in segments if one.place == "cpu" for name in one.operators))
 
 
 def _segments(

@@ -122,18 +122,6 @@ def is_partitioned(directory: Path) -> bool:
     return (directory / SEGMENTS).is_file()
 
 
-def cpu_operators(directory: Path) -> tuple[str, ...]:
-    """Return the operators of a program that run on the CPU beside its engine, each once.
-
-    Raises:
-        LoadError: the list of segments is damaged.
-    """
-    if not is_partitioned(directory):
-        return ()
-    segments = read_segments(directory).segments
-    return tuple(dict.fromkeys(name for segment in segments if segment.place == "cpu" for name in segment.operators))
-
-
 def segment_directory(index: int, place: Target) -> str:
     """Return the name of a segment's directory.
 

@@ -22,11 +22,10 @@ from torchserve_neuron_lstm.config.manifest import (
     MeasuredCost,
     MeasuredError,
     Variant,
-    manifest_text,
     parse_manifest,
     read_manifest,
-    write_manifest,
 )
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text, write_manifest
 
 from .example_manifest import EXAMPLE, GOLDEN, refusal
 

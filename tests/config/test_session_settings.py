@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from streaming_archive import streaming_manifest
 
-from torchserve_neuron_lstm.config.manifest import ManifestError, manifest_text, parse_manifest
+from torchserve_neuron_lstm.config.manifest import ManifestError, parse_manifest
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
 STATE = "0123456789abcdef" * 2

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.manifest import manifest_text, parse_manifest
+from torchserve_neuron_lstm.config.manifest import parse_manifest
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming.open_sessions import open_store

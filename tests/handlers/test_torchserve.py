@@ -19,7 +19,8 @@ from worker import loaded, predict, request
 
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers import open_service, torchserve
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 

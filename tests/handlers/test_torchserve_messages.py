@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from ts.protocol import otf_message_handler
 
 from torchserve_neuron_lstm.handlers.torchserve_messages import ReadAhead, read_in_blocks
-from torchserve_neuron_lstm.handlers.torchserve_requests import parse_request
 
 LONG = st.sampled_from([bytes(range(256)) * times for times in (255, 256, 300, 600)])
 JSON = st.sampled_from([b"[1, 2, 3]", b'{"ids": [1]}', b""])
@@ -105,12 +104,11 @@ def test_a_message_may_be_cut_anywhere(cut: int, monkeypatch: pytest.MonkeyPatch
         assert otf_message_handler.retrieve_msg(Pieces(whole, [max(1, cut)])) == expected
 
 
+@pytest.mark.usefixtures("in_blocks", "decoded")
 def test_a_value_can_be_changed_in_place() -> None:
     """An array is read where it lies, and torch warns of bytes that cannot be written."""
-    parsed = parse_request(message([b"body"]), 1)
-    assert parsed is not None
-    assert parsed.request is not None
-    assert [type(one["value"]) for one in parsed.request["parameters"]] == [bytearray]
+    _, (row,) = otf_message_handler.retrieve_msg(Pieces(message([b"body"]), []))
+    assert [type(one["value"]) for one in row["parameters"]] == [bytearray]
 
 
 @pytest.mark.usefixtures("in_blocks", "decoded")
@@ -126,7 +124,7 @@ def test_a_batch_takes_one_call_of_the_system() -> None:
 def test_a_long_body_is_not_read_beyond_its_end() -> None:
     """A block that is longer than what is missing would be copied again."""
     connection = Pieces(bytes(200_000) + b"rest", [])
-    read = ReadAhead(otf_message_handler._retrieve_buffer)
+    read = ReadAhead(otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request)
 
     assert read(connection, 200_000) == bytes(200_000)
     assert connection.data == b"rest"
@@ -143,7 +141,7 @@ def test_the_worker_ends_as_before_when_the_server_closes_the_connection() -> No
 
 def test_bytes_of_another_connection_are_forgotten() -> None:
     """A server that connects again begins a new message."""
-    read = ReadAhead(otf_message_handler._retrieve_buffer)
+    read = ReadAhead(otf_message_handler._retrieve_buffer, otf_message_handler._retrieve_request)
     assert read(Pieces(b"abcd", []), 2) == b"ab"
     assert read(Pieces(b"efgh", []), 3) == b"efg"
 

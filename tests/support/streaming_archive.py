@@ -9,7 +9,8 @@ from typing import Any
 from fake_model import GRID, make_manifest
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, TensorSpec
-from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, write_manifest
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.sessions.settings import SessionSettings
 
 CARRIED = (CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)

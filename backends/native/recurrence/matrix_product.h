@@ -22,7 +22,10 @@ inline void multiply_tile(const float* const* rows, const float* weights, int64_
   for (int64_t k = 0; k < depth; k++, weights += GATES * ARITHMETIC::VECTOR) {
     typename ARITHMETIC::Sum w[GATES];
 #pragma GCC unroll 4
-    for (int g = 0; g < GATES; g++) w[g] = ARITHMETIC::weights(weights + g * ARITHMETIC::VECTOR);
+    for (int g = 0; g < GATES; g++) {
+      w[g] = ARITHMETIC::weights(weights + g * ARITHMETIC::VECTOR);
+      if (ROWS > 1) w[g] = in_register(w[g]);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       const auto x = ARITHMETIC::spread(rows[r] + k);

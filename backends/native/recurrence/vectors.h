@@ -30,6 +30,20 @@ inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 inline Vector broadcast(float value) { return value - Vector{}; }
 
+// A vector that is used several times, loaded once. GCC would make it an operand in memory of each instruction, and a
+// product of two or three rows would load its weights as often.
+template <class ANY>
+inline ANY in_register(ANY value) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__AVX2__)
+  asm("" : "+x"(value));
+#elif defined(__aarch64__)
+  asm("" : "+w"(value));
+#endif
+  return value;
+}
+
 // The first `count` lanes in memory, of 1 to LANES. Others are not touched, and zero when loaded.
 #if defined(__AVX512F__)
 inline __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }

@@ -48,6 +48,7 @@ class WorkerSlice {
 
  private:
   static constexpr int64_t STRIDE = sums_of(CELL) * LANES;
+  static constexpr int64_t LINE = 64 / sizeof(float);  // the floats of a cache line
 
   int64_t unit(int64_t block) const { return (first_ + block) * LANES; }
   int64_t units(int64_t block) const { return std::min<int64_t>(LANES, layer_.hidden - unit(block)); }
@@ -104,6 +105,7 @@ class WorkerSlice {
     const float** before = scratch_.rows.data();
     for (int64_t slot = 0; slot < active; slot++) before[slot] = step == 0 ? initial(slot) : y(slot, step - 1);
     const bool has_state = step > 0 || layer_.h_0 != nullptr;
+    if (has_state) prefetch(before, active);
     const int64_t depth = Recurrent::depth(layer_.outputs), size = block_size(CELL, depth);
     const float* const* rows = has_state ? scratch_.converted_rows(active, layer_.outputs) : before;
     const float* weights = layer_.weights.from_state + first_ * size;
@@ -131,6 +133,13 @@ class WorkerSlice {
     team_.barrier.wait();
     if (CELL == LSTM && layer_.m != nullptr) project(step, active);
     return active;
+  }
+
+  // The states before a step, of which other cores of the team have written parts: all lines are asked for at once.
+  void prefetch(const float* const* before, int64_t active) const {
+    if (team_.threads == 1) return;
+    for (int64_t slot = 0; slot < active; slot++)
+      for (int64_t unit = 0; unit < layer_.outputs; unit += LINE) __builtin_prefetch(before[slot] + unit);
   }
 
   float* m(int64_t slot) const { return layer_.m + team_.rows[slot] * layer_.hidden; }

@@ -16,7 +16,8 @@ from torchserve_neuron_lstm.archiver_ext.commands import inspect as inspect_comm
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import StepTime, step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, Manifest, MeasuredCost, Variant, manifest_text
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, Manifest, MeasuredCost, Variant
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
 SETTINGS = StreamingConfig().settings("0" * 32)

@@ -29,7 +29,8 @@ from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, par
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.config.file_digests import digest_files
-from torchserve_neuron_lstm.config.manifest import manifest_text, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text, write_manifest
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 

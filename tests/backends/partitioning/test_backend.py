@@ -13,6 +13,7 @@ from picky_engine import Picky, Telling
 from python_path import python_path
 from torch import nn
 
+from torchserve_neuron_lstm.archiver_ext.evaluation.partitioning import cpu_operators_in
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import (
@@ -27,7 +28,7 @@ from torchserve_neuron_lstm.backends.interface import (
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
-from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
+from torchserve_neuron_lstm.backends.partitioning.partitioned_program import load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -263,10 +264,11 @@ def test_a_bucket_is_needed(tmp_path: Path) -> None:
 
 def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> None:
     """Only a directory with a list of segments is a partitioned program."""
-    engine = get_backend("eager")
-    engine.compile(program_of(MODEL), None, tmp_path)
+    engine, folder = get_backend("eager"), tmp_path / "programs" / "eager" / "sequence" / "any"
+    folder.mkdir(parents=True)
+    engine.compile(program_of(MODEL), None, folder)
     weights = {**MODEL.state_dict(), **weights_of(program_of(MODEL))}
-    values, order = load_compiled(engine, tmp_path, weights, engine.host(), 1)([X])
+    values, order = load_compiled(engine, folder, weights, engine.host(), 1)([X])
     assert torch.equal(order, MODEL(X)[1])
     torch.testing.assert_close(values, MODEL(X)[0])
-    assert cpu_operators(tmp_path) == ()
+    assert cpu_operators_in(tmp_path, "eager") == ()

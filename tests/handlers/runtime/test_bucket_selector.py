@@ -11,7 +11,8 @@ import pytest
 import torch
 from tiny_archive import make_archive, make_model
 
-from torchserve_neuron_lstm.config.manifest import ManifestError, manifest_text, read_manifest
+from torchserve_neuron_lstm.config.manifest import ManifestError, read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.handlers.runtime.user_code import selected_lengths
 

@@ -17,7 +17,8 @@ from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, MeasuredCost, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, MeasuredCost, read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.host import Host
 from torchserve_neuron_lstm.handlers.open_service import open_service

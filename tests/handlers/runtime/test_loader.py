@@ -10,7 +10,8 @@ from tiny_archive import GRID, make_model
 
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
-from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import (
     load_archive,
     measured_cost,

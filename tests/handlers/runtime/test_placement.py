@@ -17,7 +17,8 @@ from fake_context import FakeContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.runtime import placement
 from torchserve_neuron_lstm.handlers.runtime.placement import (

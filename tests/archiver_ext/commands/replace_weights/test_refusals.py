@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
-from torchserve_neuron_lstm.config.manifest import manifest_text
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 
 from ...conftest import Project
 from .archive_files import Replace, manifest_of

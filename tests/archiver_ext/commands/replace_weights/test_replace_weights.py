@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
-from torchserve_neuron_lstm.config.manifest import manifest_text
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
 
