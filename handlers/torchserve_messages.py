@@ -11,6 +11,7 @@ import inspect
 import logging
 import os
 import struct
+from contextlib import suppress
 from socket import socket
 from typing import Any, Callable, Optional
 
@@ -57,11 +58,9 @@ class ReadAhead:
     def request(self, connection: socket) -> Optional[dict[str, Any]]:
         """Return the next request of a message; None at its end."""
         if connection is self._connection and os.environ.get("TS_DECODE_INPUT_REQUEST", "true") != "true":
-            try:
+            with suppress(struct.error):  # after a text that is cut, a number is missing
                 request, self._at = _parsed(self._block, self._at)
-            except struct.error:  # after a text that is cut, a number is missing
-                return self._read_request(connection)
-            return request
+                return request
         return self._read_request(connection)
 
 
