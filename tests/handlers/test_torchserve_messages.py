@@ -6,17 +6,29 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec, module_from_spec
 from socket import socket
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ts.protocol import otf_message_handler
 
 from torchserve_neuron_lstm.handlers.torchserve_messages import ReadAhead, read_in_blocks
 
+
+def own_module(name: str) -> ModuleType:
+    """A copy of a module of TorchServe. Other tests of the process may have put our readers into the module itself."""
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+otf_message_handler = own_module("ts.protocol.otf_message_handler")
 LONG = st.sampled_from([bytes(range(256)) * times for times in (255, 256, 300, 600)])
 JSON = st.sampled_from([b"[1, 2, 3]", b'{"ids": [1]}', b""])
 BODIES = st.lists(st.binary(max_size=300) | LONG | JSON, min_size=1, max_size=4)
