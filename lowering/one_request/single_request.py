@@ -117,13 +117,13 @@ def export_request(
     fixing: list[str] = []
     with noted_conversions(fixing):
         exported, tree = _trace(model, forward, config, timesteps, dims, name)
+    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
+    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     with quiet():
         functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
     read_what_was_written(functional)
     drop_unused(functional)
-    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
-    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     return SingleExport(functional, tree, frozenset(outside), timesteps, shortest, vocabularies=vocabularies(exported))
 
 
