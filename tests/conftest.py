@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -37,16 +36,6 @@ settings.register_profile(
 )
 settings.register_profile("many", settings.get_profile("project"), max_examples=2000, derandomize=False)
 settings.load_profile("project")
-
-
-# Tracing a model makes millions of objects, and nearly all of them stay. With Python's own threshold, tests of lowering
-# take a fifth longer.
-gc.set_threshold(10_000)
-
-
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of all later searches for garbage."""
-    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, raise_on_termination, temporary_files_in
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import temporary_files_in
 from torchserve_neuron_lstm.inference.private_directory import private_directory
 
 
@@ -36,13 +38,32 @@ def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> Non
     assert dict(os.environ) == before
 
 
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, raise_on_termination
+from torchserve_neuron_lstm.inference.private_directory import private_directory
+
+number, folder = signal.Signals(int(sys.argv[1])), Path(sys.argv[2])
+before = signal.getsignal(number)
+try:
+    with raise_on_termination(), private_directory(folder):
+        os.kill(os.getpid(), number)
+except Terminated as end:
+    print(end.signal is number, list(folder.iterdir()), signal.getsignal(number) is before, flush=True)
+os.kill(os.getpid(), number)
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_termination_unwinds_the_stack(tmp_path: Path, number: signal.Signals) -> None:
-    """The directories are removed, and then the signal has its former effect."""
-    before = signal.getsignal(number)
-    with pytest.raises(Terminated) as end, raise_on_termination(), private_directory(tmp_path):
-        os.kill(os.getpid(), number)
+    """The directories are removed, and then the signal has its former effect.
 
-    assert end.value.signal is number
-    assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(number) is before
+    In another process: one that runs tests would end, and its other tests would be lost.
+    """
+    command = [sys.executable, "-c", INTERRUPTED, str(int(number)), str(tmp_path)]
+
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.returncode, ended.stderr) == (-number, "")
+    assert ended.stdout == "True [] True\n"
