@@ -45,12 +45,12 @@ from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, ra
 from torchserve_neuron_lstm.inference.private_directory import private_directory
 
 number, folder = signal.Signals(int(sys.argv[1])), Path(sys.argv[2])
-before = signal.getsignal(number)
+signal.signal(number, signal.SIG_DFL)  # a shell may have it ignored, as nohup does
 try:
     with raise_on_termination(), private_directory(folder):
         os.kill(os.getpid(), number)
 except Terminated as end:
-    print(end.signal is number, list(folder.iterdir()), signal.getsignal(number) is before, flush=True)
+    print(end.signal is number, list(folder.iterdir()), signal.getsignal(number) is signal.SIG_DFL, flush=True)
 os.kill(os.getpid(), number)
 """
 
