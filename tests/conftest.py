@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -19,6 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
 if IS_FIRST_PROCESS:
     os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
+
+# Torch, its compilers and the caches of tests are millions of objects that stay. Python searches them for garbage after
+# each 700 new ones: a tenth of the time of all tests. Packaging sets the same threshold (`archiver_ext/supervise.py`).
+gc.set_threshold(10_000)
 
 # A shell starts programs in the background with SIGINT ignored. Python leaves it so, and so do the commands that tests
 # start and interrupt. A handler of Python is not inherited: with it, a command starts as one in the foreground does.
