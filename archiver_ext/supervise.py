@@ -75,9 +75,9 @@ def _wait_or_kill(process: subprocess.Popen[str]) -> int:
 
 def supervised() -> int:
     """Run the other process: read the task, do it, and end when the outer process does."""
-    from .archive_command import archive
-
     gc.set_threshold(_NEW_OBJECTS)
+    from .archive_command import archive  # imports torch, which makes a million objects
+
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
     return archive(cast("Flags", SimpleNamespace(**task["flags"])), task["manifest"], as_json=task["as_json"])

@@ -20,13 +20,13 @@ def compiler() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def unavailable_reason(headers: Sequence[str] = ()) -> str | None:
-    """Return why code with these headers cannot be compiled here; None if it can."""
-    return target_machine.unsupported_reason() or _compiler_problem(compiler(), tuple(headers))
+def unavailable_reason(standard: str, headers: Sequence[str]) -> str | None:
+    """Return why code of this standard (`c++17`) with these headers cannot be compiled here; None if it can."""
+    return target_machine.unsupported_reason() or _compiler_problem(compiler(), standard, tuple(headers))
 
 
 @cache
-def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
+def _compiler_problem(compiler: str, standard: str, headers: tuple[str, ...]) -> str | None:
     """A problem of the C++ compiler. It is tried, because a compiler without its headers is found as well."""
     install = "install one (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or name yours in CXX"
     if shutil.which(compiler) is None:
@@ -35,7 +35,7 @@ def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
     with tempfile.TemporaryDirectory(prefix="probe-") as scratch:
         source = Path(scratch) / "probe.cpp"
         source.write_text(f"{includes}int probe() {{ return std::vector<int>(1).at(0); }}\n")
-        options = ["-std=c++20", "-shared", "-fPIC", *(["-fopenmp"] if "omp.h" in headers else [])]
+        options = [f"-std={standard}", "-shared", "-fPIC", *(["-fopenmp"] if "omp.h" in headers else [])]
         command = [compiler, *options, str(source), "-o", f"{scratch}/probe.so"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode == 0:

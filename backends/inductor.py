@@ -63,7 +63,7 @@ class Inductor:
             )
         from .cpp_compiler import unavailable_reason
 
-        return unavailable_reason(("omp.h",))
+        return unavailable_reason("c++20", ("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch; hosts need the same minor version."""

@@ -17,6 +17,8 @@ from .instruction_sets import InstructionSet, instruction_sets
 
 SOURCE = Path(__file__).parent / "recurrence" / "recurrence.cpp"
 """It includes the other files of its folder."""
+STANDARD = "c++17"
+"""Standard of the source."""
 HEADERS = ("atomic", "thread")
 """Headers that the compiler needs for it."""
 
@@ -72,7 +74,7 @@ def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes
     from ..compile_cache.folder import cache_folder
     from ..compile_cache.key import digest
 
-    options = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options, "-ffp-contract=fast")
+    options = (f"-std={STANDARD}", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options, "-ffp-contract=fast")
     folder = cache_folder(os.environ).path
     files = {file.name: file.read_text(encoding="utf-8") for file in source.parent.iterdir() if file.is_file()}
     key = digest({"library": files, "options": options})

@@ -43,9 +43,9 @@ class Native(Backend):
     def unavailable(self) -> str | None:
         """Return why this machine cannot compile a shared library; None if it can."""
         from ..cpp_compiler import unavailable_reason
-        from .build import HEADERS
+        from .build import HEADERS, STANDARD
 
-        return unavailable_reason(HEADERS)
+        return unavailable_reason(STANDARD, HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""

@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.backends.native.engine import Native
 def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the searched name, and the package to install."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    told = str(cpp_compiler.unavailable_reason())
+    told = str(cpp_compiler.unavailable_reason("c++17", ()))
 
     assert "no C++ compiler no-such-compiler here: install one" in told
     assert "apt-get install g++" in told
@@ -26,20 +26,20 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
 
-    assert "does not work (probe.cpp:1:10: fatal error: omp.h" in str(cpp_compiler.unavailable_reason())
+    assert "does not work (probe.cpp:1:10: fatal error: omp.h" in str(cpp_compiler.unavailable_reason("c++17", ()))
 
 
 def test_a_compiler_that_says_nothing_is_named_by_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that is killed prints no error."""
     monkeypatch.setenv("CXX", "false")
 
-    assert "the C++ compiler false does not work (exit code 1)" in str(cpp_compiler.unavailable_reason())
+    assert "the C++ compiler false does not work (exit code 1)" in str(cpp_compiler.unavailable_reason("c++17", ()))
 
 
 def test_the_headers_are_tried() -> None:
     """A compiler that works may lack one of them."""
-    assert cpp_compiler.unavailable_reason(("atomic", "omp.h")) is None
-    assert "no_such_header.h" in str(cpp_compiler.unavailable_reason(("atomic", "no_such_header.h")))
+    assert cpp_compiler.unavailable_reason("c++17", ("atomic", "omp.h")) is None
+    assert "no_such_header.h" in str(cpp_compiler.unavailable_reason("c++17", ("atomic", "no_such_header.h")))
 
 
 @pytest.mark.parametrize(("engine", "header"), [(Inductor(), "omp.h"), (Native(), "atomic"), (Native(), "thread")])

@@ -34,7 +34,7 @@ def folder() -> tempfile.TemporaryDirectory[str]:
 
 def compiler_or_skip(sanitizers: str) -> str:
     """The compiler; the test is skipped where it is missing, or has no such sanitizers."""
-    reason = cpp_compiler.unavailable_reason(build.HEADERS)
+    reason = cpp_compiler.unavailable_reason(build.STANDARD, build.HEADERS)
     if reason is not None:
         pytest.skip(f"not run: {reason}")
     program = Path(folder().name) / "probe.cpp"
