@@ -36,6 +36,8 @@ _ANALYSES = (
     "lowering/chunks/carry_analysis.py",
     "lowering/chunks/past_calls.py",
     "lowering/chunks/past_timesteps.py",
+    "lowering/chunks/position_calls.py",
+    "lowering/chunks/positions.py",
     "lowering/chunks/scans.py",
     "lowering/chunks/shared_writes.py",
     "lowering/one_request/uniform_values.py",

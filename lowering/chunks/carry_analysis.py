@@ -1,11 +1,12 @@
 """Carry analysis: the values that a model passes from one chunk of time to the next, as in `lax.scan`.
 
 A model can be chunked under two conditions. First, every value at a timestep depends on that timestep, on earlier ones
-through a recurrence, on a fixed number of those before it (`past_timesteps.py`), and on values of the whole request.
+through a recurrence or a cumulative sum, on a fixed number of those before it (`past_timesteps.py`), on its position
+(`positions.py`), and on values of the whole request.
 Second, every value computed from all timesteps is a final state, a last timestep, or a sum, maximum or minimum over
 time. These values are carried. The transfer rules that exclude padding (`timestep_rules.py`) also show that a value
-depends on its own timestep alone. Timesteps may compare the lengths with their positions only to detect padding: within
-a chunk, the lengths count the chunk's own timesteps.
+depends on its own timestep alone. Timesteps may use the lengths only to detect padding, in a comparison with their
+positions: within a chunk, the lengths count the chunk's own timesteps.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from ..proof.timestep_rules import (
 )
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
+from .positions import PositionValues
 from .scans import is_scan, scan_of
 from .shared_writes import find_shared_write
 
@@ -84,8 +86,10 @@ def find_carried_values(
             raise NotChunkable(f"{taint.operator} mixes timesteps{source_suffix(taint.line)}")
         if taint == PER_TIMESTEP:
             walk.refuse_counting(node, [node])
-    if not any(carry.kind in ("state", "past") for carry in walk.carries):
+    if not any(carry.kind in ("state", "past", "cumsum") for carry in walk.carries):
         raise NotChunkable("there is no recurrence over time")
+    if walk.position_values.calls:
+        walk.add_timesteps()
     return tuple(walk.carries)
 
 
@@ -104,6 +108,7 @@ class _Walk:
         """Nodes computed from the lengths."""
         self.positions: dict[torch.fx.Node, int] = {}
         """Nodes with the positions n, n + 1, n + 2, ... of the timesteps, each with its n."""
+        self.position_values = PositionValues(taints, self.positions)
 
     def visit(self, node: torch.fx.Node) -> None:
         if self.reads_past(node) or self.visit_scan(node):
@@ -177,7 +182,7 @@ class _Walk:
         if self.known_at_end & others:
             raise NotChunkable(f"a loop needs the end of the sequence at every timestep{line}")
         detects_padding = len(positions) == len(lengths) == 1 and scan.only_detects_padding(*positions, *lengths)
-        counted = self.from_lengths & others or self.positions.keys() & others
+        counted = any(one in self.from_lengths or one in self.position_values for one in others)
         if not detects_padding or counted or any(map(self.taints.is_time_expression, others)):
             raise NotChunkable(f"a loop counts timesteps from the beginning or the end{line}")
         if not all(map(self.is_own_timestep, scan.each)) or any(
@@ -229,6 +234,11 @@ class _Walk:
         self.carries.append(CarrySource(_EXTREMES[name], node, 0))
         return True
 
+    def add_timesteps(self) -> None:
+        """Record the number of timesteps, which positions continue."""
+        assert self.taints.lengths is not None
+        self.carries.append(CarrySource("timesteps", self.taints.lengths, 0, positions=self.position_values))
+
     def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
         dims, time = dims_argument(node), self.taints.time_dim_of(source)
         return dims is not None and time in dims
@@ -268,15 +278,18 @@ class _Walk:
         if name in _RECURRENCES:
             self.refuse_counting(node, [source for source in sources if source is not node.args[1]])
             self.carries.extend(CarrySource("state", node, element) for element in range(1, 1 + _RECURRENCES[name]))
-        elif name == "aten.cumsum":
-            raise NotChunkable(f"aten.cumsum needs all timesteps before{line}")
+        elif name == "aten.cumsum" and self.is_over_time(node, sources[0]):
+            self.refuse_counting(node, sources)
+            self.carries.append(CarrySource("cumsum", node, 0))
         elif name == "aten.arange":
             self.positions[node] = _first_number(node)
         elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
             raise NotChunkable(f"{_display_name(node)} counts timesteps from the beginning{line}")
         elif _keeps_elements(node):
             self.follow_counting(node)
-        elif not self.detects_padding(node, name):
+        elif not self.detects_padding(node, name) and (
+            self.from_lengths.intersection(sources) or not self.position_values.follow(node)
+        ):
             self.refuse_counting(node, sources)
         if len(self.taints.time_dims(node)) > 1:
             raise NotChunkable(f"{_display_name(node)} compares timesteps with each other{line}")
@@ -286,6 +299,8 @@ class _Walk:
         source = node.all_input_nodes[0]
         if source in self.positions:
             self.positions[node] = self.positions[source]
+        elif source in self.position_values and not self.position_values.follow(node):
+            self.refuse_counting(node, [source])
         if source in self.from_lengths:
             self.from_lengths.add(node)
 
@@ -295,7 +310,7 @@ class _Walk:
         Raises:
             NotChunkable: the call counts timesteps from the beginning or the end.
         """
-        if self.from_lengths.intersection(sources) or self.positions.keys() & set(sources):
+        if any(source in self.from_lengths or source in self.position_values for source in sources):
             raise NotChunkable(
                 f"{_display_name(node)} counts timesteps from the beginning or the end{source_suffix(node_line(node))}"
             )

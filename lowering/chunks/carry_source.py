@@ -7,11 +7,12 @@ from typing import Literal, cast
 
 import torch
 
-from ..proof.graph_calls import operator_name
+from ..proof.graph_calls import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
+from .positions import PositionValues
 from .scans import is_scan, scan_of
 
-CarryKind = Literal["state", "past", "last", "sum", "max", "min"]
+CarryKind = Literal["state", "past", "timesteps", "cumsum", "last", "sum", "max", "min"]
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,15 @@ class CarrySource:
     """A node of the graph whose value is carried from one chunk of a sequence to the next."""
 
     kind: CarryKind
-    """Update rule: the state or last timesteps of a chunk, the value at the last one, or a reduction."""
+    """Update rule: the state or last timesteps of a chunk, their number, the value at the last one, or a reduction."""
     node: torch.fx.Node
-    """The recurrence, the call that reads past timesteps, or the reduction over time."""
+    """The recurrence, the call that reads past timesteps, the lengths, or the reduction over time."""
     element: int
     """Index of the result: 1 for h_n, 2 for c_n; of a scan, that of the state; 0 where there is one."""
     past: PastTimesteps | None = None
     """The past timesteps, for that kind only."""
+    positions: PositionValues | None = None
+    """What is computed from the number of timesteps, for that kind only."""
 
     @property
     def name(self) -> str:
@@ -36,11 +39,13 @@ class CarrySource:
             return f"{self.node.name}.{' hc'[self.element]}"
         if self.past is not None:
             return f"{self.node.name}.past"
+        if self.kind == "timesteps":
+            return "timesteps"
         return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
 
     def results(self) -> list[torch.fx.Node]:
         """Return the nodes of the graph that have this value after the last timestep."""
-        if self.past is not None:
+        if self.kind in ("past", "timesteps", "cumsum"):
             return []
         if self.kind != "state":
             return [self.node]
@@ -54,7 +59,13 @@ class CarrySource:
         if is_scan(self.node):
             return cast(torch.Tensor, initial_value_node(self).meta["val"])
         fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
-        return fake
+        return fake.select(self.summed_dim, 0) if self.kind == "cumsum" else fake
+
+    @property
+    def summed_dim(self) -> int:
+        """The time dimension along which a cumulative sum runs."""
+        (dim,) = cast("list[int]", dims_argument(self.node))
+        return dim
 
 
 def initial_value_node(carry: CarrySource) -> torch.fx.Node:

@@ -25,7 +25,8 @@ from ..program import ChunkPrograms
 from .carry_analysis import NotChunkable, find_carried_values
 from .carry_source import CarrySource, initial_value_node
 from .constants import constant_value
-from .past_calls import PastCall
+from .past_calls import PastCall, timesteps_of_rows
+from .position_calls import PositionCalls
 from .scans import is_scan
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
@@ -73,6 +74,8 @@ class _ProgramBuilder:
             return f"chunks of time would be slower: each copies the timesteps before it ({', '.join(past)})"
         if any(is_scan(carry.node) for carry in self.carries):
             return "chunks of time would save little: a step of a loop takes about as long for fewer sequences"
+        if any(carry.kind == "cumsum" for carry in self.carries):
+            return "chunks of time would round cumulative sums where they end"
         return None
 
     def has_time(self, node: torch.fx.Node) -> bool:
@@ -119,7 +122,7 @@ class _ProgramBuilder:
             return constant_value(initial_value_node(carry))
         if carry.past is not None:
             return carry.past.fill
-        if carry.kind in ("last", "sum"):
+        if carry.kind not in ("max", "min"):
             return 0.0
         lowest, highest = _range(carry.value.dtype)
         return lowest if carry.kind == "max" else highest
@@ -138,6 +141,11 @@ class _ProgramBuilder:
         }
         for read in reads.values():
             read.replace()
+        for carry, value in zip(self.carries, carried, strict=True):
+            if carry.positions is not None:
+                PositionCalls(builder, carry.positions, value).replace()
+            elif carry.kind == "cumsum":
+                _continue_sum(builder, carry, value)
         states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.kind == "state":
@@ -148,7 +156,9 @@ class _ProgramBuilder:
         wanted = [*self.step_outputs, *(carry.node for carry in self.carries)]
         steps = builder.copy_nodes(wanted)[: len(self.step_outputs)]  # all at once, which keeps the order of the graph
         after = [
-            reads[carry].last_timesteps(self.batch_dim(carry)) if carry in reads else _after(builder, carry, value)
+            reads[carry].last_timesteps(self.batch_dim(carry))
+            if carry in reads
+            else _after(builder, carry, value, self.batch_dim(carry))
             for carry, value in zip(self.carries, carried, strict=True)
         ]
         return builder.export(
@@ -191,12 +201,38 @@ def _start_from(builder: SubgraphBuilder, recurrence: torch.fx.Node, states: Seq
             builder.replace_argument(recurrence, place, state)
 
 
-def _after(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node) -> torch.fx.Node:
-    """Return a carried value after the chunk."""
+def _after(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node, rows: int) -> torch.fx.Node:
+    """Return a carried value after the chunk; `rows` is its batch dimension."""
     (value,) = builder.copy_nodes([carry.node])
+    if carry.kind == "timesteps":
+        return builder.call(torch.ops.aten.add.Tensor, before, value)
+    if carry.kind == "cumsum":
+        return _last_sum(builder, carry, value, rows)
     if carry.kind == "state":
         return builder.call(operator.getitem, value, carry.element)
     return value if carry.kind == "last" else builder.call(_COMBINE[carry.kind], before, value)
+
+
+def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node) -> None:
+    """Let a cumulative sum start from the carried one."""
+    node, dtype = carry.node, carry.value.dtype
+
+    def make(copies: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
+        added = builder.call(torch.ops.aten.to.dtype, copies(node.all_input_nodes[0]), dtype)
+        sums = builder.call(torch.ops.aten.cumsum.default, added, carry.summed_dim)
+        first = builder.call(torch.ops.aten.unsqueeze.default, before, carry.summed_dim)
+        return builder.call(torch.ops.aten.add.Tensor, sums, first)
+
+    builder.replace_call(node, node.all_input_nodes[:1], make)
+
+
+def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node, rows: int) -> torch.fx.Node:
+    """Return the cumulative sum at the last timestep of each row; `rows` is the batch dimension of the result."""
+    time, aten = carry.summed_dim, torch.ops.aten
+    last = builder.call(aten.unsqueeze.default, builder.call(aten.sub.Tensor, builder.lengths, 1), 1)
+    shape = [*carry.value.shape[:time], 1, *carry.value.shape[time:]]
+    sums = timesteps_of_rows(builder, sums, last, shape, time, rows + (time <= rows))
+    return builder.call(aten.squeeze.dim, sums, time)
 
 
 def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,15 +44,8 @@ class PastCall:
         assert self.extended is not None
         # a row ends in its own last timestep, and `steps` others are before its first one
         positions = call(_aten.unsqueeze.default, self.builder.lengths, 1)
-        index = call(_aten.add.Tensor, positions, call(_aten.arange.default, past.steps))
-        if past.dim < rows:
-            index = call(_aten.transpose.int, index, 0, 1)
-        sizes = []
-        for dim, size in enumerate(past.value.shape):
-            is_indexed = dim in (rows, past.dim)
-            index = index if is_indexed else call(_aten.unsqueeze.default, index, dim)
-            sizes.append(-1 if is_indexed else int(size))
-        return call(_aten.gather.default, self.extended, past.dim, call(_aten.expand.default, index, sizes))
+        positions = call(_aten.add.Tensor, positions, call(_aten.arange.default, past.steps))
+        return timesteps_of_rows(self.builder, self.extended, positions, past.value.shape, past.dim, rows)
 
     def _make(self, copies: Copies) -> Node:
         source = copies(self.past.source)
@@ -103,6 +96,22 @@ class PastCall:
     def _place_in_pad(self) -> int:
         """The position of the timesteps before the first one in the sizes of `aten.pad`."""
         return 2 * (rank(self.past.source) - 1 - self.past.dim)
+
+
+def timesteps_of_rows(
+    builder: SubgraphBuilder, tensor: Node, positions: Node, shape: Sequence[int | torch.SymInt], time: int, rows: int
+) -> Node:
+    """Return some timesteps of each row, at positions of shape [B, n], as a tensor of this shape.
+
+    `time` and `rows` are its dimensions of n and of B.
+    """
+    index = positions if rows < time else builder.call(_aten.transpose.int, positions, 0, 1)
+    sizes = []
+    for dim, size in enumerate(shape):
+        is_indexed = dim in (rows, time)
+        index = index if is_indexed else builder.call(_aten.unsqueeze.default, index, dim)
+        sizes.append(-1 if is_indexed else int(size))
+    return builder.call(_aten.gather.default, tensor, time, builder.call(_aten.expand.default, index, sizes))
 
 
 _PADDING = 4

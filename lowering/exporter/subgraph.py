@@ -59,9 +59,9 @@ class SubgraphBuilder:
         self._names.add(name)
         return self._graph.placeholder(name)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> torch.fx.Node:
         """Append a call."""
-        return self._graph.call_function(function, arguments)
+        return self._graph.call_function(function, arguments, options)
 
     def substitute(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
         """Use `value` instead of `nodes`; nodes that only these need are not copied."""

@@ -322,3 +322,18 @@ class Switched(OneLstm):
     def forward(self, x: torch.Tensor, keep: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(torch.where(keep[:, :, None], x, 0.0), lengths)
         return y * keep.unsqueeze(-1), keep
+
+
+class FirstHundred(OneLstm):
+    """Outputs of the first hundred timesteps only, which short sequences do not reveal."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
+        early = torch.arange(x.size(1)) < 100
+        return self.lstm(x)[0] * early[None, :, None]
+
+
+class RunningSum(OneLstm):
+    """The sum of all outputs so far."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
+        return self.lstm(x)[0].cumsum(1)

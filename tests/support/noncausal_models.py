@@ -42,14 +42,6 @@ class PositionsSliced(OneLstm):
         return self.lstm(x + self.positions[:, : x.size(1)])[0]  # sliced
 
 
-class FirstHundred(OneLstm):
-    """Outputs of the first hundred timesteps only, which short sequences do not reveal."""
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
-        early = torch.arange(x.size(1)) < 100  # early
-        return self.lstm(x)[0] * early[None, :, None]
-
-
 class AllButTheLast(OneLstm):
     """The mean without each sequence's last timestep."""
 
@@ -88,13 +80,6 @@ class EndAsQuery(OneLstm):
         scores = (y * h[-1][:, None, :]).sum(-1)  # query
         weights = scores.masked_fill(~mask, float("-inf")).softmax(1)
         return (weights[:, :, None] * y).sum(1)
-
-
-class RunningSum(OneLstm):
-    """The sum of all outputs so far."""
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
-        return self.lstm(x)[0].cumsum(1)  # running
 
 
 class PlaceOfTheMaximum(OneLstm):

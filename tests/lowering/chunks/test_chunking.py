@@ -84,6 +84,8 @@ CARRIED: dict[str, list[Value]] = {
     "LengthsAreAnAnswer": states(8),
     "TiedWeights": states(8),
     "Switched": states(8),
+    "FirstHundred": [*states(8), ("timesteps", ("batch",), 0.0)],
+    "RunningSum": [*states(8), ("cumsum", ("batch", 8), 0.0)],
 }
 """Models in chunks of time: name, layout and initial value of each carried value."""
 
@@ -100,12 +102,10 @@ WHOLE = {
     "FirstStep": ("aten.select needs timesteps of more than one chunk (at noncausal_models.py:", "# the first"),
     "PositionsEmbedded": ("aten.embedding counts timesteps from the beginning or the end (at", "# embedded"),
     "PositionsSliced": ("aten.slice counts timesteps from the beginning (at", "# sliced"),
-    "FirstHundred": ("aten.lt counts timesteps from the beginning or the end (at", "# early"),
     "AllButTheLast": ("aten.lt counts timesteps from the beginning or the end (at", "# inner"),
     "PositionsAreAnAnswer": ("aten.expand counts timesteps from the beginning or the end (at", "# numbers"),
     "EncoderDecoder": ("the initial state of a recurrence is known only at the end of the sequence (at", "# decoder"),
     "EndAsQuery": ("aten.mul needs the end of the sequence at every timestep (at", "# query"),
-    "RunningSum": ("aten.cumsum needs all timesteps before (at", "# running"),
     "PlaceOfTheMaximum": ("aten.max returns the index of a timestep within the sequence (at", "# places"),
     "WritesIntoAView": ("aten.clamp_ writes into a tensor that is used elsewhere (at", "# bounded"),
     "StateWrittenInPlace": ("aten.fill_ writes into a tensor that is used elsewhere (at", "# ones"),
@@ -269,12 +269,12 @@ SPLITS: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "type_as": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).type_as(x),
     "like another": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).to(m.lstm(x)[0]),
     "gated": lambda m, x, n: (nn.functional.glu(m.lstm(x)[0], -1), m.lstm(x)[0].topk(2)[0]),
+    "a number of its own": lambda m, x, n: m.lstm(x)[0] * (steps(x) < 3),
     "state of full": lambda m, x, n: m.lstm(x, (torch.full((1, x.size(0), 4), 0.5),) * 2)[0],
 }
 WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "a table by position": (lambda m, x, n: m.lstm(x + m.table[: x.size(1)])[0], "aten.slice counts"),
     "the last one alone": (lambda m, x, n: m.lstm(x)[0] * (steps(x) == n[:, None, None] - 1), "aten.eq counts"),
-    "a number of its own": (lambda m, x, n: m.lstm(x)[0] * (steps(x) < 3), "aten.lt counts"),
     "shorter by two": (lambda m, x, n: m.lstm(x)[0] * (steps(x) < n[:, None, None] - 2), "aten.lt counts"),
     "counted from 5": (
         lambda m, x, n: m.lstm(x)[0] * (torch.arange(5, x.size(1) + 5)[None, :, None] <= n[:, None, None]),

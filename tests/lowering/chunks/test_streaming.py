@@ -110,7 +110,7 @@ def test_a_score_picked_at_each_step_streams() -> None:
         ("SelfAttention", "aten.matmul mixes timesteps (at typical_models.py:", "y @ y.transpose"),
         ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
         ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
-        ("FirstHundred", "aten.lt counts timesteps", "# early"),
+        ("PositionsSliced", "aten.slice counts timesteps", "# sliced"),
     ],
 )
 def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:

@@ -1,0 +1,159 @@
+"""Models that count timesteps: running sums and means, the time since the start, and models that need the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Counting(nn.Module):
+    """A GRU over what `before` makes of the input, [B, T, 3] to [B, T, 3]."""
+
+    table: Tensor
+    speeds: Tensor
+
+    def __init__(self, before: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.gru, self.clock, self.before = nn.GRU(3, 4, batch_first=True), nn.Linear(1, 3), before
+        self.register_buffer("table", torch.randn(9, 3))
+        self.register_buffer("speeds", torch.tensor([1.0, 0.1, 0.01]))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.gru(self.before(self, x))[0]
+
+
+def number(x: Tensor, first: int = 0) -> Tensor:
+    """The positions of the timesteps, [T]."""
+    return torch.arange(first, x.size(1) + first, device=x.device, dtype=x.dtype)
+
+
+def running_sum(m: Counting, x: Tensor) -> Any:
+    """A sum over all timesteps so far."""
+    return torch.tanh(x.cumsum(1))
+
+
+def running_sum_time_last(m: Counting, x: Tensor) -> Any:
+    """The same of [B, F, T], in double precision."""
+    return x.transpose(1, 2).cumsum(-1, dtype=torch.float64).float().transpose(1, 2)
+
+
+def running_sum_time_first(m: Counting, x: Tensor) -> Any:
+    """The same of [T, B, F]."""
+    return x.transpose(0, 1).cumsum(0).transpose(0, 1)
+
+
+def count_of_events(m: Counting, x: Tensor) -> Any:
+    """The sum of flags is an integer."""
+    return x + (x > 0).cumsum(1)
+
+
+def running_mean(m: Counting, x: Tensor) -> Any:
+    """A sum divided by the number of timesteps."""
+    return x - x.cumsum(1) / number(x, 1)[:, None]
+
+
+def cumulative_norm(m: Counting, x: Tensor) -> Any:
+    """Mean and variance of all features so far, as in causal speech separation; [B, F, T]."""
+    y = x.transpose(1, 2)
+    count = number(x, 1).mul(y.size(1)).view(1, -1).expand(x.size(0), -1)
+    mean = y.sum(1).cumsum(1) / count
+    variance = y.pow(2).sum(1).cumsum(1) / count - mean.pow(2)
+    return ((y - mean.unsqueeze(1)) / (variance.unsqueeze(1).clamp(min=0) + 1e-2).sqrt()).transpose(1, 2)
+
+
+def counted_by_ones(m: Counting, x: Tensor) -> Any:
+    """The number of timesteps is a sum of ones."""
+    return x.cumsum(1) / torch.ones_like(x).cumsum(1)
+
+
+def sines(m: Counting, x: Tensor) -> Any:
+    """Waves of several speeds, computed and not looked up."""
+    return x + torch.sin(number(x)[:, None] * m.speeds) + (number(x)[:, None] * m.speeds)[:, 1:2].cos()
+
+
+def time_feature(m: Counting, x: Tensor) -> Any:
+    """The time since the start as a feature of its own."""
+    time = torch.arange(x.size(1)).type_as(x).view(1, -1, 1).expand(x.size(0), -1, 1) * 0.1
+    return torch.cat([x[..., :2], time], -1)
+
+
+def layer_of_time(m: Counting, x: Tensor) -> Any:
+    """A linear layer over the time of each row."""
+    return x + torch.tanh(m.clock(number(x)[None, :, None].expand(x.size(0), x.size(1), 1)))
+
+
+def decay(m: Counting, x: Tensor) -> Any:
+    """Two values of positions are combined before they meet the input, which has its time last."""
+    weight = torch.where(number(x) < 4, 1 / number(x, 1), 0.9 ** number(x))
+    return (x.transpose(1, 2) * weight.unsqueeze(0)).transpose(1, 2)
+
+
+def decay_time_first(m: Counting, x: Tensor) -> Any:
+    """The rows are in the middle."""
+    return (x.transpose(0, 1) * torch.stack([number(x), 1 + number(x)]).sum(0).view(-1, 1, 1).rsqrt()).transpose(0, 1)
+
+
+def first_timestep_differs(m: Counting, x: Tensor) -> Any:
+    """A comparison of positions with a constant."""
+    return torch.where((torch.arange(x.size(1)) == 0)[None, :, None], m.table[0], x)
+
+
+def padding_is_detected_too(m: Counting, x: Tensor) -> Any:
+    """Positions that are used in two ways."""
+    return running_mean(m, x) * (number(x) >= 0)[:, None]
+
+
+COUNTING: dict[Callable[[Counting, Tensor], Any], set[str]] = {
+    running_sum: {"cumsum"},
+    running_sum_time_last: {"cumsum"},
+    running_sum_time_first: {"cumsum"},
+    count_of_events: {"cumsum"},
+    running_mean: {"cumsum", "timesteps"},
+    cumulative_norm: {"cumsum", "cumsum_1", "timesteps"},
+    counted_by_ones: {"cumsum", "cumsum_1"},
+    sines: {"timesteps"},
+    time_feature: {"timesteps"},
+    layer_of_time: {"timesteps"},
+    decay: {"timesteps"},
+    first_timestep_differs: {"timesteps"},
+    padding_is_detected_too: {"cumsum", "timesteps"},
+}
+"""The carried values of each, beside the state of the GRU."""
+MORE = (running_sum, running_sum_time_first, count_of_events, counted_by_ones, layer_of_time, decay_time_first)
+"""Those that differ from others in one more way."""
+
+
+def looked_up(m: Counting, x: Tensor) -> Any:
+    """A table has an end."""
+    return x + m.table[: x.size(1)]
+
+
+def looked_up_by_index(m: Counting, x: Tensor) -> Any:
+    """The same by indices."""
+    return x + m.table[torch.arange(x.size(1))]
+
+
+def looked_up_by_embedding(m: Counting, x: Tensor) -> Any:
+    """The same by an embedding of each row."""
+    return x + nn.functional.embedding(torch.arange(x.size(1)).expand(x.size(0), -1) + 0, m.table)
+
+
+def from_the_end(m: Counting, x: Tensor) -> Any:
+    """The end is not known."""
+    return x * (x.size(1) - number(x))[:, None]
+
+
+def part_of_the_length(m: Counting, x: Tensor) -> Any:
+    """Neither is the number of timesteps."""
+    return x + (number(x) / x.size(1))[:, None]
+
+
+def sum_from_the_end(m: Counting, x: Tensor) -> Any:
+    """A sum over the timesteps to come."""
+    return x.sum(1, keepdim=True) - x.cumsum(1)
+
+
+ENDING = (looked_up, looked_up_by_index, looked_up_by_embedding, from_the_end, part_of_the_length, sum_from_the_end)
