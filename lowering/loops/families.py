@@ -13,9 +13,11 @@ from torch.fx import Graph, Node
 
 from ..errors import UnknownLoop, node_line, source_suffix
 from .recipe import Constant, Count, Counting, Listed, Member, NotALoop, Operand, Recipe, Result, Run, Starting, Unit
+from .unrolled import IS_USER_INPUT
 
 _Key = tuple[str, str, str, tuple[str, ...]]
 _SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
+_HAS_FIXED_PARTS = "has_fixed_parts"
 _SHORTEST_RUN = 3
 """Members of a family in a list that are assumed to be all of a loop."""
 _MOST_LOOPS = 6
@@ -29,6 +31,7 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
         NotALoop: no operator is called once a timestep.
         UnknownLoop: the loops follow no rule that both show.
     """
+    _mark_fixed_parts(short, long)
     refusals: list[UnknownLoop | NotALoop] = []
     counts = _numbers_of_loops(short, long, more_timesteps - timesteps)
     for frames in (None, *_frames(short, long, (timesteps, more_timesteps))):
@@ -77,6 +80,23 @@ def _frames(short: Graph, long: Graph, timesteps: tuple[int, int]) -> list[_Fram
     return list(found.values())
 
 
+def _mark_fixed_parts(short: Graph, long: Graph) -> None:
+    """Mark the calls that split a tensor into as many parts in both traces, such as the gates of a cell."""
+    parts: list[dict[object, set[int]]] = []
+    splits = [[node for node in graph.nodes if node.target in _SPLITS] for graph in (short, long)]
+    for nodes in splits:
+        parts.append({})
+        for node in nodes:
+            parts[-1].setdefault(node.meta.get("stack_trace"), set()).add(len(node.meta["val"]))
+    for node in (*splits[0], *splits[1]):
+        line = node.meta.get("stack_trace")
+        node.meta[_HAS_FIXED_PARTS] = parts[0].get(line) == parts[1].get(line)
+
+
+def _is_list_of_timesteps(node: Node) -> bool:
+    return node.target in _SPLITS and not node.meta.get(_HAS_FIXED_PARTS)
+
+
 def _groups(graph: Graph) -> dict[_Key, list[Node]]:
     groups: dict[_Key, list[Node]] = {}
     for node in graph.nodes:
@@ -93,10 +113,11 @@ def _key(node: Node) -> _Key:
     """
     source = node.args[0] if node.args else None
     number, called = "", node
-    if node.target is operator.getitem and isinstance(source, Node) and source.target not in _SPLITS:
+    if node.target is operator.getitem and isinstance(source, Node) and not _is_list_of_timesteps(source):
         number, called = str(node.args[1]), source
-    weights = tuple(argument.name for argument in called.all_input_nodes if argument.op == "placeholder")
-    return str(node.target), number, str(node.meta.get("stack_trace")), weights
+    weights = (argument for argument in called.all_input_nodes if argument.op == "placeholder")
+    names = tuple(argument.name for argument in weights if IS_USER_INPUT not in argument.meta)
+    return str(node.target), number, str(node.meta.get("stack_trace")), names
 
 
 def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
@@ -142,7 +163,7 @@ def _by_list(nodes: Sequence[Node]) -> list[list[Node]]:
     found: dict[Node, list[Node]] = {}
     for node in nodes:
         source = node.args[0]
-        if node.target is operator.getitem and isinstance(source, Node) and source.target in _SPLITS:
+        if node.target is operator.getitem and isinstance(source, Node) and _is_list_of_timesteps(source):
             found.setdefault(source, []).append(node)
     return list(found.values())
 

@@ -45,11 +45,9 @@ class _Inputs:
     def keep(self, value: Any) -> Any:
         """Return an argument with its tensors replaced by places in the lists."""
         if isinstance(value, Stacked):
-            self.each.append(value.tensor)
-            return _Tensor("each", len(self.each) - 1)
+            return _Tensor("each", _place(self.each, value.tensor))
         if isinstance(value, torch.Tensor):
-            self.shared.append(value)
-            return _Tensor("shared", len(self.shared) - 1)
+            return _Tensor("shared", _place(self.shared, value))
         return value
 
     def state(self, state: Starting, unit: int) -> _Tensor:
@@ -58,6 +56,15 @@ class _Inputs:
         if carried not in self.carried:
             self.carried.append(carried)
         return _Tensor("carried", self.carried.index(carried))
+
+
+def _place(tensors: list[torch.Tensor], tensor: torch.Tensor) -> int:
+    """Return the place of a tensor in a list, which has each one once: `scan` refuses a tensor that is there twice."""
+    for place, other in enumerate(tensors):
+        if other is tensor:
+            return place
+    tensors.append(tensor)
+    return len(tensors) - 1
 
 
 class Steps:

@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..outputs import user_inputs
+
+IS_USER_INPUT = "is_user_input"
+"""Key of a node's `meta`: the tensor is of a request, and no weight."""
 _aten = torch.ops.aten
 _IDENTITIES = {
     _aten.alias.default,
@@ -24,19 +28,41 @@ _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 def simplify(exported: torch.export.ExportedProgram) -> Graph:
     """Remove identities, checks and reads of what was just written, which hide a recurrence; the graph."""
     graph: Graph = exported.graph
+    for node in user_inputs(exported):
+        node.meta[IS_USER_INPUT] = True
     for node in list(graph.nodes):
         if node.target is _aten._assert_tensor_metadata.default:
             graph.erase_node(node)
             continue
         if node.target in _VIEWS:
             node.target = _aten.reshape.default
-        source = _source(node)
+        if node.target is _aten.split_with_sizes.default:
+            _split_evenly(node)
+        source = _only_part(node) if node.target is _aten.cat.default else _source(node)
         if source is not None:
             node.replace_all_uses_with(source)
             graph.erase_node(node)
     graph.eliminate_dead_code()  # an LSTM whose last state is unused is not marked: the calls of a loop are alike
     exported.graph_module.recompile()
     return graph
+
+
+def _split_evenly(node: Node) -> None:
+    """Give equal sizes as one, as one part for each timestep has it."""
+    tensor, sizes, *dim = node.args
+    assert isinstance(sizes, (list, tuple))
+    if len(set(sizes)) == 1:
+        node.target, node.args = _aten.split.Tensor, (tensor, sizes[0], *dim)
+
+
+def _only_part(node: Node) -> Node | None:
+    """Leave out parts without elements, as of rows that end at no timestep; return the part that is alone then."""
+    tensors, *dim = node.args
+    assert isinstance(tensors, (list, tuple))
+    parts = [part for part in tensors if isinstance(part, Node) and part.meta["val"].numel() > 0]
+    if parts:
+        node.args = (parts, *dim)
+    return parts[0] if len(parts) == 1 else None
 
 
 def _source(node: Node) -> Node | None:

@@ -221,8 +221,16 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
         return place if name == "argsort" else (own, place)
     if name in ("index_select", "flip"):
         return own
-    shapes = {"squeeze": (), "unsqueeze": (1, 1), "flatten": (1,), "view": (1,), "reshape": (1,)}
-    return own.reshape(shapes[name]) if name in shapes else None
+    if name in ("squeeze", "unsqueeze"):
+        return own.reshape((1,) * _dimensions(name, own.ndim, others[0] if others else kwargs.get("dim")))
+    return own.reshape((1,)) if name in ("flatten", "view", "reshape") else None
+
+
+def _dimensions(name: str, before: int, dim: Any) -> int:
+    """Return how many dimensions one number has after `squeeze(dim)` or `unsqueeze(dim)`."""
+    if name == "unsqueeze":
+        return before + 1
+    return before - (before if dim is None else len(dim) if isinstance(dim, tuple) else 1)
 
 
 def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:

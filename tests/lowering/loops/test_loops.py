@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 import torch
 from ragged import assert_answers_alone
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError, UnknownLoop
 
 from .loop_models import CELLS, HIDDEN, LOOPS, MORE_LOOPS, Looping, cells_in_turn, zeros
+from .published_loops import RowsThatEnd, StartsFromInputs, gate_unread_at_the_end, solver_steps
 
 CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
   buckets: {batch: [1, 8], length: [4, 16]}
 """
+SHORT = CONFIG.replace("[4, 16]", "[4, 6]")
 BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
 
 
@@ -40,12 +42,29 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
     assert_answers_alone(model, config, program, BATCHES)
 
 
-@pytest.mark.parametrize("function", CELLS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [*CELLS, solver_steps, gate_unread_at_the_end], ids=lambda f: f.__name__)
 def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any]) -> None:
     """Six timesteps are enough to recognise the loop."""
     torch.manual_seed(0)
-    model = Looping(function)
-    config = parse_config(CONFIG.replace("[4, 16]", "[4, 6]"), "model-config.yaml")
+    check_alone(Looping(function), SHORT)
+
+
+def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
+    """Every request starts from its own."""
+    states = ", ".join(f"{name}: {{dtype: float32, shape: [batch, {HIDDEN}]}}" for name in "hc")
+    torch.manual_seed(0)
+    check_alone(StartsFromInputs(), SHORT.replace("5]}}", f"5]}}, {states}}}"))
+
+
+def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
+    """The parts of one request have one row each."""
+    torch.manual_seed(0)
+    check_alone(RowsThatEnd(), SHORT + "  lengths: lengths\n")
+
+
+def check_alone(model: nn.Module, text: str) -> None:
+    """Lower a model, and compare it at every length of a small grid."""
+    config = parse_config(text, "model-config.yaml")
 
     program = lower(model, config)
 
