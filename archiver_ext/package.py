@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from ..backends import simulation
+from ..backends.compilation.processes import CompileProcesses
 from ..backends.compile_cache.folder import cache_folder
 from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
@@ -153,9 +154,10 @@ def _build(
     engine_tree.write_constants(tree, program.constants)
     build = BuildInput(tree, loaded.weights, config, threads)
     cached = cache_folder(os.environ)
-    compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path)
-    trials = prepare_trials(build, compiler, loaded.model, engines, began)
-    results = trials.run([compiler.candidate(engine) for engine in engines])
+    with CompileProcesses(work / "compilers") as processes:
+        compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path, processes)
+        trials = prepare_trials(build, compiler, loaded.model, engines, began)
+        results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results.measured)
     _install(build, selected, work)
     unused = unused_input_notes(program, config)

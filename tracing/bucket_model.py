@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..backends.compilation.job import CompileFailure, CompileJob, CompileOutcome
 from ..backends.compilation.pool import compile_all
+from ..backends.compilation.processes import CompileProcesses
 from ..backends.interface import Backend, CompileError
 from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory
@@ -215,7 +216,8 @@ def _compile(
                 )
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
             ]
-            results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _log_result)
+            with CompileProcesses(Path(scratch) / f"{engine.name}-compilers") as processes:
+                results = compile_all(jobs, processes, _log_result)
             failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:
                 (done / "programs").rename(directory / "programs")

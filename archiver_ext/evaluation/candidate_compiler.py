@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from ...backends.compilation.pool import compile_all
+from ...backends.compilation.processes import CompileProcesses
 from ...backends.compile_cache.program_digest import program_digest
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, CompileSettings
@@ -46,6 +47,7 @@ class CandidateCompiler:
     console: Console
     cache: Path | None
     """The folder of the cache of compiled programs, if there is one."""
+    processes: CompileProcesses
 
     def candidate(self, engine: Backend) -> Candidate:
         """Pair an engine with its programs, and with the CPU where the YAML allows that and it is needed."""
@@ -106,7 +108,7 @@ class CandidateCompiler:
             report(done, len(jobs), _sentence(outcome))
 
         with show_progress("compile", self.console) as report:
-            return compile_all(jobs, self.work / "compilers", count, cache=self.cache, until=until)
+            return compile_all(jobs, self.processes, count, cache=self.cache, until=until)
 
     def _settings(self) -> CompileSettings:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""

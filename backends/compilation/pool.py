@@ -9,12 +9,10 @@ has a separate process: if that ends, the others continue. A program that was co
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..compile_cache import entries
@@ -25,26 +23,24 @@ from ..interface import CompileError
 from ..registry import ENGINES
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
 from .process import CompileProcess
+from .processes import CompileProcesses
 
 
 def compile_all(
     jobs: Sequence[CompileJob],
-    scratch: Path,
+    processes: CompileProcesses,
     report: Callable[[CompileOutcome], None],
-    max_workers: int | None = None,
     cache: Path | None = None,
     until: float | None = None,
 ) -> list[CompileOutcome]:
     """Compile all jobs.
 
     After a job fails, the other jobs of its engine are skipped; when no engine is left, all processes are stopped.
-    `report` is called with each result as it arrives. `scratch` is a private directory for the compilers' files.
-    `max_workers` is the largest number of processes; None: one for each core. `cache` is the folder of the cache;
-    None: every job is compiled. After `until`, a time of the monotonic clock, no job is begun, and the results are
-    fewer than the jobs.
+    `report` is called with each result as it arrives. `cache` is the folder of the cache; None: every job is compiled.
+    After `until`, a time of the monotonic clock, no job is begun, and the results are fewer than the jobs.
     """
     if cache is None:
-        return _compile(jobs, scratch, report, max_workers, until)
+        return _compile(jobs, processes, report, until)
     keys = {job.directory: key for job in jobs if (key := program_key(job)) is not None}
     known = [job for job in jobs if job.directory in keys]
     copied = {
@@ -52,7 +48,7 @@ def compile_all(
     }
     for result in copied.values():
         report(result)
-    compiled = _compile([job for job in jobs if job.directory not in copied], scratch, report, max_workers, until)
+    compiled = _compile([job for job in jobs if job.directory not in copied], processes, report, until)
     for outcome in compiled:
         if isinstance(outcome, CompileResult) and outcome.job.directory in keys:
             entries.keep(cache, keys[outcome.job.directory], outcome.job.directory)
@@ -69,9 +65,8 @@ def _copied(job: CompileJob, key: str, cache: Path) -> CompileResult | None:
 
 def _compile(
     jobs: Sequence[CompileJob],
-    scratch: Path,
+    processes: CompileProcesses,
     report: Callable[[CompileOutcome], None],
-    max_workers: int | None,
     until: float | None,
 ) -> list[CompileOutcome]:
     if _quick(jobs):
@@ -81,21 +76,22 @@ def _compile(
     pending = [] if _is_over(until) else list(jobs)
     running: dict[Future[CompileOutcome], CompileProcess] = {}
     # Programs for any shape are compiled in less time than a further process takes to start.
-    parallel = len({(job.backend, job.bucket) for job in pending})
-    count = max(1, min(parallel, max_workers or len(os.sched_getaffinity(0))))
-    workers = [CompileProcess(scratch / f"worker{index}") for index in range(count)]
-    free = list(workers)
-    with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
-        while engines and (pending or running):
-            while free and pending:
-                worker = free.pop()
-                running[threads.submit(worker.compile, pending.pop(0))] = worker
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
-                free.append(running.pop(done))
-                results.append(done.result())
-                report(results[-1])
-            engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
-            pending = [job for job in pending if job.backend in engines and not _is_over(until)]
+    free = processes.take(len({(job.backend, job.bucket) for job in pending}))
+    with ThreadPoolExecutor(max(1, len(free))) as threads:
+        try:
+            while engines and (pending or running):
+                while free and pending:
+                    worker = free.pop()
+                    running[threads.submit(worker.compile, pending.pop(0))] = worker
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    free.append(running.pop(done))
+                    results.append(done.result())
+                    report(results[-1])
+                engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
+                pending = [job for job in pending if job.backend in engines and not _is_over(until)]
+        finally:
+            if running:
+                processes.stop()
     return results
 
 
@@ -131,23 +127,3 @@ def _outcome(job: CompileJob) -> CompileOutcome:
     except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
         return crash_of(job, f"{type(error).__name__}: {error}", traceback.format_exc())
     return CompileResult(job, seconds, disk_size(job.directory))
-
-
-@contextmanager
-def _stopped_after(workers: Sequence[CompileProcess]) -> Iterator[None]:
-    """Stop the workers at the end, so that no thread waits for them."""
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
-@contextmanager
-def _closed_after(workers: Sequence[CompileProcess]) -> Iterator[None]:
-    """Close the workers' pipes at the end, once no thread reads from them."""
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.close()

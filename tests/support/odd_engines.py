@@ -17,6 +17,9 @@ class Good(Eager):
     def compile(self, program, bucket, directory, settings):
         print("noise on standard output")
         os.system("echo more of it")
+        if "GOOD_PIDS" in os.environ:
+            with open(os.environ["GOOD_PIDS"], "a") as file:
+                file.write(f"{os.getpid()}\\n")
         super().compile(program, None, directory, settings)
 
 

@@ -17,6 +17,7 @@ from python_path import python_path
 
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
+from torchserve_neuron_lstm.backends.compilation.processes import CompileProcesses
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -52,7 +53,8 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             for bucket in buckets
         ]
         reported: list[CompileResult | CompileFailure] = []
-        results = compile_all(jobs, tmp_path / "scratch", reported.append)
+        with CompileProcesses(tmp_path / "scratch") as processes:
+            results = compile_all(jobs, processes, reported.append)
         assert reported == results
         return results
 
@@ -75,7 +77,8 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
     jobs = [CompileJob("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
     jobs.append(CompileJob("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
 
-    results = compile_all(jobs, tmp_path / "scratch", lambda result: None)
+    with CompileProcesses(tmp_path / "scratch") as processes:
+        results = compile_all(jobs, processes, lambda result: None)
 
     assert sorted(str(result.job) for result in results) == ["eager chunk any shape", "eager head 2 x 1"]
     answers = {
@@ -112,6 +115,27 @@ def test_the_reason_has_the_standard_error_of_a_dead_process(
 
     assert isinstance(result, CompileFailure)
     assert "last words" in result.reason
+
+
+def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would import torch again. They end with the block, and also when a job of theirs is given up."""
+    monkeypatch.setenv("PYTHONPATH", python_path(odd_engines.install(tmp_path / "site")))
+    monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
+    program = saved(2, tmp_path / "program.pt2")
+
+    with CompileProcesses(tmp_path / "scratch", 1) as processes:
+        for turn in range(2):
+            compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / f"{turn}")], processes, print)
+        first, second = map(int, (tmp_path / "pids").read_text().split())
+        runs_between = _runs(first)
+        processes.stop()
+        compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / "2")], processes, print)
+    *_, third = map(int, (tmp_path / "pids").read_text().split())
+
+    assert runs_between
+    assert first == second != third
+    assert not _runs(first)
+    assert not _runs(third)
 
 
 def test_nothing_runs_on_when_compiling_is_interrupted(

@@ -382,24 +382,18 @@ LOOPS = (
     zipped,
     over_unpacked,
     two_sequences,
-    backwards_by_positions,
-    channels_in_turn,
     cells_in_turn,
     layer_by_layer,
-    first_step_apart,
-    reset_by_an_input,
-    own_layers,
     mean_of_states,
     random_field,
-    appended,
 )
-CELLS = (
-    *(normalized_layers, tags_before_batch, highway, simple_recurrent_unit, exponential_gates),
-    *(layers_of_each_timestep, layer_called_each_timestep, clipped_rows),
-)
+CELLS = (normalized_layers, simple_recurrent_unit, layers_of_each_timestep, clipped_rows)
 """Loops of published cells, compared at every length of a small grid."""
+MORE_CELLS = (tags_before_batch, highway, exponential_gates, layer_called_each_timestep)
+"""Other cells; two of them are cut into chunks by other tests."""
 MORE_LOOPS = (
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
-    *(after_a_stride, own_cell_over_attention),
+    *(after_a_stride, own_cell_over_attention, backwards_by_positions, channels_in_turn, first_step_apart),
+    *(reset_by_an_input, own_layers, appended),
 )
 """Other forms of the same."""

@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError, UnknownLoop
 
-from .loop_models import CELLS, HIDDEN, LOOPS, MORE_LOOPS, Looping, cells_in_turn, zeros
+from .loop_models import CELLS, HIDDEN, LOOPS, MORE_CELLS, MORE_LOOPS, Looping, cells_in_turn, zeros
 from .published_loops import RowsThatEnd, StartsFromInputs, gate_unread_at_the_end, solver_steps
 
 CONFIG = """
@@ -42,7 +42,14 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
     assert_answers_alone(model, config, program, BATCHES)
 
 
-@pytest.mark.parametrize("function", [*CELLS, solver_steps, gate_unread_at_the_end], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(*CELLS, solver_steps, gate_unread_at_the_end),
+        *(pytest.param(function, marks=pytest.mark.long) for function in MORE_CELLS),
+    ],
+    ids=lambda f: f.__name__,
+)
 def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any]) -> None:
     """Six timesteps are enough to recognise the loop."""
     torch.manual_seed(0)
