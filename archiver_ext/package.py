@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from ..backends import simulation
-from ..backends.compilation.processes import CompileProcesses
+from ..backends.compilation.processes import compile_processes
 from ..backends.compile_cache.folder import cache_folder
 from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
@@ -154,7 +154,7 @@ def _build(
     engine_tree.write_constants(tree, program.constants)
     build = BuildInput(tree, loaded.weights, config, threads)
     cached = cache_folder(os.environ)
-    with CompileProcesses(work / "compilers") as processes:
+    with compile_processes(work / "compilers") as processes:
         compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path, processes)
         trials = prepare_trials(build, compiler, loaded.model, engines, began)
         results = trials.run([compiler.candidate(engine) for engine in engines])

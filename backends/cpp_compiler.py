@@ -21,7 +21,7 @@ def compiler() -> str:
 
 
 def unavailable_reason(standard: str, headers: Sequence[str]) -> str | None:
-    """Return why code of this standard (`c++17`) with these headers cannot be compiled here; None if it can."""
+    """Return why code of a standard (`c++17`) with these headers cannot be compiled; None if it can."""
     return target_machine.unsupported_reason() or _compiler_problem(compiler(), standard, tuple(headers))
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
-from torchserve_neuron_lstm.backends.compilation.processes import CompileProcesses
+from torchserve_neuron_lstm.backends.compilation.processes import compile_processes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
@@ -221,7 +221,7 @@ def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:
 
     def run(most: int | None) -> None:
         jobs = compile_jobs([get_backend("inductor")], files, config.grid, folder / f"compiled{most}")
-        with CompileProcesses(folder / f"scratch{most}", most) as processes:
+        with compile_processes(folder / f"scratch{most}", most) as processes:
             results = compile_all(jobs, processes, lambda _: None)
         failed = [f"{result.job}: {result.reason}" for result in results if isinstance(result, CompileFailure)]
         if failed:

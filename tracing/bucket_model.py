@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..backends.compilation.job import CompileFailure, CompileJob, CompileOutcome
 from ..backends.compilation.pool import compile_all
-from ..backends.compilation.processes import CompileProcesses
+from ..backends.compilation.processes import compile_processes
 from ..backends.interface import Backend, CompileError
 from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory
@@ -216,7 +216,7 @@ def _compile(
                 )
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
             ]
-            with CompileProcesses(Path(scratch) / f"{engine.name}-compilers") as processes:
+            with compile_processes(Path(scratch) / f"{engine.name}-compilers") as processes:
                 results = compile_all(jobs, processes, _log_result)
             failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ...backends.compilation.job import CompileFailure, CompileJob
 from ...backends.compilation.pool import compile_all
-from ...backends.compilation.processes import CompileProcesses
+from ...backends.compilation.processes import compile_processes
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, LoadedProgram, LoadError
 from ...backends.registry import auto_engines, backend_names, get_backend
@@ -117,7 +117,7 @@ def _compile_and_load(
 ) -> LoadedProgram | str:
     """Return the loaded program, or the reason why there is none."""
     job = CompileJob(engine.name, "sequence", None, file, directory / "program")
-    with CompileProcesses(directory / "compiler") as processes:
+    with compile_processes(directory / "compiler") as processes:
         (result,) = compile_all([job], processes, lambda _: None)
     if isinstance(result, CompileFailure):
         return f"{job}: {result.reason}"

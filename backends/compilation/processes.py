@@ -6,34 +6,36 @@ Each imports torch first, which takes seconds.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from .process import CompileProcess
 
 
+@contextmanager
+def compile_processes(scratch: Path, most: int | None = None) -> Iterator[CompileProcesses]:
+    """Provide compiling processes; at the end of the block, they end with the compilers that they started.
+
+    `scratch` is a private directory for the compilers' files, `most` the largest number of processes; None: one for
+    each core.
+    """
+    processes = CompileProcesses(scratch, most)
+    try:
+        yield processes
+    finally:
+        processes.stop()
+        processes.close()
+
+
 class CompileProcesses:
-    """The processes, within a `with` block; at its end, they end with the compilers that they started."""
+    """The compiling processes of one `compile_processes` block."""
 
-    def __init__(self, scratch: Path, most: int | None = None) -> None:
-        """Use `scratch`, a private directory, for the compilers' files, and at most so many processes.
-
-        None: one for each core.
-        """
+    def __init__(self, scratch: Path, most: int | None) -> None:
         self._scratch = scratch
         self._most = most or len(os.sched_getaffinity(0))
         self._running: list[CompileProcess] = []
         self._stopped: list[CompileProcess] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-        for process in self._stopped:
-            process.close()
 
     def take(self, wanted: int) -> list[CompileProcess]:
         """Return so many processes, or as many as there may be."""
@@ -51,3 +53,8 @@ class CompileProcesses:
             process.stop()
         self._stopped += self._running
         self._running = []
+
+    def close(self) -> None:
+        """Close the pipes to the processes, which have stopped."""
+        for process in self._stopped:
+            process.close()

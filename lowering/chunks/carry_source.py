@@ -20,7 +20,10 @@ class CarrySource:
     """A node of the graph whose value is carried from one chunk of a sequence to the next."""
 
     kind: CarryKind
-    """Update rule: the state or last timesteps of a chunk, their number, the value at the last one, or a reduction."""
+    """Update rule.
+
+    The state or last timesteps of a chunk, their number, the value at the last one, or a reduction.
+    """
     node: torch.fx.Node
     """The recurrence, the call that reads past timesteps, the lengths, or the reduction over time."""
     element: int
@@ -28,7 +31,7 @@ class CarrySource:
     past: PastTimesteps | None = None
     """The past timesteps, for that kind only."""
     positions: PositionValues | None = None
-    """What is computed from the number of timesteps, for that kind only."""
+    """The values computed from the number of timesteps, for that kind only."""
 
     @property
     def name(self) -> str:

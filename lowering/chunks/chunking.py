@@ -227,7 +227,10 @@ def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx
 
 
 def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node, rows: int) -> torch.fx.Node:
-    """Return the cumulative sum at the last timestep of each row; `rows` is the batch dimension of the result."""
+    """Return the cumulative sum at the last timestep of each row.
+
+    `rows` is the batch dimension of the result.
+    """
     time, aten = carry.summed_dim, torch.ops.aten
     last = builder.call(aten.unsqueeze.default, builder.call(aten.sub.Tensor, builder.lengths, 1), 1)
     shape = [*carry.value.shape[:time], 1, *carry.value.shape[time:]]

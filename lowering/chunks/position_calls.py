@@ -1,4 +1,4 @@
-"""Calls in a chunk program that compute from the positions of timesteps: each row has its own positions."""
+"""Calls in a chunk program that compute from the positions of timesteps: each row has its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _aten = torch.ops.aten
 
 
 class PositionCalls:
-    """The calls of one chunk program in place of those that combine values of positions with values of rows.
+    """The calls of a chunk program that combine values of positions with values of rows.
 
     A value of shape [*s] becomes one of shape [B, *s], with 1 where the model has its own dimension of rows.
     """

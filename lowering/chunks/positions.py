@@ -1,4 +1,4 @@
-"""Values computed from the positions of timesteps: in a chunk, positions continue those of the chunk before.
+"""Values computed from the positions of timesteps, which go on from chunk to chunk.
 
 A running mean divides by the number of timesteps so far; other models take the time since their start as an input. A
 model computes such values once for all rows of a batch. In a chunk, each row has its own: the rows of a batch are at

@@ -59,7 +59,7 @@ class _Inputs:
 
 
 def _place(tensors: list[torch.Tensor], tensor: torch.Tensor) -> int:
-    """Return the place of a tensor in a list, which has each one once: `scan` refuses a tensor that is there twice."""
+    """Return the place of a tensor in a list, which has it once: `scan` refuses a tensor given twice."""
     for place, other in enumerate(tensors):
         if other is tensor:
             return place

@@ -56,7 +56,7 @@ def _split_evenly(node: Node) -> None:
 
 
 def _only_part(node: Node) -> Node | None:
-    """Leave out parts without elements, as of rows that end at no timestep; return the part that is alone then."""
+    """Leave out parts without elements, as of rows that end at no timestep; return an only part."""
     tensors, *dim = node.args
     assert isinstance(tensors, (list, tuple))
     parts = [part for part in tensors if isinstance(part, Node) and part.meta["val"].numel() > 0]

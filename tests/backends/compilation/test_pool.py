@@ -17,7 +17,7 @@ from python_path import python_path
 
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
-from torchserve_neuron_lstm.backends.compilation.processes import CompileProcesses
+from torchserve_neuron_lstm.backends.compilation.processes import compile_processes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -53,7 +53,7 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             for bucket in buckets
         ]
         reported: list[CompileResult | CompileFailure] = []
-        with CompileProcesses(tmp_path / "scratch") as processes:
+        with compile_processes(tmp_path / "scratch") as processes:
             results = compile_all(jobs, processes, reported.append)
         assert reported == results
         return results
@@ -77,7 +77,7 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
     jobs = [CompileJob("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
     jobs.append(CompileJob("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
 
-    with CompileProcesses(tmp_path / "scratch") as processes:
+    with compile_processes(tmp_path / "scratch") as processes:
         results = compile_all(jobs, processes, lambda result: None)
 
     assert sorted(str(result.job) for result in results) == ["eager chunk any shape", "eager head 2 x 1"]
@@ -123,7 +123,7 @@ def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
 
-    with CompileProcesses(tmp_path / "scratch", 1) as processes:
+    with compile_processes(tmp_path / "scratch", 1) as processes:
         for turn in range(2):
             compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / f"{turn}")], processes, print)
         first, second = map(int, (tmp_path / "pids").read_text().split())

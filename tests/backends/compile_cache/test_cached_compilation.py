@@ -8,7 +8,7 @@ import torch
 
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
-from torchserve_neuron_lstm.backends.compilation.processes import CompileProcesses
+from torchserve_neuron_lstm.backends.compilation.processes import compile_processes
 from torchserve_neuron_lstm.backends.compile_cache.program_digest import program_digest
 from torchserve_neuron_lstm.backends.registry import get_backend
 
@@ -28,7 +28,7 @@ def compiled(number: int, folder: Path, cache: Path | None) -> CompileResult:
     program = torch.export.export(Times(number), (torch.zeros(2),))
     torch.export.save(program, folder / "program.pt2")
     job = CompileJob("eager", "chunk", None, folder / "program.pt2", folder / "out", content=program_digest(program))
-    with CompileProcesses(folder / "scratch") as processes:
+    with compile_processes(folder / "scratch") as processes:
         (outcome,) = compile_all([job], processes, lambda result: None, cache=cache)
     assert not isinstance(outcome, CompileFailure)
     answer = get_backend("eager").load(job.directory, {}, {}, 1)([torch.ones(2)])[0].tolist()

@@ -1,4 +1,4 @@
-"""Models that count timesteps: running sums and means, the time since the start, and models that need the end."""
+"""Models that count timesteps, and models that need the end or a table."""
 
 from __future__ import annotations
 

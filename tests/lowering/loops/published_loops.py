@@ -23,7 +23,7 @@ def solver_steps(m: Looping, x: Tensor) -> Any:
 
 
 def gate_unread_at_the_end(m: Looping, x: Tensor) -> Any:
-    """Only the last cell state is returned: nothing reads the third of the four gates of the last timestep."""
+    """Only the last cell state is returned: nothing reads the third gate of the last timestep."""
     h, c = zeros(x)
     for t in range(x.size(1)):
         i, f, o, g = torch.chunk(m.gates(torch.cat([x[:, t], h], 1)), 4, 1)
@@ -52,7 +52,7 @@ class RowsThatEnd(nn.Module):
 
 
 class StartsFromInputs(nn.Module):
-    """A cell of its own whose first states are inputs: the first step reads them, the others the step before."""
+    """A cell of its own whose first states are inputs, which only the first step reads."""
 
     def __init__(self) -> None:
         super().__init__()
