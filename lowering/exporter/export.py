@@ -23,7 +23,7 @@ from ..packing.packed_sequence import packed_sequence_mode
 from .arguments import nested_arguments
 from .exporter_lines import lines_of_all_functions
 from .mask import mask_of_lengths
-from .model_attributes import restored_attributes
+from .model_attributes import restored_attributes, with_listed_weights
 from .plain_outputs import plain_outputs
 
 
@@ -251,5 +251,5 @@ def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
     Attributes that a forward() sets are restored too.
     """
     with restored_attributes(model):
-        model.forward = forward
+        model.forward = with_listed_weights(model, forward)
         yield

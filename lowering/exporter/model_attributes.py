@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
+
+_OF_TORCH = {"_parameters", "_buffers", "_modules", "_flat_weights"}
+"""Attributes in which torch keeps weights, and which it replaces itself."""
 
 
 @contextmanager
@@ -25,6 +29,39 @@ def restored_attributes(model: torch.nn.Module) -> Iterator[None]:
             attributes.update(saved)
             for name, content in containers.items():
                 _fill(attributes[name], content)
+
+
+def with_listed_weights(model: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a forward() find the weights of a trace also in lists and dicts that the model keeps them in.
+
+    A trace replaces the registered weights. A weight that is read from a list or a dict would become a constant, and
+    another one wherever it is read.
+    """
+    places = list(_listed_weights(model))
+
+    @wraps(forward)
+    def with_weights(*arguments: Any) -> Any:
+        for container, key, module, name in places:
+            container[key] = getattr(module, name)
+        return forward(*arguments)
+
+    return with_weights
+
+
+def _listed_weights(model: torch.nn.Module) -> Iterator[tuple[Any, Any, torch.nn.Module, str]]:
+    """Yield each list or dict with a registered weight, the weight's place there, and its module and name."""
+    registered = {
+        id(tensor): (module, name)
+        for module in model.modules()
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    }
+    for module in model.modules():
+        for name, container in vars(module).items():
+            if name in _OF_TORCH or not isinstance(container, (dict, list)):
+                continue
+            for key, value in container.items() if isinstance(container, dict) else enumerate(container):
+                if isinstance(value, torch.Tensor) and id(value) in registered:
+                    yield container, key, *registered[id(value)]
 
 
 def register_tensors(model: torch.nn.Module) -> None:

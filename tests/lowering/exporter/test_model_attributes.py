@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,6 +77,47 @@ def test_attributes_and_lists_are_restored_after_an_error() -> None:
     assert "weight_hh_l0" not in vars(model.lstm)
     assert model.lstm._flat_weights is flat
     assert all(one is other for one, other in zip(flat, before, strict=True))
+
+
+class ListedWeights(nn.Module):
+    """Parameters that forward() reads from a dict and a list, as in liquid networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.rand(5)), nn.Parameter(torch.rand(5))
+        self.weights = {"scale": self.scale}
+        self.shifts: list[Any] = [self.shift, 1.0]
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        y = x * self.weights["scale"] + self.shifts[0] * self.shifts[1]
+        return self.gru(torch.sigmoid(y) * self.weights["scale"])[0]
+
+
+def test_weights_in_a_list_or_a_dict_are_weights_of_the_program() -> None:
+    """Other weights can replace them; the model keeps its own."""
+    model = ListedWeights()
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 4], length: [4, 16]}
+""",
+        "model-config.yaml",
+    )
+
+    program = lower(model, config)
+
+    assert set(program.exported.state_dict) == set(model.state_dict())
+    assert not program.constants
+    assert model.weights["scale"] is model.scale
+    x, run = torch.randn(2, 7, 5), program.exported.module()
+    with torch.no_grad():
+        torch.testing.assert_close(run(x, torch.tensor([7, 7]))[0], model(x), atol=1e-5, rtol=1e-5)
+        other = {name: value + 1 for name, value in model.state_dict().items()}
+        run.load_state_dict(other)
+        model.load_state_dict(other)
+        torch.testing.assert_close(run(x, torch.tensor([7, 7]))[0], model(x), atol=1e-5, rtol=1e-5)
 
 
 class OneHot(nn.Module):
