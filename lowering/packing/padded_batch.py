@@ -41,10 +41,12 @@ class TracedLengths(list[int]):
         self._owner = owner
 
     def _refuse(self, *_: object) -> Any:
-        lengths = f"the lengths of {self._owner}" if self._owner else "the values of `lengths`"
+        others = "the values of `lengths`, or of another tensor with one number per request,"
+        read = f"the lengths of {self._owner}" if self._owner else others
         raise Unproved(
-            f"the model reads {lengths} in Python{source_suffix(calling_line())}. Its graph must not "
-            "depend on them: keep lengths a tensor, and pass it to pack_padded_sequence unchanged."
+            f"the model reads {read} in Python{source_suffix(calling_line())}. Its graph must not depend on them: keep "
+            "them a tensor, pass lengths to pack_padded_sequence unchanged, and pick one entry of each row by "
+            "x[torch.arange(x.size(0)), index]."
         )
 
     __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse

@@ -206,7 +206,11 @@ SEED = (
         (LinearOnPacked, SEED + '"aten::linear"', "# linear"),
         (ReadsPackedShape, SEED + '"aten::shape"', "# shape"),
         (ReadsBatchSizes, 'Found usage by "aten::sum"', "# batch_sizes"),
-        (ReadsLengths, "reads the values of `lengths` in Python", "# reads"),
+        (
+            ReadsLengths,
+            "reads the values of `lengths`, or of another tensor with one number per request, in Python",
+            "# reads",
+        ),
         (BranchesOnData, "depend on the values of its inputs", "# branch"),
         (CutsToLongest, "depend on the values of its inputs", "# cut"),
         (TakesLen, "Take its size(0) instead", "# len"),
