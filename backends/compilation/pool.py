@@ -89,9 +89,11 @@ def _compile(
                     report(results[-1])
                 engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
                 pending = [job for job in pending if job.backend in engines and not _is_over(until)]
-        finally:
-            if running:
-                processes.stop()
+        except BaseException:
+            processes.stop()  # also a job that Ctrl-C kept from being noted
+            raise
+        if running:
+            processes.stop()
     return results
 
 

@@ -230,7 +230,7 @@ def _dimensions(name: str, before: int, dim: Any) -> int:
     """Return how many dimensions one number has after `squeeze(dim)` or `unsqueeze(dim)`."""
     if name == "unsqueeze":
         return before + 1
-    return before - (before if dim is None else len(dim) if isinstance(dim, tuple) else 1)
+    return before - (before if dim is None else len(dim) if isinstance(dim, (tuple, list)) else 1)
 
 
 def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:

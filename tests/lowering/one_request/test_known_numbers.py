@@ -32,6 +32,7 @@ def lengths_of(*numbers: int) -> Tensor:
         lambda n: n.unsqueeze(0).squeeze(1),
         lambda n: n.unsqueeze(-1).unsqueeze(0).squeeze((0, 2)),
         lambda n: n.squeeze(dim=0),
+        lambda n: n[None, :, None].squeeze([0, 2]),
         lambda n: n[None].squeeze(),
         lambda n: (n.double() * 1.0).int(),
         lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1),
