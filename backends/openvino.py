@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,9 +128,18 @@ def _hidden(module: str) -> Iterator[None]:
 def _core() -> Any:
     """An engine for one program: it caches weights by address, so it must not outlive them.
 
-    An engine shared by two programs crashed if the weights of the second had the addresses of the first.
+    An engine shared by two programs crashed if the weights of the second had the addresses of the first. A thread that
+    ends loads it: on processors with AMX, OpenVINO gives the loading thread another stack for signals, and frees that
+    with the engine. If this happened in another thread, the next signal, such as Ctrl-C, killed the process.
     """
-    return _engine().Core()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_loaded_core).result()
+
+
+def _loaded_core() -> Any:
+    core = _engine().Core()
+    core.get_property("CPU", "FULL_DEVICE_NAME")  # loads what computes on the CPU
+    return core
 
 
 def _unsupported_precision(precision: str) -> str | None:

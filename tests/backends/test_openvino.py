@@ -56,6 +56,29 @@ def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
+SIGNALLED = """
+import faulthandler, os, signal, threading
+from torchserve_neuron_lstm.backends import openvino as engine
+
+faulthandler.enable()  # gives the main thread a stack for signals, as pytest does
+ov = engine._engine()
+x = ov.op.Parameter(ov.Type.f32, ov.Shape([1, 4]))
+programs = [engine._core().compile_model(ov.Model([ov.opset13.relu(x)], [x]), "CPU")]
+thread = threading.Thread(target=programs.clear)
+thread.start()
+thread.join()
+signal.signal(signal.SIGTERM, lambda *_: print("received", flush=True))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_signal_arrives_after_a_program_was_freed_in_another_thread() -> None:
+    """On processors with AMX, OpenVINO replaces the stack on which the loading thread handles signals."""
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "received\n", "")
+
+
 def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     """The distribution's telemetry module is not imported, and no id is written to the home directory."""
     code = (
