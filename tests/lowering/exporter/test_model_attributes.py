@@ -96,6 +96,7 @@ class ListedWeights(nn.Module):
 
 def test_weights_in_a_list_or_a_dict_are_weights_of_the_program() -> None:
     """Other weights can replace them; the model keeps its own."""
+    torch.manual_seed(0)
     model = ListedWeights()
     config = parse_config(
         """
