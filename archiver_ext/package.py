@@ -42,7 +42,7 @@ from .evaluation.manifest_builder import BuildInput
 from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.partitioning import cpu_operators_in
 from .evaluation.prepare_trials import prepare_trials
-from .evaluation.selection import candidate_engines, select_fastest
+from .evaluation.selection import candidate_engines, is_quick, select_fastest
 from .evaluation.trials import TrialResults
 from .model_file import importable
 from .state_dict import load_state_dict
@@ -146,15 +146,17 @@ def _build(
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
     began = time.monotonic()
-    loaded = _load(flags, config, tree)
-    program = _lower(loaded.model, config)
-    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
-    config = choose_lengths(program, config, threads, work / "lengths", console)
-    check_bucket_selector(config, tree)
-    engine_tree.write_constants(tree, program.constants)
-    build = BuildInput(tree, loaded.weights, config, threads)
-    cached = cache_folder(os.environ)
     with compile_processes(work / "compilers") as processes:
+        if len(engines) > 1 or not is_quick(engines[0]):
+            processes.prepare()
+        loaded = _load(flags, config, tree)
+        program = _lower(loaded.model, config)
+        threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
+        config = choose_lengths(program, config, threads, work / "lengths", console)
+        check_bucket_selector(config, tree)
+        engine_tree.write_constants(tree, program.constants)
+        build = BuildInput(tree, loaded.weights, config, threads)
+        cached = cache_folder(os.environ)
         compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path, processes)
         trials = prepare_trials(build, compiler, loaded.model, engines, began)
         results = trials.run([compiler.candidate(engine) for engine in engines])

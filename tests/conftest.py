@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,6 +47,15 @@ def pytest_unconfigure() -> None:
     """Delete the cache of this run, once all processes have ended."""
     if IS_FIRST_PROCESS:
         shutil.rmtree(os.environ["NEURON_LSTM_CACHE"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_fork_server() -> Iterator[None]:
+    """Keep the fork server of the first test that compiles in processes: it imports torch once for all of them."""
+    from torchserve_neuron_lstm.backends.compilation.fork_server import fork_server
+
+    with fork_server():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

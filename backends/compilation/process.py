@@ -1,4 +1,4 @@
-"""Compiling process, with a separate process session and temporary directory.
+"""Compiling process, with a separate process group and temporary directory.
 
 The compilers that it starts end with it. `worker.py` is what it runs.
 """
@@ -6,13 +6,8 @@ The compilers that it starts end with it. `worker.py` is what it runs.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +15,8 @@ from ...config.json_codec import to_json
 from ...config.partitioner import PartitionerConfig
 from ..disk_size import disk_size
 from ..interface import CompileSettings
-from ..subprocesses import describe_exit, package_path
+from ..subprocesses import describe_exit
+from .fork_server import ForkedProcess, ForkServer, ForkServerDied
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
 
 _LAST_LINES = 20
@@ -29,9 +25,10 @@ _LAST_LINES = 20
 class CompileProcess:
     """A compiling process, started for its first job and again after a crash."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, server: ForkServer, scratch: Path) -> None:
+        self._server = server
         self._scratch = scratch
-        self._process: subprocess.Popen[str] | None = None
+        self._process: ForkedProcess | None = None
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -46,20 +43,17 @@ class CompileProcess:
         return crash_of(job, reply["crashed"], reply["log"])
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._running()
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if line:
-            return dict(json.loads(line))
-        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
+            process = self._running()
+            line = _reply(process, request)
+            if line:
+                return dict(json.loads(line))
+            reason = describe_exit(process.wait())
+        except ForkServerDied as error:
+            reason = str(error)
+        return {"crashed": reason, "log": self._log_tail()}
 
-    def _running(self) -> subprocess.Popen[str]:
+    def _running(self) -> ForkedProcess:
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 if self._stopped:
@@ -68,19 +62,9 @@ class CompileProcess:
                 self._process = self._start()
             return self._process
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> ForkedProcess:
         self._scratch.mkdir(parents=True, exist_ok=True)
-        with self._log().open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=self._scratch,
-                env={**os.environ, "TMPDIR": str(self._scratch), "PYTHONPATH": package_path()},
-                start_new_session=True,
-            )
+        return self._server.start(self._scratch, self._log())
 
     def _log(self) -> Path:
         return self._scratch / "stderr.log"
@@ -93,16 +77,21 @@ class CompileProcess:
         with self._lock:
             self._stopped = True
             if self._process is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+                self._process.kill()
 
     def close(self) -> None:
         """Close the pipes to the process."""
         if self._process is not None:
-            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-                with suppress(BrokenPipeError):  # data that was not yet written to a dead process
-                    pipe.close()
+            self._process.close()
+
+
+def _reply(process: ForkedProcess, request: Mapping[str, Any]) -> str:
+    """The line that answers a request; nothing if the process ended."""
+    try:
+        print(json.dumps(request), file=process.stdin, flush=True)
+        return process.stdout.readline()
+    except BrokenPipeError:
+        return ""
 
 
 def _request(job: CompileJob) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Compiling processes of one packaging: started when programs need them, and kept for the next ones.
 
-Each imports torch first, which takes seconds.
+They are forked from one process, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .fork_server import ForkServer, fork_server
 from .process import CompileProcess
 
 
@@ -20,28 +21,35 @@ def compile_processes(scratch: Path, most: int | None = None) -> Iterator[Compil
     `scratch` is a private directory for the compilers' files, `most` the largest number of processes; None: one for
     each core.
     """
-    processes = CompileProcesses(scratch, most)
-    try:
-        yield processes
-    finally:
-        processes.stop()
-        processes.close()
+    with fork_server() as server:
+        processes = CompileProcesses(server, scratch, most)
+        try:
+            yield processes
+        finally:
+            processes.stop()
+            processes.close()
 
 
 class CompileProcesses:
     """The compiling processes of one `compile_processes` block."""
 
-    def __init__(self, scratch: Path, most: int | None) -> None:
+    def __init__(self, server: ForkServer, scratch: Path, most: int | None) -> None:
+        self._server = server
         self._scratch = scratch
         self._most = most or len(os.sched_getaffinity(0))
         self._running: list[CompileProcess] = []
         self._stopped: list[CompileProcess] = []
 
+    def prepare(self) -> None:
+        """Begin the import that all processes share, beside other work of the caller."""
+        self._server.prepare()
+
     def take(self, wanted: int) -> list[CompileProcess]:
         """Return so many processes, or as many as there may be."""
         count = min(wanted, self._most)
         while len(self._running) < count:
-            self._running.append(CompileProcess(self._scratch / f"worker{len(self._stopped) + len(self._running)}"))
+            number = len(self._stopped) + len(self._running)
+            self._running.append(CompileProcess(self._server, self._scratch / f"worker{number}"))
         return self._running[:count]
 
     def stop(self) -> None:

@@ -162,6 +162,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
         answers(folder, [51])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
     project: Project, package: Package, tmp_path: Path

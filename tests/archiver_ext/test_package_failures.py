@@ -96,7 +96,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
         ("absent", "there is no backend 'absent'"),
-        ("wrong", "in 2 of 4 buckets"),
+        pytest.param("wrong", "in 2 of 4 buckets", marks=pytest.mark.long),
     ],
 )
 def test_a_named_engine_that_fails_stops_the_packaging(

@@ -177,6 +177,7 @@ def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path
     return target
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_path: Path) -> None:
     """The workdir has C++ sources and commands that can be run again, of the last compilation only.
@@ -208,6 +209,7 @@ def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_pa
         compiled(module, tmp_path, CompileSettings(workdir=tmp_path / "my work"))
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None:
     """Each argument is one word, after inductor's own."""
@@ -232,6 +234,7 @@ def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path) -> No
         compiled(module, tmp_path, CompileSettings(args=("-O3", "-march=native")))
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_double_precision_is_left_to_torch(tmp_path: Path) -> None:
     """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own layer and is as exact."""

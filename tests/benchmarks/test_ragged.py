@@ -143,6 +143,7 @@ def test_timing_starts_after_all_answers_are_right() -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)  # it packages two archives, on a machine that may have others to do
 def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
     """The real command and the loader of serving are used; cases keep their order."""

@@ -17,8 +17,8 @@ from torch import nn
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering.lower import lower, lower_batch
 
-SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40)))
-"""The first ones of `make compose`."""
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 40)))
+"""The first ones of `make compose`, one of them in `make test`."""
 NOT_ACCEPTED = frozenset((17, 35))
 """Refused seeds: the exporter does not vouch for a bucket of four timesteps. None may be added."""
 

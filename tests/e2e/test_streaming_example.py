@@ -26,6 +26,7 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Path) -> None:
     """A worker is killed. Results are a line for each byte, the sum, and a picture; no other file remains."""
     picture = tmp_path / "surprise.png"

@@ -35,7 +35,11 @@ def test_every_example_holds_on_eager(example: Example) -> None:
 
 @pytest.mark.parametrize(
     ("example", "engine"),
-    [(partitioned, "neuronx"), (function, "neuron"), pytest.param(function, "neuronx", marks=pytest.mark.long)],
+    [
+        (function, "neuron"),
+        pytest.param(partitioned, "neuronx", marks=pytest.mark.long),
+        pytest.param(function, "neuronx", marks=pytest.mark.long),
+    ],
 )
 def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: ModuleType, engine: str) -> None:
     """The options are those for compiling without a device."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from long_cases import with_long
 from ragged import alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -245,7 +246,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
         assert re.search(rf"test_errors\.py:\d+: .*{re.escape(line)}", str(refused.value))
 
 
-@pytest.mark.parametrize("model", SERVED)
+@pytest.mark.parametrize("model", with_long(SERVED, "LoopsOverTime", "SumsPaddingToo", "UnmaskedMaximum"))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
     """A batch of several lengths, with garbage in the padding, against each request alone."""
     torch.manual_seed(0)

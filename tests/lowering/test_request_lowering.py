@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from long_cases import with_long
 from ragged import alone, assert_answers_alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -21,6 +22,11 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 from .request_models import FEATURES, WITHOUT_LENGTHS, Model, in_chunks, scaled_by_the_batch, subsampled
 from .request_models_with_lengths import WITH_LENGTHS
 
+LONG = (
+    *("segmented", "segments_in_turn", "cells_over_packed", "windows_repeated", "masks_of_numpy", "framed"),
+    *("widest_windows", "flat_softmax", "halved_lengths", "best_frames", "averaged", "packed_rows", "paired"),
+    *("subbands", "upsampled", "likelihoods", "gated", "surprise"),
+)
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
 
@@ -32,7 +38,7 @@ def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
     )
 
 
-@pytest.mark.parametrize("function", [*WITHOUT_LENGTHS, *WITH_LENGTHS], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
     """Ragged batches with garbage in the padding; outputs have their own lengths."""
     torch.manual_seed(0)

@@ -148,6 +148,7 @@ def _on(cores: list[int]) -> str:
     return f"import os; os.sched_setaffinity(0, {cores})"
 
 
+@pytest.mark.long
 def test_beside_other_work_costs_are_consistent_or_doubtful(tmp_path: Path) -> None:
     """Two threads of a real program, and a process that takes one of two cores from them all the time."""
     archive = shutil.copy(ARCHIVES / "speech_native.mar", tmp_path)

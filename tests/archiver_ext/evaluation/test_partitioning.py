@@ -116,6 +116,7 @@ def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Proje
     assert_answers(project, host)
 
 
+@pytest.mark.long
 def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
     """The recurrence itself runs on the CPU, in chunks.
 

@@ -148,7 +148,7 @@ def test_an_expensive_engine_that_cannot_win_by_its_bound_is_not_compiled(
     assert "backend: {auto: {try: [eager, bounded]}}" in out["reason"]
 
 
-@pytest.mark.parametrize("bound", ["0", ""])
+@pytest.mark.parametrize("bound", ["0", pytest.param("", marks=pytest.mark.long)])
 def test_an_expensive_engine_that_could_win_by_its_bound_is_compiled_for_two_buckets(
     package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
@@ -193,7 +193,7 @@ def test_an_expensive_engine_that_could_win_is_compiled_for_all_buckets(
     assert report["engines"][0]["total_ms"] < report["engines"][1]["total_ms"]
 
 
-@pytest.mark.parametrize("wins", [False, True])
+@pytest.mark.parametrize("wins", [pytest.param(False, marks=pytest.mark.long), True])
 def test_an_expensive_engine_is_tried_for_a_model_with_sessions(
     package: Callable[..., Any],
     project: Project,

@@ -16,6 +16,7 @@ from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_libr
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
 
+@pytest.mark.long
 def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest library that a processor can run is among the written ones."""
     build.build(tmp_path)

@@ -163,6 +163,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
     assert_answers_of(MODEL, engine, tmp_path)
 
 
+@pytest.mark.long
 def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
     """The result is the same, with `max_workers` processes."""
     engine = Picky(refused=frozenset({"aten::sort"}))
@@ -173,6 +174,7 @@ def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> N
     )
 
 
+@pytest.mark.long
 def test_a_compiler_that_ends_its_process_does_not_support_that_operator_alone() -> None:
     """The others are tried again: they were in the same pool of processes."""
     engine = Picky(deadly=frozenset({"aten::sort"}), refused=frozenset({"aten::relu"}))

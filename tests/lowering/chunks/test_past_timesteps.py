@@ -36,14 +36,30 @@ def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurre
 
 @pytest.mark.parametrize(
     ("before", "kind"),
-    [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)],
+    [
+        *((one, Recurrent) for one in CAUSAL),
+        (stacked, Convolutional),
+        *(
+            pytest.param(one, Convolutional, marks=pytest.mark.long)
+            for one, past in CAUSAL.items()
+            if past and one is not stacked
+        ),
+    ],
     ids=lambda one: one.__name__,
 )
 def test_chunks_cut_anywhere_equal_the_whole_sequence(
     before: Callable[..., Any], kind: Callable[..., nn.Module]
 ) -> None:
-    """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers."""
+    """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers.
+
+    As many timesteps are carried as the window reads, beside the state of the recurrence.
+    """
     model, program = lowered(before, kind)
+    assert program.chunked is not None
+    past = [value.spec.shape for value in program.chunked.carried if value.spec.name.endswith(".past")]
+
+    assert past == CAUSAL[before]
+    assert len(program.chunked.carried) == len(past) + (kind is Recurrent)
     assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
 
 
@@ -80,17 +96,6 @@ def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None
 
     assert program.chunked is None
     assert "needs the end of the sequence at every timestep" in program.chunking_reason
-
-
-@pytest.mark.parametrize("before", CAUSAL, ids=lambda one: one.__name__)
-def test_as_many_timesteps_are_carried_as_the_window_reads(before: Callable[..., Any]) -> None:
-    """Beside them, only the state of the recurrence."""
-    _, program = lowered(before)
-    assert program.chunked is not None
-    past = [value.spec.shape for value in program.chunked.carried if value.spec.name.endswith(".past")]
-
-    assert past == CAUSAL[before]
-    assert len(program.chunked.carried) == len(past) + 1
 
 
 def test_without_a_recurrence_the_past_alone_is_carried() -> None:

@@ -81,7 +81,8 @@ def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
 @pytest.mark.parametrize(
     ("function", "states"),
     [
-        *((reset_by_an_input, 2), (exponential_gates, 4), (every_state, 2)),
+        *((exponential_gates, 4), (every_state, 2)),
+        pytest.param(reset_by_an_input, 2, marks=pytest.mark.long),
         pytest.param(own_layers, 2, marks=pytest.mark.long),
         pytest.param(highway, 1, marks=pytest.mark.long),
         pytest.param(leaky, 1, marks=pytest.mark.long),
@@ -104,7 +105,7 @@ def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> No
         (from_the_end, "counts timesteps from the beginning or the end"),
         pytest.param(from_the_mean, "a loop needs the end of the sequence", marks=pytest.mark.long),
         (with_the_mean, "a loop needs the end of the sequence"),
-        (zipped, "aten.narrow mixes timesteps"),
+        pytest.param(zipped, "aten.narrow mixes timesteps", marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -1,0 +1,97 @@
+"""Program of the fork server: imports what compiling processes need, and forks one for each request.
+
+A request is a byte on the socket, with four files: standard input, output and error of the process, and a pipe for its
+process id and its exit code. The parent of a forked process cannot be the one that asked for it, so another forked
+process waits for its end and reports it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import warnings
+from contextlib import suppress
+from typing import NoReturn
+
+from . import worker
+
+
+def main() -> None:
+    """Fork processes until the socket ends; in each of them, compile jobs until standard input ends."""
+    import torch._dynamo  # noqa: F401  reading a program imports it, which takes as long as importing torch
+
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        files = _await_fork(requests)
+    if files is not None:
+        _take(files)
+        worker.main()
+
+
+def _await_fork(requests: socket.socket) -> list[int] | None:
+    """Return in each forked process, with its files; in the server, return None at the end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that report are not waited for
+    gc.freeze()  # what was imported stays: a search for garbage would copy its memory into each process
+    while True:
+        message, files, _, _ = socket.recv_fds(requests, 1, 4)
+        if not message:
+            return None
+        if _fork() == 0:
+            requests.close()
+            *streams, report = files
+            _fork_reported(streams, report)
+            return streams
+        for file in files:
+            os.close(file)
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # The other threads are those of linear algebra, whose library starts them again.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _fork_reported(streams: list[int], report: int) -> None:
+    """Fork the process, in which alone this returns; the other one reports its id and its end, and ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = _fork()
+    if pid != 0:
+        for file in streams:
+            os.close(file)
+        _report(pid, report)
+    os.close(report)
+
+
+def _report(pid: int, report: int) -> NoReturn:
+    code = 1
+    try:
+        with suppress(ProcessLookupError, PermissionError):  # it ended
+            os.setpgid(pid, pid)  # the process does the same: whoever reads the id can end the group at once
+        os.write(report, f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(report, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        code = 0
+    finally:
+        os._exit(code)  # the exit handlers are the server's
+
+
+def _take(streams: list[int]) -> None:
+    """Take the standard streams, the environment and the directory that were asked for."""
+    os.setpgid(0, 0)
+    for number, file in enumerate(streams):
+        os.dup2(file, number)
+        os.close(file)
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit()  # whoever asked for it has ended
+    asked = json.loads(line)
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    os.chdir(asked["directory"])
+    tempfile.tempdir = None
+    sys.path[:0] = [path for path in asked["environment"]["PYTHONPATH"].split(os.pathsep) if path not in sys.path]
