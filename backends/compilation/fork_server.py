@@ -26,6 +26,8 @@ from ..subprocesses import PACKAGE, package_path
 # Without the current directory on the path: a user's file may have the name of one of our modules or of Python's.
 _CODE = "import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
 
+_DIED = "the process that starts compiling processes ended: was it killed?"
+
 
 class ForkedProcess:
     """A forked process: pipes to its standard streams, and its end as the fork server reports it.
@@ -38,15 +40,15 @@ class ForkedProcess:
         self.stdin: IO[str] = os.fdopen(stdin, "w", encoding="utf-8")
         self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
         self._report = os.fdopen(report, encoding="ascii")
+        self._lock = threading.Lock()  # one thread may wait for the end while another kills the process
         self._pid: int | None = None
         self._code: int | None = None
 
     @property
     def pid(self) -> int:
         """The process id, which is also that of its process group."""
-        if self._pid is None:
-            self._pid = self._reported()
-        return self._pid
+        with self._lock:
+            return self._read_pid()
 
     def kill(self) -> None:
         """Kill the process with those that it started in its group, and wait for its end."""
@@ -57,22 +59,29 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code, as `subprocess.Popen` has it; None while the process runs."""
-        assert self.pid
-        if self._code is None and not select.select([self._report], [], [], 0)[0]:
-            return None
+        with self._lock:
+            self._read_pid()
+            if self._code is None and not select.select([self._report], [], [], 0)[0]:
+                return None
         return self.wait()
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        assert self.pid
-        if self._code is None:
-            self._code = self._reported()
-        return self._code
+        with self._lock:
+            self._read_pid()
+            if self._code is None:
+                self._code = self._reported()
+            return self._code
+
+    def _read_pid(self) -> int:
+        if self._pid is None:
+            self._pid = self._reported()
+        return self._pid
 
     def _reported(self) -> int:
         line = self._report.readline()
         if not line:
-            raise ForkServerDied("the process that starts compiling processes ended: was it killed?")
+            raise ForkServerDied(_DIED)
         return int(line)
 
     def close(self) -> None:
@@ -103,17 +112,12 @@ class ForkServer:
         """Start a compiling process with this process's environment.
 
         Its working directory and its temporary directory are `directory`; its standard error goes to `log`.
+
+        Raises:
+            ForkServerDied: the fork server ended unexpectedly.
         """
-        stdin, our_stdin = os.pipe()
-        our_stdout, stdout = os.pipe()
-        our_report, report = os.pipe()
         with log.open("wb") as stderr, self._lock:
-            try:
-                socket.send_fds(self._running(), [b"+"], [stdin, stdout, stderr.fileno(), report])
-            finally:
-                for file in (stdin, stdout, report):
-                    os.close(file)
-        process = ForkedProcess(our_stdin, our_stdout, our_report)
+            process = _ask_for_process(self._running(), stderr.fileno())
         environment = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}
         with suppress(BrokenPipeError):  # the end of the server is reported where the process is used
             print(json.dumps({"directory": str(directory), "environment": environment}), file=process.stdin, flush=True)
@@ -149,6 +153,22 @@ class ForkServer:
             self._process.kill()  # it may be importing
             self._process.wait()
         self._requests = self._process = None
+
+
+def _ask_for_process(requests: socket.socket, stderr: int) -> ForkedProcess:
+    stdin, our_stdin = os.pipe()
+    our_stdout, stdout = os.pipe()
+    our_report, report = os.pipe()
+    process = ForkedProcess(our_stdin, our_stdout, our_report)
+    try:
+        socket.send_fds(requests, [b"+"], [stdin, stdout, stderr, report])
+    except ConnectionError as error:
+        process.close()
+        raise ForkServerDied(_DIED) from error
+    finally:
+        for file in (stdin, stdout, report):
+            os.close(file)
+    return process
 
 
 class _Shared:

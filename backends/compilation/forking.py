@@ -23,13 +23,16 @@ from . import worker
 
 def main() -> None:
     """Fork processes until the socket ends; in each of them, compile jobs until standard input ends."""
-    import torch._dynamo  # noqa: F401  reading a program imports it, which takes as long as importing torch
+    import torch._dynamo  # which reading a program imports; it takes as long as torch
 
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         files = _await_fork(requests)
-    if files is not None:
-        _take(files)
-        worker.main()
+    if files is None:
+        return
+    _take(files)
+    if torch.cuda._is_in_bad_fork():  # one of the imports has initialized CUDA, which a forked process cannot use
+        os.execv(sys.executable, [sys.executable, "-m", worker.__name__])  # noqa: S606  no shell is needed
+    worker.main()
 
 
 def _await_fork(requests: socket.socket) -> list[int] | None:
@@ -86,7 +89,8 @@ def _take(streams: list[int]) -> None:
     for number, file in enumerate(streams):
         os.dup2(file, number)
         os.close(file)
-    line = sys.stdin.readline()
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        line = stdin.readline()  # and nothing beyond it, which is for the worker
     if not line:
         sys.exit()  # whoever asked for it has ended
     asked = json.loads(line)

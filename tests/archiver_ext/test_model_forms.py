@@ -202,6 +202,7 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
                 )
 
 
+@pytest.mark.long
 def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
     """The model returns [T * B, 5]; each request gets its own [T, 5]."""
     folder, model = packaged(tmp_path, "eager", FLATTENED)
@@ -247,6 +248,7 @@ def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
     assert_answers(responses, requests, lambda x: model(x[None])[0])
 
 
+@pytest.mark.long
 def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(tmp_path: Path) -> None:
     """The engines over ONNX name the reason; nothing is written."""
     done, _ = archived(tmp_path, "onnxruntime", OWN_CELL)
@@ -256,6 +258,7 @@ def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(tmp_path: Pat
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.long
 def test_values_outside_of_a_range_that_decides_a_branch_are_refused(tmp_path: Path) -> None:
     """The id of padding within a sequence would shorten it in eager mode; the program has no such branch."""
     config = CONFIG.replace(

@@ -149,6 +149,7 @@ def test_a_method_with_other_arguments_is_named_in_the_refusal(project: Project)
     assert "Tagger.infer(ids, lengths, temperature: float) cannot be called" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_analyze_tells_what_it_read(project: Project) -> None:
     """On standard error: the output may be JSON."""

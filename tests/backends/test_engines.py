@@ -23,9 +23,11 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 # Compiled once for all tests of an engine.
 ENGINES = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name)
-    for name in ("eager", "native", "onnxruntime", *(["inductor"] if release(torch_version()) >= (2, 13) else []))
+    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name) for name in ("eager", "native", "onnxruntime")
 ]
+if release(torch_version()) >= (2, 13):
+    inductor = (pytest.mark.xdist_group("inductor"), pytest.mark.long)
+    ENGINES.append(pytest.param("inductor", marks=inductor, id="inductor"))
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
 TABLE_BYTES = 100_000_000  # far above the allocator's own memory, which is counted too

@@ -132,6 +132,7 @@ def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked:
         torch.testing.assert_close(torch.tensor(answers[1]), state[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a partitioner, a GRU runs on the CPU; without one, it is refused by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
@@ -103,6 +103,7 @@ def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+@settings(max_examples=30)
 @given(lengths=st.sets(st.integers(1, 10**6), min_size=1, max_size=40))
 def test_presets_can_be_changed(path: Path, lengths: set[int]) -> None:
     """They get any lengths, and differ in one line."""

@@ -78,6 +78,7 @@ def copy_of(unpacked: Path, folder: Path) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_a_folder_is_served_as_the_archive_is(unpacked: Path, server: TorchServe) -> None:
     """The format is no-archive."""
     with serving(unpacked, {"scorer": "scorer"}) as running:

@@ -191,6 +191,7 @@ SERVED = (
     LoopsOverTime,
 )
 """Models that a trace of a padded batch refuses, and a trace of one request serves."""
+LONG = ("LoopsOverTime", "SumsPaddingToo", "UnmaskedMaximum", "LinearOnPacked", "CutsToLongest", "ReversesPaddedTime")
 
 SEED = (
     'Operator "aten::lstm" consuming a PackedSequence input can only be supported when its corresponding '
@@ -246,7 +247,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
         assert re.search(rf"test_errors\.py:\d+: .*{re.escape(line)}", str(refused.value))
 
 
-@pytest.mark.parametrize("model", with_long(SERVED, "LoopsOverTime", "SumsPaddingToo", "UnmaskedMaximum"))
+@pytest.mark.parametrize("model", with_long(SERVED, *LONG))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
     """A batch of several lengths, with garbage in the padding, against each request alone."""
     torch.manual_seed(0)

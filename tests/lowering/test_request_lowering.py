@@ -25,7 +25,8 @@ from .request_models_with_lengths import WITH_LENGTHS
 LONG = (
     *("segmented", "segments_in_turn", "cells_over_packed", "windows_repeated", "masks_of_numpy", "framed"),
     *("widest_windows", "flat_softmax", "halved_lengths", "best_frames", "averaged", "packed_rows", "paired"),
-    *("subbands", "upsampled", "likelihoods", "gated", "surprise"),
+    *("subbands", "upsampled", "likelihoods", "gated", "surprise", "causal_layer", "both_directions", "unpacked"),
+    *("bags_of_words", "sound_events", "interpolated", "language_model", "counted", "relative_lengths", "spectra"),
 )
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 

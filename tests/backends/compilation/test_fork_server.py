@@ -14,7 +14,8 @@ import torch
 from python_path import python_path
 from waiting import wait_for
 
-from torchserve_neuron_lstm.backends.compilation.fork_server import ForkServer
+from torchserve_neuron_lstm.backends.compilation import fork_server
+from torchserve_neuron_lstm.backends.compilation.fork_server import ForkServer, ForkServerDied
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from torchserve_neuron_lstm.backends.compilation.process import CompileProcess
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -95,18 +96,28 @@ def test_a_server_that_was_killed_is_started_again(
     assert server_pid(server) != killed
 
 
-def test_a_server_that_ends_before_it_starts_a_process_fails_the_job(
-    server: ForkServer, compiled: Callable[[str, str], CompileOutcome]
-) -> None:
-    """The reason is in the result."""
+def test_a_server_that_ends_before_it_starts_a_process_is_told(server: ForkServer) -> None:
+    """Whoever waits for the process gets the reason."""
     server.prepare()
     os.kill(server_pid(server), signal.SIGSTOP)
     process = server.start(Path("/"), Path("/dev/null"))
     os.kill(server_pid(server), signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"the process that starts compiling processes ended"):
+    with pytest.raises(ForkServerDied, match=r"the process that starts compiling processes ended"):
         process.wait()
     process.close()
+
+
+def test_a_process_that_could_not_use_cuda_is_started_anew(
+    compiled: Callable[[str, str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA refuses forks once it was initialized: another interpreter takes the place of the process."""
+    patch = "import torch; torch.cuda._is_in_bad_fork = lambda: True; "
+    monkeypatch.setattr(fork_server, "_CODE", patch + fork_server._CODE)
+    monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
+
+    assert isinstance(compiled("good", "one"), CompileResult)
+    assert b"compilation.worker" in Path(f"/proc/{(tmp_path / 'pids').read_text().strip()}/cmdline").read_bytes()
 
 
 def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: Path) -> None:

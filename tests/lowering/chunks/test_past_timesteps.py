@@ -15,7 +15,24 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from .past_models import CAUSAL, NOT_CAUSAL, Convolutional, Recurrent, per_timestep, shifted_by_concatenation, stacked
+from .past_models import (
+    CAUSAL,
+    NOT_CAUSAL,
+    Convolutional,
+    Recurrent,
+    after_the_recurrence,
+    cut_after,
+    gated,
+    gated_linear_units,
+    padded_once_for_two,
+    per_timestep,
+    shifted,
+    shifted_by_concatenation,
+    spectral,
+    stacked,
+    teacher_forced,
+    transposed_with_padding,
+)
 
 YAML = """\
 neuron_lstm:
@@ -24,6 +41,13 @@ neuron_lstm:
 """
 YAML_WITH_START = YAML.replace("}}", "}, start: {dtype: float32, shape: [batch, 3]}}")
 LENGTHS = (9, 8, 5, 3, 1, 1)
+ALL = [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)]
+USUAL = (
+    *((one, Recurrent) for one in (cut_after, gated, padded_once_for_two, stacked, spectral, gated_linear_units)),
+    *((one, Recurrent) for one in (transposed_with_padding, shifted, teacher_forced, after_the_recurrence)),
+    (stacked, Convolutional),
+)
+"""Each kind of read; the others are further forms of them."""
 
 
 @cache
@@ -36,15 +60,7 @@ def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurre
 
 @pytest.mark.parametrize(
     ("before", "kind"),
-    [
-        *((one, Recurrent) for one in CAUSAL),
-        (stacked, Convolutional),
-        *(
-            pytest.param(one, Convolutional, marks=pytest.mark.long)
-            for one, past in CAUSAL.items()
-            if past and one is not stacked
-        ),
-    ],
+    [pytest.param(*case, marks=() if case in USUAL else pytest.mark.long) for case in ALL],
     ids=lambda one: one.__name__,
 )
 def test_chunks_cut_anywhere_equal_the_whole_sequence(

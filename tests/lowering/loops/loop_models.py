@@ -378,10 +378,11 @@ def clipped_rows(m: Looping, x: Tensor) -> Any:
     return torch.cat(inputs, 2)
 
 
-LOOPS = (zipped, two_sequences)
-CELLS = (normalized_layers, simple_recurrent_unit)
+LOOPS = (zipped,)
+CELLS = (normalized_layers,)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_CELLS = (
+    simple_recurrent_unit,
     layers_of_each_timestep,
     clipped_rows,
     tags_before_batch,
@@ -391,7 +392,7 @@ MORE_CELLS = (
 )
 """Other cells; two of them are cut into chunks by other tests."""
 MORE_LOOPS = (
-    *(over_unpacked, layer_by_layer, mean_of_states, random_field),
+    *(two_sequences, over_unpacked, layer_by_layer, mean_of_states, random_field),
     *(stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state),
     *(after_a_stride, own_cell_over_attention, backwards_by_positions, channels_in_turn, first_step_apart),
     *(reset_by_an_input, own_layers, appended),

@@ -91,7 +91,7 @@ def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
     return states.max(1)[0]
 
 
-@pytest.mark.parametrize("encode", [last_states, all_states])
+@pytest.mark.parametrize("encode", [pytest.param(last_states, marks=pytest.mark.long), all_states])
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
     """In ragged batches as each request alone; a request with a length out of the range is not served."""
     torch.manual_seed(0)
@@ -141,6 +141,7 @@ def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
     assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
 
 
+@pytest.mark.long
 def test_words_may_be_sorted_by_the_model() -> None:
     """The order depends on data, and is undone."""
     torch.manual_seed(0)
@@ -149,6 +150,7 @@ def test_words_may_be_sorted_by_the_model() -> None:
     assert_answers_alone(model, config, lower(model, config), BATCHES)
 
 
+@pytest.mark.long
 def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
     """Without a declared range: there are as many as the word has places, and at least one."""
     torch.manual_seed(0)
