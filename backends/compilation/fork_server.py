@@ -25,7 +25,6 @@ from ..subprocesses import PACKAGE, package_path
 
 # Without the current directory on the path: a user's file may have the name of one of our modules or of Python's.
 _CODE = "import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
-
 _DIED = "the process that starts compiling processes ended: was it killed?"
 
 
@@ -40,15 +39,18 @@ class ForkedProcess:
         self.stdin: IO[str] = os.fdopen(stdin, "w", encoding="utf-8")
         self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
         self._report = os.fdopen(report, encoding="ascii")
-        self._lock = threading.Lock()  # one thread may wait for the end while another kills the process
+        # One thread may wait for the end while another asks for the id and kills the process.
+        self._starting, self._ending = threading.Lock(), threading.Lock()
         self._pid: int | None = None
         self._code: int | None = None
 
     @property
     def pid(self) -> int:
         """The process id, which is also that of its process group."""
-        with self._lock:
-            return self._read_pid()
+        with self._starting:
+            if self._pid is None:
+                self._pid = self._reported()
+            return self._pid
 
     def kill(self) -> None:
         """Kill the process with those that it started in its group, and wait for its end."""
@@ -59,24 +61,18 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code, as `subprocess.Popen` has it; None while the process runs."""
-        with self._lock:
-            self._read_pid()
-            if self._code is None and not select.select([self._report], [], [], 0)[0]:
-                return None
+        assert self.pid
+        if self._code is None and not select.select([self._report], [], [], 0)[0]:
+            return None
         return self.wait()
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        with self._lock:
-            self._read_pid()
+        assert self.pid  # which is reported first
+        with self._ending:
             if self._code is None:
                 self._code = self._reported()
             return self._code
-
-    def _read_pid(self) -> int:
-        if self._pid is None:
-            self._pid = self._reported()
-        return self._pid
 
     def _reported(self) -> int:
         line = self._report.readline()

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import odd_engines
@@ -142,6 +143,19 @@ def test_a_killed_process_is_reported_with_its_signal(server: ForkServer, tmp_pa
     assert os.getpgid(process.pid) == process.pid
     process.kill()
     assert process.poll() == process.wait() == -signal.SIGKILL
+    process.close()
+
+
+def test_a_process_is_killed_while_another_thread_waits_for_its_end(server: ForkServer, tmp_path: Path) -> None:
+    """Both threads get the exit code."""
+    process = server.start(tmp_path, tmp_path / "log")
+    assert process.pid
+    with ThreadPoolExecutor(1) as thread:
+        code = thread.submit(process.wait)
+        wait_for(process._ending.locked)
+        process.kill()
+
+    assert process.wait() == code.result() == -signal.SIGKILL
     process.close()
 
 
