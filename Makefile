@@ -15,7 +15,7 @@ JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, send requests to it: about a minute after the installation"
 	@echo "make demo-ray  a model on two nodes of Ray: a replica is killed, a node removed, no request lost: about 3 minutes"
-	@echo "make test     all tests, also end to end through a real TorchServe: about 25 minutes on two cores"
+	@echo "make test     all tests, also end to end through a real TorchServe: about 25 minutes on two slow cores"
 	@echo "make test-all the same, and more engines, models and forms"
 	@echo "make bench    the engine compared with other engines, on an idle machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive, compared with a plain handler: about 3 minutes"

@@ -43,6 +43,11 @@ settings.register_profile("many", settings.get_profile("project"), max_examples=
 settings.load_profile("project")
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of the searches for garbage."""
+    gc.freeze()
+
+
 def pytest_unconfigure() -> None:
     """Delete the cache of this run, once all processes have ended."""
     if IS_FIRST_PROCESS:

@@ -8,6 +8,7 @@ start the command itself.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import subprocess
@@ -94,6 +95,8 @@ def serve() -> None:
     if get_backend("native").unavailable() is None:
         with tempfile.TemporaryDirectory() as folder:
             build.build(Path(folder))
+    gc.set_threshold(10_000)  # as packaging sets it
+    gc.freeze()  # what was imported stays: a search for garbage would copy its memory into each copy
     for line in sys.stdin:
         copy = os.fork()
         if copy == 0:
