@@ -16,7 +16,7 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
-from ..backends.subprocesses import describe_exit, package_path
+from ..backends.subprocesses import describe_exit, package_path, python_command
 from ..inference.private_directory import private_directory
 from .archive.workspace import Terminated, raise_on_termination
 
@@ -30,8 +30,6 @@ _NEW_OBJECTS = 10_000
 Tracing a model makes millions, and nearly all of them stay. With Python's 700, lowering a model with a loop over
 timesteps took 1.07 and 1.21 times as long.
 """
-# Without the current directory on the path: a user's file may have the name of one of our modules or of Python's.
-_CODE = "import sys; sys.path[:] = filter(None, sys.path); import {module}; sys.exit({module}.supervised())"
 
 
 def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
@@ -39,7 +37,7 @@ def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) ->
     task = json.dumps({"flags": vars(flags), "manifest": manifest, "as_json": as_json})
     with private_directory() as directory:
         env = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}
-        command = [sys.executable, "-c", _CODE.format(module=__name__)]
+        command = python_command(__name__, supervised.__name__)
         with subprocess.Popen(command, stdin=subprocess.PIPE, env=env, text=True, start_new_session=True) as process:
             code = _outcome(process, task)
     if code < 0:

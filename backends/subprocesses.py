@@ -12,8 +12,21 @@ PACKAGE = __package__.partition(".")[0]
 
 def package_path() -> str:
     """Return a PYTHONPATH with which a process imports this same copy of the package."""
-    found = Path(sys.modules[PACKAGE].__path__[0]).parent
-    return os.pathsep.join(filter(None, [str(found), os.environ.get("PYTHONPATH")]))
+    return os.pathsep.join(filter(None, [package_root(), os.environ.get("PYTHONPATH")]))
+
+
+def package_root() -> str:
+    """Return the folder that this copy of the package is imported from."""
+    return str(Path(sys.modules[PACKAGE].__path__[0]).parent)
+
+
+def python_command(module: str, function: str) -> list[str]:
+    """Return a command that calls a function of a module; its result is the exit code.
+
+    The current directory is not on the path: a user's file may have the name of one of our modules or of Python's.
+    """
+    code = f"import sys; sys.path[:] = filter(None, sys.path); import {module}; sys.exit({module}.{function}())"
+    return [sys.executable, "-c", code]
 
 
 def describe_exit(code: int) -> str:

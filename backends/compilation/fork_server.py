@@ -10,85 +10,15 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
-from ..subprocesses import PACKAGE, package_path
-
-# Without the current directory on the path: a user's file may have the name of one of our modules or of Python's.
-_CODE = "import sys; sys.path[:] = filter(None, sys.path); from {module} import main; main()"
-_DIED = "the process that starts compiling processes ended: was it killed?"
-
-
-class ForkedProcess:
-    """A forked process: pipes to its standard streams, and its end as the fork server reports it.
-
-    Raises:
-        ForkServerDied: the fork server ended before it had started the process.
-    """
-
-    def __init__(self, stdin: int, stdout: int, report: int) -> None:
-        self.stdin: IO[str] = os.fdopen(stdin, "w", encoding="utf-8")
-        self.stdout: IO[str] = os.fdopen(stdout, encoding="utf-8")
-        self._report = os.fdopen(report, encoding="ascii")
-        # One thread may wait for the end while another asks for the id and kills the process.
-        self._starting, self._ending = threading.Lock(), threading.Lock()
-        self._pid: int | None = None
-        self._code: int | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process id, which is also that of its process group."""
-        with self._starting:
-            if self._pid is None:
-                self._pid = self._reported()
-            return self._pid
-
-    def kill(self) -> None:
-        """Kill the process with those that it started in its group, and wait for its end."""
-        with suppress(ForkServerDied):
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self.wait()
-
-    def poll(self) -> int | None:
-        """Return the exit code, as `subprocess.Popen` has it; None while the process runs."""
-        assert self.pid
-        if self._code is None and not select.select([self._report], [], [], 0)[0]:
-            return None
-        return self.wait()
-
-    def wait(self) -> int:
-        """Wait for the end, and return the exit code."""
-        assert self.pid  # which is reported first
-        with self._ending:
-            if self._code is None:
-                self._code = self._reported()
-            return self._code
-
-    def _reported(self) -> int:
-        line = self._report.readline()
-        if not line:
-            raise ForkServerDied(_DIED)
-        return int(line)
-
-    def close(self) -> None:
-        """Close the pipes."""
-        for pipe in (self.stdin, self.stdout, self._report):
-            with suppress(BrokenPipeError):  # data that was not yet written to a dead process
-                pipe.close()
-
-
-class ForkServerDied(RuntimeError):
-    """The fork server ended unexpectedly."""
+from ..subprocesses import package_path, package_root, python_command
+from .forked_process import ForkedProcess, ForkServerDied
 
 
 class ForkServer:
@@ -125,13 +55,12 @@ class ForkServer:
         if self._process is None or self._requests is None:
             self._requests, theirs = socket.socketpair()
             with theirs:
-                # A folder of PYTHONPATH is that of a process, and not of the server, which may outlive it.
-                root = str(Path(sys.modules[PACKAGE].__path__[0]).parent)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE.format(module=f"{__package__}.forking"), str(theirs.fileno())],
+                    [*python_command(f"{__package__}.forking", "main"), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    env={**os.environ, "PYTHONPATH": root},
+                    # A folder of PYTHONPATH is that of a process, and not of the server, which may outlive it.
+                    env={**os.environ, "PYTHONPATH": package_root()},
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
@@ -160,7 +89,7 @@ def _ask_for_process(requests: socket.socket, stderr: int) -> ForkedProcess:
         socket.send_fds(requests, [b"+"], [stdin, stdout, stderr, report])
     except ConnectionError as error:
         process.close()
-        raise ForkServerDied(_DIED) from error
+        raise ForkServerDied from error
     finally:
         for file in (stdin, stdout, report):
             os.close(file)

@@ -16,7 +16,8 @@ from ...config.partitioner import PartitionerConfig
 from ..disk_size import disk_size
 from ..interface import CompileSettings
 from ..subprocesses import describe_exit
-from .fork_server import ForkedProcess, ForkServer, ForkServerDied
+from .fork_server import ForkServer
+from .forked_process import ForkedProcess, ForkServerDied
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
 
 _LAST_LINES = 20

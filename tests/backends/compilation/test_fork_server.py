@@ -16,9 +16,11 @@ from python_path import python_path
 from waiting import wait_for
 
 from torchserve_neuron_lstm.backends.compilation import fork_server
-from torchserve_neuron_lstm.backends.compilation.fork_server import ForkServer, ForkServerDied
+from torchserve_neuron_lstm.backends.compilation.fork_server import ForkServer
+from torchserve_neuron_lstm.backends.compilation.forked_process import ForkServerDied
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from torchserve_neuron_lstm.backends.compilation.process import CompileProcess
+from torchserve_neuron_lstm.backends.subprocesses import python_command
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
@@ -109,12 +111,17 @@ def test_a_server_that_ends_before_it_starts_a_process_is_told(server: ForkServe
     process.close()
 
 
+def without_cuda(module: str, function: str) -> list[str]:
+    """The command of the server, in which CUDA says that it was initialized before the fork."""
+    *python, code = python_command(module, function)
+    return [*python, "import torch; torch.cuda._is_in_bad_fork = lambda: True; " + code]
+
+
 def test_a_process_that_could_not_use_cuda_is_started_anew(
     compiled: Callable[[str, str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA refuses forks once it was initialized: another interpreter takes the place of the process."""
-    patch = "import torch; torch.cuda._is_in_bad_fork = lambda: True; "
-    monkeypatch.setattr(fork_server, "_CODE", patch + fork_server._CODE)
+    monkeypatch.setattr(fork_server, "python_command", without_cuda)
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
 
     assert isinstance(compiled("good", "one"), CompileResult)
