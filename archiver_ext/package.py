@@ -15,13 +15,14 @@ from rich.console import Console
 from ..backends import simulation
 from ..backends.compilation.processes import compile_processes
 from ..backends.compile_cache.folder import cache_folder
+from ..backends.cores import available_cores
 from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
 from ..config.load import load_config
 from ..config.manifest import Manifest, read_manifest
 from ..config.schema import ServingConfig
-from ..handlers.runtime.cores import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
+from ..handlers.runtime.worker_threads import threads_per_worker
 from ..inference.private_directory import private_directory
 from ..lowering import lower
 from ..lowering.chunks.streaming import check_streamable

@@ -12,7 +12,9 @@ PACKAGE = __package__.partition(".")[0]
 
 def package_path() -> str:
     """Return a PYTHONPATH with which a process imports this same copy of the package."""
-    return os.pathsep.join(filter(None, [package_root(), os.environ.get("PYTHONPATH")]))
+    # The process may have another working directory. An empty entry is that directory, which is not on the path.
+    entries = [str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join([package_root(), *entries])
 
 
 def package_root() -> str:
@@ -38,5 +40,6 @@ def describe_exit(code: int) -> str:
     'the process ended with exit code 3'
     """
     if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
+        names = {int(one): one.name for one in signal.Signals}  # real-time signals have none
+        return f"the process was ended by {names.get(-code, f'signal {-code}')}"
     return f"the process ended with exit code {code}"

@@ -21,6 +21,7 @@ BASE = (
     "config/json_codec.py",
     "config/request_limits.py",
     "backends/__init__.py",
+    "backends/cores.py",
     "backends/fork_threads.py",
     "backends/interface.py",
     "backends/program_files.py",

@@ -25,10 +25,10 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
 from torchserve_neuron_lstm.backends.compilation.processes import compile_processes
+from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.lowering import lower

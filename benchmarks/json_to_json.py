@@ -22,10 +22,10 @@ from statistics import median
 
 from rich.console import Console
 
+from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.inference.reader import ArchiveReader

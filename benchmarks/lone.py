@@ -24,11 +24,11 @@ from statistics import median
 import numpy as np
 from rich.console import Console
 
+from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.inference.service import make_service

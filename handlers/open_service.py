@@ -7,15 +7,16 @@ import logging
 
 import torch
 
+from ..backends.cores import available_cores
 from ..config.manifest import Manifest, read_manifest
 from .description import describe
 from .formats import load_codec
 from .host import Host
 from .metrics import BatchMetrics
-from .runtime.cores import available_cores, threads_per_worker
 from .runtime.doubtful_costs import with_reliable_costs
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
+from .runtime.worker_threads import threads_per_worker
 from .service import Service
 from .streaming.open_sessions import open_sessions
 

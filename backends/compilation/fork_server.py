@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..subprocesses import package_path, package_root, python_command
+from ..subprocesses import package_path, python_command
 from .forked_process import ForkedProcess, ForkServerDied
 
 
@@ -43,8 +43,12 @@ class ForkServer:
             ForkServerDied: the fork server ended unexpectedly.
         """
         with log.open("wb") as stderr, self._lock:
-            process = _ask_for_process(self._running(), stderr.fileno())
-        environment = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}
+            try:
+                process = _ask_for_process(self._running(), stderr.fileno())
+            except ForkServerDied:  # just now
+                self._end()
+                process = _ask_for_process(self._running(), stderr.fileno())
+        environment = {**_environment(), "TMPDIR": str(directory)}
         with suppress(BrokenPipeError):  # the end of the server is reported where the process is used
             print(json.dumps({"directory": str(directory), "environment": environment}), file=process.stdin, flush=True)
         return process
@@ -59,8 +63,7 @@ class ForkServer:
                     [*python_command(f"{__package__}.forking", "main"), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    # A folder of PYTHONPATH is that of a process, and not of the server, which may outlive it.
-                    env={**os.environ, "PYTHONPATH": package_root()},
+                    env=_environment(),
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
                 )
@@ -78,6 +81,11 @@ class ForkServer:
             self._process.kill()  # it may be importing
             self._process.wait()
         self._requests = self._process = None
+
+
+def _environment() -> dict[str, str]:
+    # Some launchers pass a variable without a name, which Python cannot set.
+    return {**{name: value for name, value in os.environ.items() if name}, "PYTHONPATH": package_path()}
 
 
 def _ask_for_process(requests: socket.socket, stderr: int) -> ForkedProcess:

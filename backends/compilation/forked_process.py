@@ -11,17 +11,20 @@ from typing import IO
 
 
 class ForkServerDied(RuntimeError):
-    """The fork server ended unexpectedly."""
+    """The fork server ended unexpectedly, or could not fork."""
 
     def __init__(self) -> None:
-        super().__init__("the process that starts compiling processes ended: was it killed?")
+        super().__init__(
+            "no compiling process can be started: the process that forks them ended, or the system has no room for "
+            "another one. It wrote the cause to standard error, unless it was killed"
+        )
 
 
 class ForkedProcess:
     """A forked process: pipes to its standard streams, and its end as the fork server reports it.
 
     Raises:
-        ForkServerDied: the fork server ended before it had started the process.
+        ForkServerDied: the process was not started, or nothing reports its end any more.
     """
 
     def __init__(self, stdin: int, stdout: int, report: int) -> None:
@@ -36,32 +39,50 @@ class ForkedProcess:
     @property
     def pid(self) -> int:
         """The process id, which is also that of its process group."""
-        with self._starting:
-            if self._pid is None:
-                self._pid = self._reported()
-            return self._pid
+        return self._await_start()
 
     def kill(self) -> None:
         """Kill the process with those that it started in its group, and wait for its end."""
-        with suppress(ForkServerDied):
+        try:
+            # The group of a process that ended is gone, and another group may have its number.
+            is_running = self.poll() is None
+        except ForkServerDied:
+            is_running = self._pid is not None
+        if is_running:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self.wait()
+            with suppress(ForkServerDied):
+                self.wait()
+
+    def is_started(self) -> bool:
+        """Whether the process was started, or never will be."""
+        return self._pid is not None or self._has_report()
 
     def poll(self) -> int | None:
         """Return the exit code, as `subprocess.Popen` has it; None while the process runs."""
-        assert self.pid
-        if self._code is None and not select.select([self._report], [], [], 0)[0]:
+        self._await_start()
+        if self._code is None and not self._has_report():
             return None
         return self.wait()
 
     def wait(self) -> int:
         """Wait for the end, and return the exit code."""
-        assert self.pid  # which is reported first
+        self._await_start()
         with self._ending:
             if self._code is None:
                 self._code = self._reported()
             return self._code
+
+    def _await_start(self) -> int:
+        with self._starting:
+            if self._pid is None:
+                self._pid = self._reported()  # before the exit code
+            return self._pid
+
+    def _has_report(self) -> bool:
+        report = select.poll()
+        report.register(self._report, select.POLLIN)
+        return bool(report.poll(0))
 
     def _reported(self) -> int:
         line = self._report.readline()

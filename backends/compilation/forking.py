@@ -2,7 +2,8 @@
 
 A request is a byte on the socket, with four files: standard input, output and error of the process, and a pipe for its
 process id and its exit code. The parent of a forked process cannot be the one that asked for it, so another forked
-process waits for its end and reports it.
+process waits for its end and reports it. It also ends the compilers that the process has started, and the process
+itself if the reader of the report has ended.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -43,7 +45,12 @@ def _await_fork(requests: socket.socket) -> list[int] | None:
         message, files, _, _ = socket.recv_fds(requests, 1, 4)
         if not message:
             return None
-        if _fork() == 0:
+        try:
+            is_forked = _fork() == 0
+        except OSError as error:  # whoever asked finds its report closed
+            sys.stderr.write(f"no process can be forked: {error}\n")
+            is_forked = False
+        if is_forked:
             requests.close()
             *streams, report = files
             _fork_reported(streams, report)
@@ -76,11 +83,27 @@ def _report(pid: int, report: int) -> NoReturn:
         with suppress(ProcessLookupError, PermissionError):  # it ended
             os.setpgid(pid, pid)  # the process does the same: whoever reads the id can end the group at once
         os.write(report, f"{pid}\n".encode())
+        _await_end(pid, report)
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # until it is waited for, no other process group has its number
         _, status = os.waitpid(pid, 0)
         os.write(report, f"{os.waitstatus_to_exitcode(status)}\n".encode())
         code = 0
     finally:
         os._exit(code)  # the exit handlers are the server's
+
+
+def _await_end(pid: int, report: int) -> None:
+    """Wait until the process has ended, or the reader of its report."""
+    try:
+        process = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # an old system: a job whose caller has ended is compiled to its end
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return
+    events = select.poll()
+    events.register(process, select.POLLIN)
+    events.register(report, 0)  # an error, which need not be asked for, tells that its reader has closed it
+    events.poll()
 
 
 def _take(streams: list[int]) -> None:
@@ -94,8 +117,14 @@ def _take(streams: list[int]) -> None:
     if not line:
         sys.exit()  # whoever asked for it has ended
     asked = json.loads(line)
+    of_server = _python_path()
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["directory"])
     tempfile.tempdir = None
-    sys.path[:0] = [path for path in asked["environment"]["PYTHONPATH"].split(os.pathsep) if path not in sys.path]
+    own = _python_path()
+    sys.path[:] = [*own, *(path for path in sys.path if path not in {*own, *of_server})]
+
+
+def _python_path() -> list[str]:
+    return os.environ["PYTHONPATH"].split(os.pathsep)

@@ -94,6 +94,7 @@ def _compile(
             raise
         if running:
             processes.stop()
+    processes.close()
     return results
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ _LAST_LINES = 20
 
 
 class CompileProcess:
-    """A compiling process, started for its first job and again after a crash."""
+    """A compiling process, started for its first job and again after its end."""
 
     def __init__(self, server: ForkServer, scratch: Path) -> None:
         self._server = server
@@ -44,22 +45,29 @@ class CompileProcess:
         return crash_of(job, reply["crashed"], reply["log"])
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with suppress(ForkServerDied):  # which is no fault of the engine
+            return self._answer(request)
         try:
-            process = self._running()
-            line = _reply(process, request)
-            if line:
-                return dict(json.loads(line))
-            reason = describe_exit(process.wait())
+            return self._answer(request)
         except ForkServerDied as error:
-            reason = str(error)
-        return {"crashed": reason, "log": self._log_tail()}
+            return {"crashed": str(error), "log": self._log_tail()}
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        line = _reply(process, request)
+        if line:
+            return dict(json.loads(line))
+        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
 
     def _running(self) -> ForkedProcess:
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and not _is_running(self._process):
+                self._process.kill()  # its end may not have been reported
+                self._process.close()
+                self._process = None
+            if self._process is None:
                 if self._stopped:
                     raise RuntimeError("compilation was stopped")
-                self.close()
                 self._process = self._start()
             return self._process
 
@@ -77,13 +85,23 @@ class CompileProcess:
         """Kill the process and all processes that it started."""
         with self._lock:
             self._stopped = True
-            if self._process is not None:
-                self._process.kill()
+            if self._process is None:
+                return
+            if not self._process.is_started():
+                self._server.stop()  # it imports for seconds; what waits for it ends too
+            self._process.kill()
 
     def close(self) -> None:
         """Close the pipes to the process."""
         if self._process is not None:
             self._process.close()
+
+
+def _is_running(process: ForkedProcess) -> bool:
+    try:
+        return process.poll() is None
+    except ForkServerDied:
+        return False
 
 
 def _reply(process: ForkedProcess, request: Mapping[str, Any]) -> str:

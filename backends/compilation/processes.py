@@ -5,11 +5,12 @@ They are forked from one process, because importing torch takes seconds.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
+from ..cores import available_cores
 from .fork_server import ForkServer, fork_server
 from .process import CompileProcess
 
@@ -36,7 +37,8 @@ class CompileProcesses:
     def __init__(self, server: ForkServer, scratch: Path, most: int | None) -> None:
         self._server = server
         self._scratch = scratch
-        self._most = most or len(os.sched_getaffinity(0))
+        self._most = most or available_cores()
+        self._numbers = count()
         self._running: list[CompileProcess] = []
         self._stopped: list[CompileProcess] = []
 
@@ -46,16 +48,15 @@ class CompileProcesses:
 
     def take(self, wanted: int) -> list[CompileProcess]:
         """Return so many processes, or as many as there may be."""
-        count = min(wanted, self._most)
-        while len(self._running) < count:
-            number = len(self._stopped) + len(self._running)
-            self._running.append(CompileProcess(self._server, self._scratch / f"worker{number}"))
-        return self._running[:count]
+        number = min(wanted, self._most)
+        while len(self._running) < number:
+            self._running.append(CompileProcess(self._server, self._scratch / f"worker{next(self._numbers)}"))
+        return self._running[:number]
 
     def stop(self) -> None:
         """Stop all processes, so that no thread waits for one; later programs get others.
 
-        Their pipes stay open until the end, since a thread may read from them.
+        Their pipes stay open until `close`, since a thread may read from them.
         """
         for process in self._running:
             process.stop()
@@ -63,6 +64,7 @@ class CompileProcesses:
         self._running = []
 
     def close(self) -> None:
-        """Close the pipes to the processes, which have stopped."""
+        """Close the pipes to the processes that have stopped, when no thread reads from them."""
         for process in self._stopped:
             process.close()
+        self._stopped = []

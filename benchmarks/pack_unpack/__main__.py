@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
+from torchserve_neuron_lstm.backends.cores import available_cores
 
 from ..standing import conclude, write_figures
 from .contestants import WrongAnswers, calls, cannot_compile, check, contestants

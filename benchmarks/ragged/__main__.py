@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
+from torchserve_neuron_lstm.backends.cores import available_cores
 
 from ..fma.loop import CannotCompile
 from ..packaging import CannotArchive

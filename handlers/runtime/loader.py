@@ -10,6 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
+from ...backends.cores import available_cores
 from ...backends.fork_threads import are_threads_lost, set_torch_threads
 from ...backends.interface import Chaining, DeviceSharing, Forking, LoadError, Rehearsal, Waking, Weights
 from ...backends.interface import LoadedProgram as Program
@@ -27,7 +28,6 @@ from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, ManifestError, Variant, read_manifest, verify_files
 from .bucket_memory import check_memory
-from .cores import available_cores
 from .example_inputs import example_inputs
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .requirements import check_requirements

@@ -23,10 +23,11 @@ from itertools import count
 from math import ceil
 from pathlib import Path
 
+from ...backends.cores import available_cores
 from ...backends.interface import CoreAssigning
 from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
-from .cores import available_cores, worker_count
+from .worker_threads import worker_count
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,8 @@ from pathlib import Path
 import odd_engines
 import pytest
 from python_path import python_path
+from running import is_running
+from waiting import wait_for
 
 from .conftest import BIN, MODEL, Package, Project, save_weights
 
@@ -183,9 +184,8 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
     assert process.returncode == 128 + number
     assert error.strip().endswith(f"stopped by {number.name}; no file was written")
     assert project.listing() == before
-    for pid in map(int, pids.read_text().split()):
-        with pytest.raises(ProcessLookupError):
-            _until_gone(pid)
+    started = [int(pid) for pid in pids.read_text().split()]
+    wait_for(lambda: not any(map(is_running, started)))
 
 
 @contextmanager
@@ -211,16 +211,6 @@ def stopped_while_compiling(
             process.kill()
 
 
-def _until_gone(pid: int) -> None:
-    """Raise ProcessLookupError once the process does not exist; a zombie counts as existing for a while."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        os.kill(pid, 0)
-        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-            raise ProcessLookupError
-        time.sleep(0.05)
-
-
 def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
     """The command survives a crash of compiled code."""
     project.configure(backend="crashes")
@@ -240,7 +230,6 @@ def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path
     with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:
         process.communicate(timeout=30)
 
-    for pid in map(int, pids.read_text().split()):
-        with pytest.raises(ProcessLookupError):
-            _until_gone(pid)
+    started = [int(pid) for pid in pids.read_text().split()]
+    wait_for(lambda: not any(map(is_running, started)))
     assert not (project.folder / "tiny.mar").exists()

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from archiving import ARCHIVER
+from running import is_running
 from torchserve_process import DidNotStart, serving
+from waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS_TO_STOP = 20
@@ -44,14 +46,6 @@ def plain_archive(folder: Path, initialize: str) -> Path:
     return folder
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
     """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
@@ -69,10 +63,7 @@ def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.
     assert is_running(int(worker))
     program.send_signal(sign)
     program.wait(SECONDS_TO_STOP)
-    deadline = time.monotonic() + SECONDS_TO_STOP
-    while is_running(int(worker)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not is_running(int(worker))
+    wait_for(lambda: not is_running(int(worker)), SECONDS_TO_STOP)
     assert not Path(log).parent.exists()
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import odd_engines
 import pytest
 import torch
 from python_path import python_path
+from running import is_running
 from waiting import wait_for
 
 from torchserve_neuron_lstm.backends.compilation import fork_server
@@ -33,24 +34,32 @@ def server() -> Iterator[ForkServer]:
 
 
 @pytest.fixture
-def compiled(
-    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str, str], CompileOutcome]]:
-    """Compile a program with an engine in the process of a name."""
-    monkeypatch.setenv("PYTHONPATH", python_path(odd_engines.install(tmp_path / "site")))
-    program = tmp_path / "program.pt2"
-    torch.export.save(torch.export.export(torch.nn.Identity(), (torch.zeros(2),)), program)
-    processes: dict[str, CompileProcess] = {}
-    folders = (tmp_path / f"compiled{number}" for number in itertools.count())
-
-    def compile_with(engine: str, process: str) -> CompileOutcome:
-        one = processes.setdefault(process, CompileProcess(server, tmp_path / process))
-        return one.compile(CompileJob(engine, "sequence", Bucket(1, 2), program, next(folders)))
-
-    yield compile_with
-    for process in processes.values():
+def processes(server: ForkServer, tmp_path: Path) -> Iterator[Callable[[str], CompileProcess]]:
+    """The compiling process of a name."""
+    made: dict[str, CompileProcess] = {}
+    yield lambda name: made.setdefault(name, CompileProcess(server, tmp_path / name))
+    for process in made.values():
         process.stop()
         process.close()
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileJob:
+    """A program for an engine that a folder of PYTHONPATH has; the path is relative."""
+    odd_engines.install(tmp_path / "site")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", python_path("site"))
+    program = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(torch.nn.Identity(), (torch.zeros(2),)), program)
+    return CompileJob("good", "sequence", Bucket(1, 2), program, tmp_path / "compiled")
+
+
+@pytest.fixture
+def compiled(
+    job: CompileJob, processes: Callable[[str], CompileProcess], tmp_path: Path
+) -> Callable[[str], CompileOutcome]:
+    """Compile the program in the process of a name."""
+    return lambda name: processes(name).compile(replace(job, directory=tmp_path / f"by_{name}"))
 
 
 def server_pid(server: ForkServer) -> int:
@@ -59,24 +68,16 @@ def server_pid(server: ForkServer) -> int:
     return server._process.pid
 
 
-def runs(pid: int) -> bool:
-    """Whether a process runs, other than one that ended and was not waited for."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_each_process_has_the_environment_of_its_start(
-    compiled: Callable[[str, str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Callable[[str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variables that were set later count, and folders of PYTHONPATH with their engines."""
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "first"))
-    first = compiled("good", "one")
+    first = compiled("one")
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "second"))
-    second = compiled("good", "two")
+    second = compiled("two")
     monkeypatch.delenv("PYTHONPATH")
-    third = compiled("good", "three")
+    third = compiled("three")
 
     assert isinstance(first, CompileResult)
     assert isinstance(second, CompileResult)
@@ -86,17 +87,34 @@ def test_each_process_has_the_environment_of_its_start(
 
 
 def test_a_server_that_was_killed_is_started_again(
-    server: ForkServer, compiled: Callable[[str, str], CompileOutcome]
+    server: ForkServer, job: CompileJob, processes: Callable[[str], CompileProcess]
 ) -> None:
-    """Processes that it had started go on, and the next one gets another server."""
-    compiled("good", "one")
+    """The job that waited for it is compiled all the same."""
+    server.prepare()
     killed = server_pid(server)
-    os.kill(killed, signal.SIGKILL)
-
-    assert isinstance(compiled("good", "one"), CompileResult)
-    wait_for(lambda: not runs(killed))
-    assert isinstance(compiled("good", "two"), CompileResult)
+    os.kill(killed, signal.SIGSTOP)
+    process = processes("one")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(process.compile, job)
+        wait_for(lambda: process._process is not None)
+        os.kill(killed, signal.SIGKILL)
+        assert isinstance(waiting.result(), CompileResult)
     assert server_pid(server) != killed
+
+
+def test_compilation_is_stopped_while_the_server_imports(
+    server: ForkServer, job: CompileJob, processes: Callable[[str], CompileProcess]
+) -> None:
+    """Nobody waits for the end of the import."""
+    server.prepare()
+    os.kill(server_pid(server), signal.SIGSTOP)
+    process = processes("one")
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(process.compile, job)
+        wait_for(lambda: process._process is not None)
+        process.stop()
+        with pytest.raises(RuntimeError, match="compilation was stopped"):
+            waiting.result()
 
 
 def test_a_server_that_ends_before_it_starts_a_process_is_told(server: ForkServer) -> None:
@@ -106,25 +124,57 @@ def test_a_server_that_ends_before_it_starts_a_process_is_told(server: ForkServe
     process = server.start(Path("/"), Path("/dev/null"))
     os.kill(server_pid(server), signal.SIGKILL)
 
-    with pytest.raises(ForkServerDied, match=r"the process that starts compiling processes ended"):
+    with pytest.raises(ForkServerDied, match="the process that forks them ended"):
         process.wait()
     process.close()
 
 
-def without_cuda(module: str, function: str) -> list[str]:
-    """The command of the server, in which CUDA says that it was initialized before the fork."""
-    *python, code = python_command(module, function)
-    return [*python, "import torch; torch.cuda._is_in_bad_fork = lambda: True; " + code]
+def with_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start servers that run this code first."""
+
+    def command(module: str, function: str) -> list[str]:
+        *python, main = python_command(module, function)
+        return [*python, f"{code}; {main}"]
+
+    monkeypatch.setattr(fork_server, "python_command", command)
+
+
+def test_the_server_imports_from_the_path_of_its_caller(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch may be there alone. A variable without a name, which some launchers pass, is left out."""
+    (tmp_path / "there_alone.py").touch()
+    monkeypatch.setattr(os, "environ", {**os.environ, "PYTHONPATH": python_path(tmp_path), "": "nameless"})
+    with_code("import there_alone", monkeypatch)
+    process = server.start(tmp_path, tmp_path / "log")
+    process.stdin.close()
+
+    assert process.wait() == 0
+    process.close()
+
+
+def test_a_system_without_room_for_a_process_is_told(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server goes on: there may be room later."""
+    full = "def fork(): raise OSError(11, 'no room')"
+    with_code(f"import os; exec({full!r}); os.fork = fork", monkeypatch)
+    process = server.start(tmp_path, tmp_path / "log")
+
+    with pytest.raises(ForkServerDied, match="or the system has no room for another one"):
+        process.wait()
+    process.close()
+    assert is_running(server_pid(server))
 
 
 def test_a_process_that_could_not_use_cuda_is_started_anew(
-    compiled: Callable[[str, str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiled: Callable[[str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA refuses forks once it was initialized: another interpreter takes the place of the process."""
-    monkeypatch.setattr(fork_server, "python_command", without_cuda)
+    with_code("import torch; torch.cuda._is_in_bad_fork = lambda: True", monkeypatch)
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
 
-    assert isinstance(compiled("good", "one"), CompileResult)
+    assert isinstance(compiled("one"), CompileResult)
     assert b"compilation.worker" in Path(f"/proc/{(tmp_path / 'pids').read_text().strip()}/cmdline").read_bytes()
 
 
@@ -135,34 +185,10 @@ def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: P
     process.stdin.close()
 
     assert process.wait() == 0
-    assert not runs(pid)
+    assert not is_running(pid)
     assert server._requests is not None
     server._requests.close()
-    wait_for(lambda: not runs(serving))
-    process.close()
-
-
-def test_a_killed_process_is_reported_with_its_signal(server: ForkServer, tmp_path: Path) -> None:
-    """Its group ends with it."""
-    process = server.start(tmp_path, tmp_path / "log")
-
-    assert process.poll() is None
-    assert os.getpgid(process.pid) == process.pid
-    process.kill()
-    assert process.poll() == process.wait() == -signal.SIGKILL
-    process.close()
-
-
-def test_a_process_is_killed_while_another_thread_waits_for_its_end(server: ForkServer, tmp_path: Path) -> None:
-    """Both threads get the exit code."""
-    process = server.start(tmp_path, tmp_path / "log")
-    assert process.pid
-    with ThreadPoolExecutor(1) as thread:
-        code = thread.submit(process.wait)
-        wait_for(process._ending.locked)
-        process.kill()
-
-    assert process.wait() == code.result() == -signal.SIGKILL
+    wait_for(lambda: not is_running(serving))
     process.close()
 
 

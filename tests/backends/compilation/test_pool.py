@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +13,8 @@ import odd_engines
 import pytest
 import torch
 from python_path import python_path
+from running import is_running
+from waiting import wait_for
 
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
 from torchserve_neuron_lstm.backends.compilation.pool import compile_all
@@ -108,13 +109,15 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
 
 
 def test_the_reason_has_the_standard_error_of_a_dead_process(
-    compiling: Callable[..., list[CompileResult | CompileFailure]],
+    compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason includes the standard error of the process."""
+    """The reason includes the standard error of the process. Processes that it has started end with it."""
+    monkeypatch.setenv("DIES_PIDS", str(tmp_path / "of_dies"))
     (result, *_) = compiling("dies", buckets=BUCKETS[:1])
 
     assert isinstance(result, CompileFailure)
     assert "last words" in result.reason
+    wait_for(lambda: not is_running(int((tmp_path / "of_dies").read_text())))
 
 
 def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,15 +130,15 @@ def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch
         for turn in range(2):
             compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / f"{turn}")], processes, print)
         first, second = map(int, (tmp_path / "pids").read_text().split())
-        runs_between = _runs(first)
+        runs_between = is_running(first)
         processes.stop()
         compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / "2")], processes, print)
     *_, third = map(int, (tmp_path / "pids").read_text().split())
 
     assert runs_between
     assert first == second != third
-    assert not _runs(first)
-    assert not _runs(third)
+    assert not is_running(first)
+    assert not is_running(third)
 
 
 def test_nothing_runs_on_when_compiling_is_interrupted(
@@ -149,24 +152,9 @@ def test_nothing_runs_on_when_compiling_is_interrupted(
 
     started = [int(pid) for pid in pids.read_text().split()]
     assert len(started) >= 2
-    _wait_until(lambda: not any(map(_runs, started)))
+    wait_for(lambda: not any(map(is_running, started)))
 
 
 def _interrupt_when(pids: Path) -> None:
-    _wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
     os.kill(os.getpid(), signal.SIGINT)
-
-
-def _wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
+from torchserve_neuron_lstm.backends.cores import available_cores
 
 
 @pytest.fixture(autouse=True)

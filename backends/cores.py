@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Optional
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -20,29 +19,8 @@ def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _
     return max(1, int(min([float(_affinity()), *quotas])))
 
 
-def threads_per_worker(cores: int, workers: object) -> int:
-    """Divide the cores among the workers. Without `maxWorkers` TorchServe starts one worker a core.
-
-    >>> threads_per_worker(8, 2), threads_per_worker(2, 4), threads_per_worker(8, None)
-    (4, 1, 1)
-    """
-    count = worker_count(workers)
-    return 1 if count is None else max(1, cores // count)
-
-
-def worker_count(workers: object) -> Optional[int]:
-    """Return the value of `maxWorkers`, which may be of any type; None if it is no number of workers.
-
-    >>> worker_count(2), worker_count("2"), worker_count(True), worker_count(0)
-    (2, None, None, None)
-    """
-    return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
-
-
 def _affinity() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:

@@ -1,0 +1,13 @@
+"""State of another process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists, and has not ended without being waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
