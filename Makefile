@@ -50,17 +50,22 @@ help:
 
 install: $(STAMP)
 
+# pip compiles on one core alone. Files for another Python are not compiled, as by pip.
+compiled = $(1)/bin/python -m compileall -q -j 0 $(1)/lib > /dev/null || true
+
 # Every package but torch comes with the digest that the lock has: torch's builds differ by package index. What torch
 # requires is there before it, so it brings nothing else. pip resolves nothing else, so nothing can choose a larger torch.
 $(STAMP): pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
-	@echo "[1/4] creating .venv"
+	@echo "[1/5] creating .venv"
 	@$(PYTHON) -m venv --clear .venv
-	@echo "[2/4] installing TorchServe, a Java runtime and the tools, by the digests of requirements.lock"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	@echo "[3/4] installing torch, some hundred MB"
-	@$(BIN)/python -m pip install --progress-bar on -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@echo "[4/4] installing the plug-in"
+	@echo "[2/5] installing TorchServe, a Java runtime and the tools, by the digests of requirements.lock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock
+	@echo "[3/5] installing torch, some hundred MB"
+	@$(BIN)/python -m pip install --no-compile --progress-bar on -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@echo "[4/5] compiling Python files, on all cores"
+	@$(call compiled,.venv)
+	@echo "[5/5] installing the plug-in"
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -161,7 +166,8 @@ test-browser: $(STAMP)
 # Servers bring other releases of what TorchServe needs. Torch and the tools are those of .venv, which is read after it.
 $(HOSTS_STAMP): $(STAMP) hosts.lock
 	@$(BIN)/python -m venv --clear --without-pip .hosts
-	@$(BIN)/python -m pip --python .hosts/bin/python install --quiet --no-deps --require-hashes -r hosts.lock
+	@$(BIN)/python -m pip --python .hosts/bin/python install --quiet --no-compile --no-deps --require-hashes -r hosts.lock
+	@$(call compiled,.hosts)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> "$$(.hosts/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_venv.pth"
 	@touch $@

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -63,6 +64,7 @@ class UnfitBuckets(DecisiveRefusal):
     """Buckets in which the program is not known to be correct; the message has the possible ones."""
 
 
+@cache  # lowering asks for each module that is imported, several times
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
     # A frame of this package may have the path of a symbolic link or the real path.

@@ -62,6 +62,7 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
     assert "this is linux on riscv64" in str(Inductor().unavailable())
 
 
+@pytest.mark.long
 @torch.no_grad()
 def test_operators_that_stay_calls_are_answered_by_torch(module: Recurrent, directory: Path) -> None:
     """A GRU in compiled code calls the operator of the serving process, with its weights."""

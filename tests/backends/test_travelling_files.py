@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from import_rules import imports_of
+from import_rules import Import, imports_of
 
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.travelling_files import BASE, STORE_FILES, travelling_files
@@ -50,6 +51,13 @@ def travelling(name: str, *, cpu_segments: bool = False, store: str | None = Non
     return {file.as_posix() for file in files if file.suffix == ".py"} - {"__init__.py"}
 
 
+@cache
+def travelling_with_any() -> set[str]:
+    """The modules listed for any engine and store."""
+    stores = (None, *STORE_FILES)
+    return {file for engine in registry.ENGINES for store in stores for file in travelling(engine, store=store)}
+
+
 def entry_points(name: str) -> list[str]:
     """The modules where serving begins."""
     module = registry.ENGINES[name].module.replace(".", "/")
@@ -68,13 +76,20 @@ def closure(start: Collection[str], excluded: Collection[str], *, functions: boo
         pending += [f"{folder}/__init__.py" for folder in Path(file).parents if folder != Path()]
         pending += [
             imported
-            for one in imports_of(ROOT / file, ROOT)
+            for one in imports(file)
             if one.ours and not one.typing_only and (functions or not one.in_function)
             if (imported := file_of(one.module)) is not None
         ]
     return found
 
 
+@cache
+def imports(file: str) -> list[Import]:
+    """The imports of a file, which many closures have."""
+    return list(imports_of(ROOT / file, ROOT))
+
+
+@cache
 def file_of(module: str) -> str | None:
     """The file of an imported module or of an imported name's module."""
     whole = module.replace(".", "/")
@@ -99,8 +114,7 @@ def test_an_archive_has_exactly_what_serving_imports(name: str, cpu_segments: bo
     Imports inside functions count, except those of packaging and of other engines.
     """
     listed = travelling(name, cpu_segments=cpu_segments, store=store)
-    stores = (None, *STORE_FILES)
-    others = {file for other in registry.ENGINES for kind in stores for file in travelling(other, store=kind)} - listed
+    others = travelling_with_any() - listed
     imported = closure(entry_points(name), others | COMPILE_ONLY, functions=True)
 
     assert imported == listed

@@ -27,6 +27,8 @@ LONG = (
     *("widest_windows", "flat_softmax", "halved_lengths", "best_frames", "averaged", "packed_rows", "paired"),
     *("subbands", "upsampled", "likelihoods", "gated", "surprise", "causal_layer", "both_directions", "unpacked"),
     *("bags_of_words", "sound_events", "interpolated", "language_model", "counted", "relative_lengths", "spectra"),
+    *("sorted_by_numpy", "unsorted_by_hand", "exponential_units", "repeated_by_lists", "own_class", "reconstructed"),
+    *("flattened_channels", "rounded_sizes", "projected_on_a_vector", "packed_data"),
 )
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
@@ -86,16 +88,20 @@ def changed_in_place(lengths: Tensor) -> Tensor:
     "halve",
     [
         pytest.param(lambda n: torch.div(n - 1, 2, rounding_mode="floor") + 1, id="floor"),
-        pytest.param(lambda n: torch.ceil(n / 2).long().cpu(), id="ceil"),
+        pytest.param(lambda n: torch.ceil(n / 2).long().cpu(), id="ceil", marks=pytest.mark.long),
         pytest.param(lambda n: ((n.float() - 1) * 0.5 + 1).to(torch.int64), id="cast"),
-        pytest.param(lambda n: torch.stack([(own + 1) >> 1 for own in n]).clamp(min=1), id="stacked"),
+        pytest.param(
+            lambda n: torch.stack([(own + 1) >> 1 for own in n]).clamp(min=1), id="stacked", marks=pytest.mark.long
+        ),
         pytest.param(lambda n: [int(own) for own in (n + 1) / 2], id="integers"),
         pytest.param(changed_in_place, id="in place"),
-        pytest.param(lambda n: n // 2 + n % 2, id="remainder"),
-        pytest.param(lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1), id="where"),
-        pytest.param(lambda n: ((n + 1) // 2).clamp(min=1, max=7), id="clamp"),
+        pytest.param(lambda n: n // 2 + n % 2, id="remainder", marks=pytest.mark.long),
+        pytest.param(lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1), id="where", marks=pytest.mark.long),
+        pytest.param(lambda n: ((n + 1) // 2).clamp(min=1, max=7), id="clamp", marks=pytest.mark.long),
         pytest.param(lambda n: torch.from_numpy(np.ceil(n.numpy() / 2).astype(np.int64)), id="numpy"),
-        pytest.param(lambda n: torch.LongTensor([math.ceil(own / 2) for own in n.tolist()]), id="math"),
+        pytest.param(
+            lambda n: torch.LongTensor([math.ceil(own / 2) for own in n.tolist()]), id="math", marks=pytest.mark.long
+        ),
     ],
 )
 def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:

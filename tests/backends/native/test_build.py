@@ -39,6 +39,7 @@ def test_half_of_the_larger_instructions_are_not_enough(tmp_path: Path, monkeypa
         assert fastest_library(tmp_path) == least.library
 
 
+@pytest.mark.long
 def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:
     """They travel in every archive."""
     build.build(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from chunked_models import assert_chunks_equal_whole_sequences
+from long_cases import with_long
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
@@ -134,7 +135,7 @@ def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> No
 
 @pytest.mark.parametrize(
     "before",
-    NOT_CAUSAL,
+    with_long(NOT_CAUSAL, "cut_at_the_begin", "padded_twice", "mirrored", "scaled_by_its_length"),
     ids=lambda one: one.__name__,
 )
 def test_other_reads_of_timesteps_are_not_chunked(before: Callable[..., Any]) -> None:

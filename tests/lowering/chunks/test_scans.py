@@ -81,7 +81,8 @@ def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
 @pytest.mark.parametrize(
     ("function", "states"),
     [
-        *((exponential_gates, 4), (every_state, 2)),
+        (every_state, 2),
+        pytest.param(exponential_gates, 4, marks=pytest.mark.long),
         pytest.param(reset_by_an_input, 2, marks=pytest.mark.long),
         pytest.param(own_layers, 2, marks=pytest.mark.long),
         pytest.param(highway, 1, marks=pytest.mark.long),

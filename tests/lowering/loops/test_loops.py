@@ -45,8 +45,11 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
 @pytest.mark.parametrize(
     "function",
     [
-        *(*CELLS, gate_unread_at_the_end),
-        *(pytest.param(function, marks=pytest.mark.long) for function in (*MORE_CELLS, solver_steps)),
+        *CELLS,
+        *(
+            pytest.param(function, marks=pytest.mark.long)
+            for function in (*MORE_CELLS, solver_steps, gate_unread_at_the_end)
+        ),
     ],
     ids=lambda f: f.__name__,
 )
