@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from torch.fx import Graph
 
-import torch
-from torch.fx import Graph, Node
+from ..errors import UnknownLoop
+from .agreement import agreed
+from .call_sites import calls_per_step, lists_of_timesteps, mark_fixed_parts
+from .frames import Frames, find_frames
+from .recipe import NotALoop, Recipe
+from .trace_writer import TraceWriter
 
-from ..errors import UnknownLoop, node_line, source_suffix
-from .recipe import Constant, Count, Counting, Listed, Member, NotALoop, Operand, Recipe, Result, Run, Starting, Unit
-from .unrolled import IS_USER_INPUT
-
-_Key = tuple[str, str, str, tuple[str, ...]]
-_SPLITS = (torch.ops.aten.unbind.int, torch.ops.aten.split.Tensor)
-_HAS_FIXED_PARTS = "has_fixed_parts"
-_SHORTEST_RUN = 3
-"""Members of a family in a list that are assumed to be all of a loop."""
 _MOST_LOOPS = 6
 """Numbers of loops at the same lines that are tried."""
 
@@ -31,10 +22,10 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
         NotALoop: no operator is called once a timestep.
         UnknownLoop: the loops follow no rule that both show.
     """
-    _mark_fixed_parts(short, long)
+    mark_fixed_parts(short, long)
     refusals: list[UnknownLoop | NotALoop] = []
     counts = _numbers_of_loops(short, long, more_timesteps - timesteps)
-    for frames in (None, *_frames(short, long, (timesteps, more_timesteps))):
+    for frames in (None, *find_frames(short, long, (timesteps, more_timesteps))):
         for loops in counts:
             result = _attempt(short, long, (timesteps, more_timesteps), frames, loops)
             if isinstance(result, Recipe):
@@ -44,273 +35,17 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
 
 
 def _attempt(
-    short: Graph, long: Graph, timesteps: tuple[int, int], frames: _Frames | None, loops: int | None
+    short: Graph, long: Graph, timesteps: tuple[int, int], frames: Frames | None, loops: int | None
 ) -> Recipe | UnknownLoop | NotALoop:
     """Write both traces as units, or return why they do not agree."""
     steps = timesteps if frames is None else frames.sizes
     try:
-        per_step = _calls_per_step(short, long, steps[1] - steps[0])
-        lists = _lists_of_timesteps(short, long, per_step)
-        few, many = (_Writer(graph, per_step, frames, loops, lists).recipe() for graph in (short, long))
-        return _agreed(few, many, timesteps, steps)
+        per_step = calls_per_step(short, long, steps[1] - steps[0])
+        lists = lists_of_timesteps(short, long, per_step)
+        few, many = (TraceWriter(graph, per_step, frames, loops, lists).recipe() for graph in (short, long))
+        return agreed(few, many, timesteps, steps)
     except (NotALoop, UnknownLoop) as error:
         return error
-
-
-@dataclass(frozen=True)
-class _Frames:
-    """A dimension with another number of steps than the timesteps: that of both traces."""
-
-    name: str
-    dim: int
-    sizes: tuple[int, int]
-
-
-def _frames(short: Graph, long: Graph, timesteps: tuple[int, int]) -> list[_Frames]:
-    """Return sizes before the first loop that grow otherwise than the timesteps, as after a stride."""
-    found: dict[tuple[int, int], _Frames] = {}
-    counts = [{key: len(nodes) for key, nodes in _groups(graph).items()} for graph in (short, long)]
-    for a, b in zip(short.nodes, long.nodes, strict=False):
-        if a.op == "call_function" and counts[0].get(_key(a)) != counts[1].get(_key(b)):
-            break
-        shapes = [getattr(node.meta.get("val"), "shape", ()) for node in (a, b)]
-        for dim, (few, many) in enumerate(zip(*shapes, strict=False)):
-            if few < many and (few, many) != timesteps:
-                found.setdefault((few, many), _Frames(a.name, dim, (few, many)))
-    return list(found.values())
-
-
-def _mark_fixed_parts(short: Graph, long: Graph) -> None:
-    """Mark the calls that split a tensor into as many parts in both traces, such as the gates of a cell."""
-    parts: list[dict[object, set[int]]] = []
-    splits = [[node for node in graph.nodes if node.target in _SPLITS] for graph in (short, long)]
-    for nodes in splits:
-        parts.append({})
-        for node in nodes:
-            parts[-1].setdefault(node.meta.get("stack_trace"), set()).add(len(node.meta["val"]))
-    for node in (*splits[0], *splits[1]):
-        line = node.meta.get("stack_trace")
-        node.meta[_HAS_FIXED_PARTS] = parts[0].get(line) == parts[1].get(line)
-
-
-def _is_list_of_timesteps(node: Node) -> bool:
-    return node.target in _SPLITS and not node.meta.get(_HAS_FIXED_PARTS)
-
-
-def _groups(graph: Graph) -> dict[_Key, list[Node]]:
-    groups: dict[_Key, list[Node]] = {}
-    for node in graph.nodes:
-        if node.op == "call_function":
-            groups.setdefault(_key(node), []).append(node)
-    return groups
-
-
-def _key(node: Node) -> _Key:
-    """Return what calls of one place of a loop share: operator, lines of Python, and weights.
-
-    The result of a call with several is not the same place as its others, unless there is one for each timestep. It
-    has the weights of that call: layers at the same lines are told apart by them.
-    """
-    source = node.args[0] if node.args else None
-    number, called = "", node
-    if node.target is operator.getitem and isinstance(source, Node) and not _is_list_of_timesteps(source):
-        number, called = str(node.args[1]), source
-    weights = (argument for argument in called.all_input_nodes if argument.op == "placeholder")
-    names = tuple(argument.name for argument in weights if IS_USER_INPUT not in argument.meta)
-    return str(node.target), number, str(node.meta.get("stack_trace")), names
-
-
-def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
-    """Return how many calls of a place each further timestep adds, for those that grow.
-
-    Raises:
-        NotALoop: no place has a call for each timestep.
-        UnknownLoop: some have, and another place has another number of calls.
-    """
-    groups = _groups(short), _groups(long)
-    found: dict[_Key, int] = {}
-    irregular: list[Node] = []
-    for key in dict.fromkeys([*groups[0], *groups[1]]):
-        few, many = (len(group.get(key, ())) for group in groups)
-        if few == many:
-            continue
-        calls = (many - few) // steps
-        # the last call of a place is missing if nothing reads it
-        if calls > 0 and calls * steps == many - few and few % calls == many % calls:
-            found[key] = calls
-        else:
-            irregular.append((groups[1].get(key) or groups[0][key])[0])
-    if not found:
-        raise NotALoop
-    if irregular:
-        first = irregular[0]
-        raise UnknownLoop(f"the number of calls of {first.target} does not follow from the timesteps{_at(first)}")
-    return found
-
-
-def _lists_of_timesteps(short: Graph, long: Graph, per_step: Mapping[_Key, int]) -> set[_Key]:
-    """Return places whose calls read several lists of timesteps, as `zip(x.unbind(1), y.unbind(1))` does."""
-    groups = _groups(short), _groups(long)
-    return {
-        key
-        for key, calls in per_step.items()
-        if calls > 1 and all(len(_by_list(group.get(key, ()))) == calls for group in groups)
-    }
-
-
-def _by_list(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Group the reads of lists of timesteps by the list."""
-    found: dict[Node, list[Node]] = {}
-    for node in nodes:
-        source = node.args[0]
-        if node.target is operator.getitem and isinstance(source, Node) and _is_list_of_timesteps(source):
-            found.setdefault(source, []).append(node)
-    return list(found.values())
-
-
-def _at(node: Node) -> str:
-    return source_suffix(node_line(node))
-
-
-class _Writer:
-    """Writes one trace as units."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        per_step: Mapping[_Key, int],
-        frames: _Frames | None,
-        loops: int | None,
-        lists: Collection[_Key],
-    ) -> None:
-        self._graph, self._frames = graph, frames
-        order = {node: index for index, node in enumerate(graph.nodes)}
-        families = [
-            family
-            for key, nodes in _groups(graph).items()
-            if key in per_step
-            for family in (_by_list(nodes) if key in lists else _split(nodes, per_step[key], loops))
-        ]
-        members = {node for family in families for node in family}
-        units = [(family, True) for family in families]
-        units += [([node], False) for node in graph.nodes if node not in members and node.op != "output"]
-        self._units = sorted(units, key=lambda unit: order[unit[0][0]])
-        self._places = {
-            node: (index, number if family else None)
-            for index, (nodes, family) in enumerate(self._units)
-            for number, node in enumerate(nodes)
-        }
-
-    def recipe(self) -> Recipe:
-        """Return the units.
-
-        Raises:
-            UnknownLoop: the arguments of a family follow no rule.
-        """
-        units = tuple(self._family(nodes) if family else self._single(nodes[0]) for nodes, family in self._units)
-        output = self._graph.output_node()
-        names = {nodes[0].name: index for index, (nodes, _) in enumerate(self._units)}
-        frames = None if self._frames is None else (names[self._frames.name], self._frames.dim)
-        results: Any = output.args[0]
-        return Recipe(units, tuple(self._operand(value) for value in results), frames)
-
-    def _single(self, node: Node) -> Unit:
-        args = tuple(self._operand(value) for value in node.args)
-        kwargs = {name: self._operand(value) for name, value in node.kwargs.items()}
-        return Unit(node.name if node.op == "placeholder" else node.target, args, kwargs, None, node)
-
-    def _family(self, nodes: Sequence[Node]) -> Unit:
-        first = nodes[0]
-        if len({len(node.args) for node in nodes}) > 1 or len({tuple(node.kwargs) for node in nodes}) > 1:
-            raise UnknownLoop(f"{first.target} has different arguments at some timesteps{_at(first)}")
-        args = tuple(self._pattern([node.args[i] for node in nodes], first) for i in range(len(first.args)))
-        kwargs = {name: self._pattern([node.kwargs[name] for node in nodes], first) for name in first.kwargs}
-        return Unit(first.target, args, kwargs, Count(len(nodes)), first)
-
-    def _operand(self, value: Any) -> Operand:
-        """Write an argument of one call."""
-        if isinstance(value, Node):
-            unit, number = self._places[value]
-            return Result(unit) if number is None else Member(unit, Count(number), 0)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return Count(value)
-        if isinstance(value, (list, tuple)):
-            return Listed(tuple(self._items(value)))
-        return Constant(value)
-
-    def _items(self, values: Sequence[Any]) -> list[Operand | Run]:
-        """Write a list, in which members of one family in a row are a run."""
-        items: list[Operand | Run] = []
-        rest = list(values)
-        while rest:
-            length, step = self._run_length(rest)
-            if length < _SHORTEST_RUN:
-                items.append(self._operand(rest.pop(0)))
-                continue
-            unit, number = self._places[rest[0]]
-            items.append(Run(unit, Count(int(number or 0)), step, Count(length)))
-            del rest[:length]
-        return items
-
-    def _run_length(self, values: Sequence[Any]) -> tuple[int, int]:
-        """Return how many members of one family stand at the start, and the step from one to the next."""
-        places = [self._places[value] if isinstance(value, Node) else (None, None) for value in values]
-        unit, first = places[0]
-        if first is None or len(places) == 1 or places[1][0] != unit:
-            return 1, 1
-        step = int(places[1][1] or 0) - first
-        if step not in (1, -1):
-            return 1, 1
-        length = next((i for i, place in enumerate(places) if place != (unit, first + step * i)), len(places))
-        return length, step
-
-    def _pattern(self, values: Sequence[Any], first: Node) -> Operand:
-        """Write an argument of all members of a family as one rule."""
-        rule = self._rule(values)
-        if rule is None and len(values) > 2:
-            rest = self._rule(values[1:])
-            if isinstance(rest, Member):
-                moved = Member(rest.unit, Count(rest.first.base - rest.step), rest.step)
-                rule = Starting(self._operand(values[0]), moved)
-            elif isinstance(values[0], (list, tuple)):
-                lists = [value for value in values if isinstance(value, (list, tuple)) and len(value) == len(values[0])]
-                if len(lists) == len(values):
-                    rule = Listed(tuple(self._pattern(column, first) for column in zip(*lists, strict=True)))
-        if rule is None:
-            raise UnknownLoop(f"an argument of {first.target} follows no rule over the timesteps{_at(first)}")
-        return rule
-
-    def _rule(self, values: Sequence[Any]) -> Operand | None:
-        """Return the rule of values that all follow it."""
-        if all(isinstance(value, Node) for value in values):
-            places = [self._places[value] for value in values]
-            numbers = _affine([number for _, number in places])
-            if len({unit for unit, _ in places}) > 1 or (numbers is None and any(n is not None for _, n in places)):
-                return None
-            unit = places[0][0]
-            return Result(unit) if numbers is None else Member(unit, Count(numbers[0]), numbers[1])
-        if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-            numbers = _affine(values)
-            if numbers is None:
-                return None
-            return Counting(Count(numbers[0]), numbers[1]) if numbers[1] else Count(numbers[0])
-        constant = not isinstance(values[0], Node) and all(
-            type(v) is type(values[0]) and v == values[0] for v in values
-        )
-        return self._operand(values[0]) if constant else None
-
-
-def _split(nodes: Sequence[Node], calls: int, loops: int | None) -> list[list[Node]]:
-    """Split the calls of one place into families: those of one loop in turn, loop after loop.
-
-    The place has `calls` calls for each timestep; `loops` is None if each of them has a loop of its own.
-    """
-    count = calls if loops is None else loops if calls % loops == 0 else 1
-    length, left = divmod(len(nodes), count)
-    if left and count > 1:
-        raise UnknownLoop(f"the number of calls of {nodes[0].target} does not follow from the timesteps{_at(nodes[0])}")
-    parts = [nodes[start : start + length] for start in range(0, len(nodes), length)] if count > 1 else [nodes]
-    return [list(part[start :: calls // count]) for part in parts for start in range(calls // count)]
 
 
 def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]:
@@ -319,61 +54,8 @@ def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]
     1 is a loop within which all calls alternate.
     """
     try:
-        calls = set(_calls_per_step(short, long, steps).values())
+        calls = set(calls_per_step(short, long, steps).values())
     except (NotALoop, UnknownLoop):
         calls = set()
     divisors = {loops for number in calls for loops in range(2, number) if number % loops == 0}
     return [1, None, *sorted(divisors)[:_MOST_LOOPS]]
-
-
-def _affine(numbers: Sequence[int | None]) -> tuple[int, int] | None:
-    """Return the first number and the step of numbers that go up or down evenly.
-
-    >>> _affine([4, 3, 2])
-    (4, -1)
-    """
-    known = [number for number in numbers if number is not None]
-    if len(known) != len(numbers):
-        return None
-    step = known[1] - known[0] if len(known) > 1 else 0
-    return (known[0], step) if known == [known[0] + step * k for k in range(len(known))] else None
-
-
-def _agreed(short: Recipe, long: Recipe, timesteps: tuple[int, int], steps: tuple[int, int]) -> Recipe:
-    """Return the recipe on which those of two traces agree, with integers that follow from the timesteps.
-
-    Raises:
-        UnknownLoop: they differ otherwise.
-    """
-
-    def count(a: Count, b: Count) -> Count:
-        slope, left = divmod(b.base - a.base, timesteps[1] - timesteps[0])
-        if not left:
-            return Count(a.base - slope * timesteps[0], slope)
-        slope, left = divmod(b.base - a.base, steps[1] - steps[0])
-        if not left:
-            return Count(a.base - slope * steps[0], 0, slope)
-        raise UnknownLoop(f"a size is {a.base} for {timesteps[0]} timesteps and {b.base} for {timesteps[1]}")
-
-    if len(short.units) != len(long.units):
-        raise UnknownLoop("other operators are called for other numbers of timesteps")
-    merged: Recipe = _merged(short, long, count)
-    return merged
-
-
-def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
-    if isinstance(a, Count) and isinstance(b, Count):
-        return count(a, b)
-    if type(a) is type(b):
-        if isinstance(a, tuple) and len(a) == len(b):
-            return tuple(_merged(x, y, count) for x, y in zip(a, b, strict=True))
-        if isinstance(a, dict) and a.keys() == b.keys():
-            return {name: _merged(a[name], b[name], count) for name in a}
-        if isinstance(a, Node):
-            return a
-        if dataclasses.is_dataclass(a) and not isinstance(a, type):
-            names = [field.name for field in dataclasses.fields(a)]
-            return type(a)(**{name: _merged(getattr(a, name), getattr(b, name), count) for name in names})
-        if a == b:
-            return a
-    raise UnknownLoop(f"{a} for some timesteps is {b} for others")
