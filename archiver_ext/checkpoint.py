@@ -80,6 +80,7 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
             f"torch.save(torch.load({file.name!r}){fitting[0].key}, 'weights.pt')"
         )
     best = fitting[0] if fitting else max(found, key=lambda one: len(one.weights.keys() & expected.keys()))
+    _refuse_without_numbers(best.weights, file)
     return FoundWeights({name: one.detach().contiguous() for name, one in best.weights.items()}, best.key, best.prefix)
 
 
@@ -124,14 +125,31 @@ def _fits(weights: Weights, expected: Weights) -> bool:
 
 
 def _refuse_torchscript(file: Path) -> None:
-    if not zipfile.is_zipfile(file):
-        return
-    with zipfile.ZipFile(file) as archive:
-        if any(name.endswith("/constants.pkl") for name in archive.namelist()):
-            raise PackagingError(
-                f"{file.name} is a TorchScript program, not a state dict: save it with "
-                f"torch.save(model.state_dict(), 'weights.pt') and give that file"
-            )
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return  # another format, or damaged: whoever reads it says so
+    if any(name.endswith("/constants.pkl") for name in names):
+        raise PackagingError(
+            f"{file.name} is a TorchScript program, not a state dict: save it with "
+            f"torch.save(model.state_dict(), 'weights.pt') and give that file"
+        )
+
+
+def _refuse_without_numbers(weights: Weights, file: Path) -> None:
+    """Refuse tensors that no program can hold as a block of numbers.
+
+    Raises:
+        PackagingError: names them.
+    """
+    kinds = {name: "meta" if one.is_meta else str(one.layout).removeprefix("torch.") for name, one in weights.items()}
+    found = [f"{name} ({kind})" for name, kind in kinds.items() if kind != "strided"]
+    if found:
+        raise PackagingError(
+            f"{file.name} holds tensors without numbers in a row: {', '.join(found[:5])}. Save dense tensors, as "
+            "tensor.to_dense() gives them; a meta tensor has no numbers at all"
+        )
 
 
 def write_weights(weights: Weights, target: Path) -> None:
@@ -140,8 +158,15 @@ def write_weights(weights: Weights, target: Path) -> None:
     if target.suffix.lower() == ".safetensors":
         from safetensors.torch import save_file
 
-        save_file(dict(weights), beside)
+        # The format has no tensor twice: tied weights become equal ones.
+        alone = {name: one.clone() if _is_shared(one, weights) else one for name, one in weights.items()}
+        save_file(alone, beside)
     else:
         with torch_file(beside) as file:
             torch.save(dict(weights), file)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
+
+
+def _is_shared(tensor: torch.Tensor, weights: Weights) -> bool:
+    own = tensor.untyped_storage().data_ptr()
+    return sum(one.untyped_storage().data_ptr() == own for one in weights.values()) > 1

@@ -42,7 +42,7 @@ def read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
         header, start = _header(data)
         _check_layout(header, len(data) - start)
         return {name: _tensor(data, start, entry) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightsError(f"{path.name} is damaged, or no safetensors file: {error}") from error
 
 

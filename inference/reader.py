@@ -258,11 +258,13 @@ def _files_of_tar(archive: Path, names: Collection[str]) -> dict[str, bytes]:
     return contents
 
 
-def read_to_end(file: tarfile.TarFile) -> None:
-    """Read what follows the last member.
+def read_to_end(file: tarfile.TarFile) -> bool:
+    """Read what follows the last member; returns whether it is zeros alone.
 
     A .tar.gz ends in its checksum, which is compared when it is read.
     """
     assert file.fileobj is not None
-    while file.fileobj.read(1 << 20):
-        continue
+    are_zeros = True
+    while block := file.fileobj.read(1 << 20):
+        are_zeros = are_zeros and not block.strip(b"\0")
+    return are_zeros

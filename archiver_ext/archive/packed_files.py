@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from typing_extensions import Self
+
 from ...config.file_errors import describe_cause
 from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
 from ...inference.reader import DAMAGE, read_to_end
@@ -24,6 +26,8 @@ _ZIP64 = struct.Struct("<HHQQ")
 _FLAGS = 0x806  # UTF-8 names, and two bits on the speed of compression; not encryption, not sizes after the data
 _LONGEST_LIST = 1 << 26
 """Bytes of a list: half a million files."""
+_TAR_TYPES = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.XHDTYPE)
+_TAR_MAGIC = slice(257, 265)
 _PAX_KEYS = frozenset({"mtime", "atime", "ctime", "path", "uid", "gid", "uname", "gname"})
 
 
@@ -38,7 +42,10 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
     keys = None if trusted_keys is None else str(trusted_keys)
     try:
         if archive.is_dir():
-            return len(check_folder(str(archive.resolve()), keys)[0])
+            listed, _ = check_folder(str(archive.resolve()), keys)
+            if keys is not None:
+                _refuse_bytecode(archive)
+            return len(listed)
         found, content = _digests(archive)
         listed, signed, signature = parse_list(content)
         if keys is not None:
@@ -50,6 +57,13 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
         raise PackagingError(f"{archive}: {describe_cause(error)}") from error
     except DAMAGE as error:
         raise PackagingError(f"{archive}: {error}") from error
+
+
+def _refuse_bytecode(folder: Path) -> None:
+    # A worker checks its own bytecode, but planted one would leave that check out. Python writes it where a model ran.
+    for path in sorted(folder.glob("__pycache__/neuron_lstm.*")):
+        name = path.relative_to(folder)
+        raise PackagingError(f"{folder}: {name} is not in {LIST}: delete it, Python makes it again when it is needed")
 
 
 def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
@@ -116,11 +130,36 @@ def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
 
 def _tar_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
     """Read a .tar.gz; TorchServe removes the first part of every path."""
-    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+    with tarfile.open(fileobj=file, mode="r:gz", tarinfo=_StrictHeader) as archive:
         for member in archive:
             data = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-            if member.pax_headers.keys() - _PAX_KEYS or (data is None and not member.isdir()):
+            if member.pax_headers.keys() - _PAX_KEYS or (data is None and (not member.isdir() or member.size)):
                 raise tarfile.TarError(f"the entry {member.name!r} is not as torch-model-archiver writes it")
             if data is not None:
                 yield member.name.partition("/")[2], data
-        read_to_end(archive)
+        if not read_to_end(archive):
+            raise tarfile.TarError("there are other bytes behind its end")
+
+
+class _StrictHeader(tarfile.TarInfo):
+    """Header that every reader takes for the same.
+
+    Python takes a wrong checksum for the end of the archive, and other readers go on.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header.
+
+        Raises:
+            ReadError: torch-model-archiver does not write such a header.
+        """
+        if not buf.strip(b"\0"):
+            return super().frombuf(buf, encoding, errors)  # the end, which is told by an error
+        try:
+            found = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"a header cannot be read ({error})") from error
+        if buf[_TAR_MAGIC] != tarfile.POSIX_MAGIC or found.type not in _TAR_TYPES:
+            raise tarfile.ReadError(f"the header of {found.name!r} is not as torch-model-archiver writes it")
+        return found

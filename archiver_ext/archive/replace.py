@@ -24,16 +24,32 @@ _NOT_SUPPORTED = {errno.ENOSYS, errno.EINVAL}
 def replace_atomically(finished: Path, destination: Path) -> None:
     """Move a file or a folder to a path where another may be, in the same file system.
 
-    An old folder is deleted, or is at `finished` afterwards.
+    It is on the disk before: after a loss of power, one of the two is there. An old folder is deleted, or is at
+    `finished` afterwards.
 
     Raises:
         OSError: it cannot be moved; the old one is in its place.
         PackagingError: it cannot be moved, and the old one cannot be put back; the message says where it is.
     """
+    for path in finished.rglob("*") if finished.is_dir() else [finished]:
+        if path.is_file() and not path.is_symlink():
+            _write_to_disk(path)
     if not (finished.is_dir() and destination.exists()):
         os.replace(finished, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
     elif not exchange(finished, destination):
         _replace_folder(finished, destination)
+    try:
+        _write_to_disk(destination.parent)
+    except OSError as error:
+        _log.warning("%s is complete, but a loss of power may still bring back what was there: %s", destination, error)
+
+
+def _write_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def exchange(one: Path, other: Path) -> bool:
@@ -60,9 +76,10 @@ def _replace_folder(finished: Path, destination: Path) -> None:
     try:
         destination.rename(aside)
         finished.rename(destination)
-    except OSError:
-        _put_back(aside, destination)
-        aside.parent.rmdir()
+    except BaseException:  # also a signal
+        if not destination.exists():
+            _put_back(aside, destination)
+        shutil.rmtree(aside.parent, ignore_errors=True)
         raise
     shutil.rmtree(aside.parent, ignore_errors=True)
     if aside.parent.exists():

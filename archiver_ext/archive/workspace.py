@@ -42,7 +42,10 @@ def raise_on_termination() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread
         return
-    before = {number: signal.signal(number, _raise_terminated) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, _raise_terminated) for number in numbers}
     try:
         yield
     finally:

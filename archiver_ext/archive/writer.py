@@ -23,10 +23,10 @@ from .packed_files import check_packed_files
 from .replace import replace_atomically
 
 
-def rewrite_manifest(archive: Path, text: str, destination: Path) -> bool:
+def rewrite_manifest(archive: Path, text: str, destination: Path, read: bytes | None = None) -> bool:
     """Write `archive` to `destination` with this text as its variants.json; both may be the same file.
 
-    Returns whether a signature was removed, as `rewrite_archive` does.
+    `read` and the result are those of `rewrite_archive`.
 
     Raises:
         PackagingError: as `rewrite_archive`.
@@ -34,19 +34,22 @@ def rewrite_manifest(archive: Path, text: str, destination: Path) -> bool:
     with private_directory() as private:
         written = private / FILE_NAME
         written.write_text(text, encoding="utf-8")
-        return rewrite_archive(archive, {FILE_NAME: written}, destination)
+        return rewrite_archive(archive, {FILE_NAME: written}, destination, read)
 
 
-def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path) -> bool:
+def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path, read: bytes | None = None) -> bool:
     """Write `archive` to `destination` with some of its files replaced; both may be the same.
 
     `files` maps paths that are in the archive already to the new files. The archive's list SHA256SUMS is renewed, if it
-    has one. Returns whether it was signed: the signature holds no longer, and is removed.
+    has one. `read` is that list when the archive was read for this; None: it is not compared. Returns whether the
+    archive was signed: the signature holds no longer, and is removed.
 
     Raises:
-        PackagingError: it cannot be read or written.
+        PackagingError: it cannot be read or written, or is another one by now.
     """
     content = ArchiveReader(archive).file_list()
+    if read is not None and content != read:
+        raise PackagingError(f"{archive} was changed while it was used, and is left as it is: run the command again")
     if content is None:  # packaged by a version without lists, whose code asks for none
         write_files(archive, files, destination)
         return False
@@ -66,13 +69,15 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
     Raises:
         PackagingError: it cannot be written.
     """
+    place = destination.resolve()  # a link stays
     try:
-        if archive.is_dir() and files.keys() <= {FILE_NAME, LIST} and destination.resolve() == archive.resolve():
+        if archive.is_dir() and files.keys() <= {FILE_NAME, LIST} and place == archive.resolve():
             _replace_small(archive, files)  # no other file is copied
             return
-        with private_directory(destination.absolute().parent) as beside:
+        with private_directory(place.parent) as beside:
             _rewrite(archive, files, beside / "written")
-            replace_atomically(beside / "written", destination)
+            shutil.copymode(place if place.exists() else archive, beside / "written")
+            replace_atomically(beside / "written", place)
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
 
@@ -85,7 +90,7 @@ def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
         try:
             for name in files:
                 replace_atomically(beside / name, folder / name)
-        except OSError:
+        except BaseException:  # also a signal
             _put_back(folder, files, beside)
             raise
 
@@ -121,6 +126,7 @@ def _rewrite_zip(archive: Path, files: Mapping[str, Path], written: Path) -> Non
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(written, "w") as new:
         for entry in old.infolist():
             kept = copy.copy(entry)  # writing changes its offset
+            kept.extra = b""  # of a large file its sizes, which are written anew
             if entry.filename in files:
                 kept.file_size = files[entry.filename].stat().st_size
                 with files[entry.filename].open("rb") as source, new.open(kept, "w") as target:
@@ -161,7 +167,11 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)
             _read_back(archive)
-            replace_atomically(archive, destination)
+            model_archiver.check_destination(flags, quiet=True)  # another packaging may have ended since
+            place = destination.resolve()  # a link stays
+            if place.exists():
+                shutil.copymode(place, archive)
+            replace_atomically(archive, place)
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
     return destination

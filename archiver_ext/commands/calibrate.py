@@ -41,16 +41,18 @@ def _run(options: argparse.Namespace) -> None:
 
     from ...config.manifest_writer import manifest_text
     from ...inference.open_archive import open_archive
+    from ...inference.reader import ArchiveReader
     from ..archive.writer import rewrite_manifest
     from ..evaluation.partitioning import cpu_operators_in
     from ..worker_threads import worker_threads
 
     progress = Console(stderr=True)
+    read = ArchiveReader(options.archive).file_list()
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         before, after = _measure(model.loaded, progress)
         on_cpu = cpu_operators_in(model.directory, after.backend)
     output = options.output or options.archive
-    if rewrite_manifest(options.archive, manifest_text(after), output):
+    if rewrite_manifest(options.archive, manifest_text(after), output, read):
         tell_unsigned(output)
     for line in doubt_lines(after.measurement):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -83,7 +83,8 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     from ..archive.writer import rewrite_archive
 
     reader = ArchiveReader(archive)
-    if reader.file_list() is not None:  # the model's code is run below
+    read = reader.file_list()
+    if read is not None:  # the model's code is run below
         check_packed_files(archive, None)
     with private_directory() as private, temporary_files_in(private), reader.unpacked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
@@ -100,7 +101,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
         files = {weights: tree / weights, FILE_NAME: tree / FILE_NAME}
-        unsigned = rewrite_archive(archive, files, destination)
+        unsigned = rewrite_archive(archive, files, destination, read)
     return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file), unsigned)
 
 

@@ -1,4 +1,4 @@
-"""Call sites of a trace: calls of one operator at the same lines, with the same weights, as each step of a loop has."""
+"""Call sites of a trace: calls of one operator at the same lines with the same weights."""
 
 from __future__ import annotations
 

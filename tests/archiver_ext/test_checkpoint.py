@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,42 @@ def test_a_file_without_weights_is_refused(tmp_path: Path, content: Any) -> None
     """The remedy is the call that writes a state dict."""
     with pytest.raises(WeightsError, match=r"save torch.save\(model.state_dict|Save the model's alone"):
         find_weights(saved(tmp_path, content), STATE)
+
+
+@pytest.mark.parametrize(("odd", "kind"), [(lambda t: t.to_sparse(), "sparse_coo"), (lambda t: t.to("meta"), "meta")])
+def test_tensors_without_numbers_in_a_row_are_refused(
+    tmp_path: Path, odd: Callable[[torch.Tensor], torch.Tensor], kind: str
+) -> None:
+    """The message names them, and says what to save."""
+    content = {**STATE, "weight_hh_l0": odd(STATE["weight_hh_l0"])}
+    with pytest.raises(PackagingError, match=rf"weight_hh_l0 \({kind}\).*Save dense tensors"):
+        find_weights(saved(tmp_path, content), STATE)
+
+
+def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
+    """Its end is that of a zip, and the directory before it is not."""
+    file = saved(tmp_path, STATE)
+    content = file.read_bytes()
+    start = content.index(b"PK\1\2")
+    file.write_bytes(content[:start] + b"PK\7\7" + content[start + 4 :])
+    with pytest.raises(WeightsError, match="damaged"):
+        find_weights(file, STATE)
+
+
+def test_a_header_nested_too_deep_is_called_damaged(tmp_path: Path) -> None:
+    """The reader of JSON runs out of stack."""
+    header = b"[" * 200_000
+    (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(WeightsError, match="damaged"):
+        find_weights(tmp_path / "w.safetensors", STATE)
+
+
+def test_tied_weights_are_written_in_both_formats(tmp_path: Path) -> None:
+    """Safetensors has no tensor twice, so they are two equal ones there."""
+    tied = torch.arange(4.0)
+    for name in ("w.pt", "w.safetensors"):
+        write_weights({"a": tied, "b": tied}, tmp_path / name)
+        assert all(torch.equal(one, tied) for one in read_weights(tmp_path / name).values())
 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext.archive import replace as module
 from torchserve_neuron_lstm.archiver_ext.archive.replace import exchange, replace_atomically
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 
 
@@ -29,14 +31,17 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, *moves: int) -> None:
+READ_ONLY = OSError(errno.EROFS, "Read-only file system")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *moves: int, error: BaseException = READ_ONLY) -> None:
     """Let these renames fail, counted from 1, where paths cannot be exchanged."""
     real: Callable[[Path, Path], Path] = Path.rename
     counted = itertools.count(1)
 
     def rename(self: Path, target: Path) -> Path:
         if next(counted) in moves:
-            raise OSError(errno.EROFS, "Read-only file system", str(target))
+            raise error
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
@@ -75,6 +80,20 @@ def test_an_old_folder_is_put_back_if_the_new_one_cannot_be_moved(
     new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
     failing(monkeypatch, move)
     with pytest.raises(OSError, match="Read-only"):
+        replace_atomically(new, old)
+
+    assert [(tmp_path / name / "file").read_text() for name in ("old", "new")] == ["old", "new"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("move", [1, 2])
+def test_an_old_folder_is_put_back_if_a_signal_ends_the_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: int
+) -> None:
+    """A signal is raised as an error, and may come at either move."""
+    new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
+    failing(monkeypatch, move, error=Terminated(signal.SIGTERM))
+    with pytest.raises(Terminated):
         replace_atomically(new, old)
 
     assert [(tmp_path / name / "file").read_text() for name in ("old", "new")] == ["old", "new"]

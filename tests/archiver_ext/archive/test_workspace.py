@@ -67,3 +67,21 @@ def test_a_termination_unwinds_the_stack(tmp_path: Path, number: signal.Signals)
 
     assert (ended.returncode, ended.stderr) == (-number, "")
     assert ended.stdout == "True [] True\n"
+
+
+IGNORED = """
+import os, signal
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import raise_on_termination
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with raise_on_termination():
+    os.kill(os.getpid(), signal.SIGHUP)
+print("goes on", signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
+"""
+
+
+def test_a_hangup_that_nohup_ignores_does_not_end_a_command() -> None:
+    """It was started to go on after the terminal is closed."""
+    ended = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, check=False, timeout=60)
+
+    assert (ended.returncode, ended.stdout) == (0, "goes on True\n")

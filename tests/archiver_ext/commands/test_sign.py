@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import shutil
 import struct
@@ -28,6 +29,7 @@ from tiny_archive import make_archive
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text, write_manifest
@@ -217,6 +219,106 @@ def test_a_link_in_a_tar_is_refused(made: Path, tmp_path: Path, verify: Callable
     code, _, err = verify(archive)
 
     assert (code, "tiny/weights.pt" in err) == (1, True)
+
+
+def wrong_checksum(header: bytes) -> bytes:
+    """A second entry file behind a header that Python takes for the end, and Java reads."""
+    return header[:148] + b"7777777\0" + header[156:]
+
+
+def other_magic(header: bytes) -> bytes:
+    """A header of GNU's tar, of whose name another reader may take more."""
+    return header[:257] + b"ustar  \0" + header[265:]
+
+
+def folder_with_data(header: bytes) -> bytes:
+    """A folder with a size, which some readers skip and others read as headers."""
+    return header[:156] + tarfile.DIRTYPE + header[157:]
+
+
+def contiguous(header: bytes) -> bytes:
+    """A kind of file that Python reads as a regular one."""
+    return header[:156] + tarfile.CONTTYPE + header[157:]
+
+
+def behind_its_end(header: bytes) -> bytes:
+    """Files after the zeros that end an archive."""
+    return bytes(1024) + header
+
+
+@pytest.mark.parametrize("trick", [wrong_checksum, other_magic, folder_with_data, contiguous, behind_its_end])
+def test_a_tar_that_two_readers_see_differently_is_refused(
+    made: Path, tmp_path: Path, verify: Callable[..., Said], trick: Callable[[bytes], bytes]
+) -> None:
+    """TorchServe's reader in Java does not stop where Python's does."""
+    content = gzip.decompress((made / "signed-tiny.tar.gz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        last = tar.getmembers()[-1]
+    end = last.offset_data + -(-last.size // 512) * 512
+    added = tarfile.TarInfo("tiny/neuron_lstm.py" if trick in (wrong_checksum, behind_its_end) else "tiny/other")
+    added.size = 512
+    header = trick(added.tobuf(tarfile.PAX_FORMAT))
+    if trick in (other_magic, folder_with_data, contiguous):
+        number = sum(header[:148]) + 8 * 32 + sum(header[156:512])
+        header = header[:148] + f"{number:06o}\0 ".encode() + header[156:]
+    archive = tmp_path / "trick.tar.gz"
+    archive.write_bytes(gzip.compress(content[:end] + header + b"print()".ljust(512, b"#") + bytes(1024), 1))
+    code, out, err = verify(archive)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {archive}: ")
+    assert "SHA256SUMS" not in err
+
+
+def test_bytecode_of_the_entry_file_is_refused_in_a_folder(
+    made: Path, tmp_path: Path, verify: Callable[..., Said]
+) -> None:
+    """Python would run it in place of the file, with the check of the worker left out."""
+    folder = Path(shutil.copytree(made / "signed-tiny", tmp_path / "tiny"))
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "neuron_lstm.cpython-311.pyc").write_bytes(b"planted")
+    code, _, err = verify(folder)
+
+    assert (code, "__pycache__/neuron_lstm.cpython-311.pyc is not in SHA256SUMS" in err) == (1, True)
+
+
+def test_a_large_file_keeps_its_form_in_a_rewritten_zip(
+    made: Path, tmp_path: Path, verify: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 2 GiB on, its sizes are in a field of their own, of which there is one."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1000)
+    pack(made / "tiny", tmp_path / "tiny.mar")
+    signed = tmp_path / "signed.mar"
+    assert main(["sign", str(tmp_path / "tiny.mar"), "--key", str(made / "own.pem"), "-o", str(signed)]) == 0
+
+    code, out, _ = verify(signed)
+    assert (code, "as signed" in out) == (0, True)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.mar", "tiny.tar.gz"])
+def test_what_rewrites_an_archive_keeps_its_mode_and_a_link_to_it(made: Path, tmp_path: Path, name: str) -> None:
+    """The same users can read it, and the link leads to the new archive."""
+    copy = shutil.copytree if (made / name).is_dir() else shutil.copy
+    archive = Path(copy(made / name, tmp_path / name))
+    archive.chmod(0o700)
+    link = tmp_path / "current"
+    link.symlink_to(archive)
+
+    assert main(["sign", str(link), "--key", str(made / "own.pem")]) == 0
+    assert link.is_symlink()
+    assert archive.stat().st_mode & 0o777 == 0o700
+    assert b"# ed25519 " in (ArchiveReader(archive).file_list() or b"")
+
+
+def test_an_archive_that_was_replaced_meanwhile_is_left_as_it_is(made: Path, tmp_path: Path) -> None:
+    """Another command may have written weights while this one measured."""
+    archive = Path(shutil.copy(made / "tiny.mar", tmp_path / "tiny.mar"))
+    before = ArchiveReader(archive).file_list()
+    shutil.copy(made / "signed-tiny.mar", archive)
+
+    with pytest.raises(PackagingError, match="was changed while it was used"):
+        rewrite_manifest(archive, "{}", archive, before)
+    assert archive.read_bytes() == (made / "signed-tiny.mar").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.mar", "tiny.tar.gz"])
