@@ -185,6 +185,19 @@ def test_values_in_the_padding_have_no_influence() -> None:
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_batch_validated_in_inference_mode_can_be_trained_on(kind: Any) -> None:
+    """Indices that were computed in inference mode are used in the backward pass too."""
+    layer = kind(FEATURES, HIDDEN, 2, bidirectional=True)
+    sequence = packed(LENGTHS[0])
+    with patch_vf():
+        with torch.inference_mode():
+            pad_packed_sequence(layer(sequence)[0])
+        pad_packed_sequence(layer(sequence)[0])[0].sum().backward()
+
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
 def test_packed_outputs_and_states_may_be_written_to() -> None:
     """Torch permits this too: the gradients do not need them."""
     layer = nn.LSTM(FEATURES, HIDDEN)
