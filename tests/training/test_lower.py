@@ -115,6 +115,34 @@ def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) ->
         assert other.lstm is not faster.lstm
 
 
+def test_a_shallow_copy_has_attributes_of_its_own(used: list[bool]) -> None:
+    """It shares parameters, as a shallow copy of any model, and is lowered too."""
+    model = Encoder()
+    faster = lower(model)
+    copied = copy.copy(faster)
+    copied(X, LENGTHS)
+
+    assert (copied.calls, faster.calls, model.calls) == (1, 0, 0)
+    assert copied.lstm is model.lstm
+    assert used
+
+
+def compiled_in_place() -> nn.Module:
+    """Compile a model by its own method."""
+    model = Encoder()
+    model.compile(backend="eager")
+    return model
+
+
+def test_a_lowered_model_may_be_compiled_in_place() -> None:
+    """It stays a lowered model, and so do copies of it."""
+    faster = lower(Encoder())
+    faster.compile(backend="eager")
+
+    assert lower(faster) is faster
+    torch.testing.assert_close(copy.copy(faster)(X, LENGTHS), copy.deepcopy(faster)(X, LENGTHS))
+
+
 def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     """The keys are unchanged, and lowering the whole model as well changes nothing."""
     whole = nn.ModuleDict({"encoder": Encoder()})
@@ -131,9 +159,10 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     [
         (lambda: torch.jit.script(nn.Linear(2, 2)), "scripted"),
         (lambda: torch.compile(Encoder()), "then compile: torch.compile"),
+        (compiled_in_place, "then compile: torch.compile"),
         (lambda: nn.Linear(2, 2).forward, "takes an nn.Module, not method"),
     ],
-    ids=["scripted", "compiled", "no module"],
+    ids=["scripted", "compiled", "compiled in place", "no module"],
 )
 def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
     """The message has the reason and a remedy."""
