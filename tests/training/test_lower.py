@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as rnn_modules
 from torch.nn.utils import rnn as rnn_utils
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import torchserve_neuron_lstm
 from torchserve_neuron_lstm.training import lower, recurrence
@@ -276,6 +277,41 @@ def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
 
     torch.testing.assert_close(lower(model)(sequences), model(sequences))
     assert used
+
+
+class Checkpointed(nn.Module):
+    """A model that recomputes its part in the backward pass."""
+
+    def __init__(self, part: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.part, self.reentrant = part, reentrant
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        """Save the inputs only."""
+        return checkpoint(self.part, x, lengths, use_reentrant=self.reentrant)
+
+
+def input_gradient(model: nn.Module) -> Tensor:
+    """Gradient of the sum of the outputs."""
+    x = X.clone().requires_grad_()
+    model(x, LENGTHS).square().sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize(("lower_part", "reentrant"), [(True, False), (True, True), (False, True)])
+def test_checkpoints_recompute_a_lowered_part(lower_part: bool, reentrant: bool) -> None:
+    """As the manual says: a part that is lowered itself, or checkpoints that are reentrant."""
+    part = Encoder()
+    model = lower(Checkpointed(lower(part) if lower_part else part, reentrant))
+
+    torch.testing.assert_close(input_gradient(model), input_gradient(part))
+
+
+def test_checkpoints_that_recompute_in_torchs_way_are_refused_by_torch() -> None:
+    """The tensors saved differ: torch reports it, and gradients are never wrong."""
+    with pytest.raises(CheckpointError):
+        input_gradient(lower(Checkpointed(Encoder(), False)))
 
 
 def test_recorded_programs_hold_torchs_own_operators(used: list[bool]) -> None:

@@ -215,8 +215,8 @@ def test_states_do_not_overflow_in_the_padding() -> None:
     """With ReLU they could grow without bound, and infinite ones would turn gradients into NaN."""
     layer = nn.RNN(1, 2, nonlinearity="relu", bias=False)
     with torch.no_grad():
-        layer.weight_hh_l0.copy_(3 * torch.eye(2))
-        layer.weight_ih_l0.fill_(0.5)
+        for weight, value in zip(layer.parameters(), (torch.tensor(0.5), 3 * torch.eye(2)), strict=True):
+            weight.copy_(value)
     sequence = pack_padded_sequence(
         torch.cat([-torch.ones(1, 100, 1), torch.ones(1, 100, 1)]), torch.tensor([100, 2]), True
     )
