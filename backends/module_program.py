@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 
@@ -12,6 +13,12 @@ from .signature import Signature
 
 def _do_nothing() -> None:
     """Wake no threads."""
+
+
+# The first exists since torch 2.4, which warns of the second.
+_is_autocasting: Callable[[], bool] = (
+    partial(torch.is_autocast_enabled, "cpu") if hasattr(torch, "get_autocast_dtype") else torch.is_autocast_cpu_enabled
+)
 
 
 class ModuleProgram:
@@ -38,6 +45,9 @@ class ModuleProgram:
         Raises:
             WrongInput: the inputs are not those that the program was compiled for.
         """
+        if _is_autocasting():  # of the caller: the program was compiled with dtypes of its own
+            with torch.autocast("cpu", enabled=False):
+                return self(inputs)
         self._signature.check_inputs(inputs)
         if not torch.is_grad_enabled():  # servers switch gradients off for a whole plan: doing it twice takes time
             return self._run(inputs)

@@ -95,23 +95,46 @@ def not_batchable_reason(func: Function, tensors: Sequence[torch.Tensor], in_tre
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
         return f"dimension 0 is not the same size in all inputs: {shapes}"
     others = [_other_rows(tensor) for tensor in tensors]
-    both = [torch.cat([tensor, other]) for tensor, other in zip(tensors, others, strict=True)]
     try:
-        whole = _outputs(func, both, in_tree)
-        first, second = (_outputs(func, half, in_tree) for half in (tensors, others))
+        try:
+            results = _whole_and_halves(func, tensors, others, in_tree)
+        except Exception:  # noqa: BLE001 - integers may be indices that are valid in their own column only
+            results = _whole_and_halves(func, tensors, [_mirrored(tensor) for tensor in tensors], in_tree)
     except Exception as error:  # noqa: BLE001 - any error of the user's function means that it accepts no other batch
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         return f"dimension 0 is no batch: the function accepts no other size there ({text})"
-    for index, outputs in enumerate(zip(whole, first, second, strict=True)):
+    for index, outputs in enumerate(zip(*results, strict=True)):
         if not _is_concatenation(*outputs):
             return f"dimension 0 is no batch: output {index} of a row depends on other rows"
     return None
 
 
 def _other_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Create other valid rows: integers are only reordered, because they may be indices or lengths."""
+    """Create other valid rows; integers that are the same in all rows are reordered within them.
+
+    >>> _other_rows(torch.tensor([[1, 2, 3]]))
+    tensor([[2, 3, 1]])
+    """
+    others = _mirrored(tensor)
+    for dim in range(tensor.dim() - 1, 0, -1):
+        if not torch.equal(others, tensor):
+            break
+        others = tensor.roll(-1, dim)
+    return others
+
+
+def _mirrored(tensor: torch.Tensor) -> torch.Tensor:
+    """Create rows in reverse order: integers keep their values, because they may be indices or lengths."""
     mirrored = tensor.flip(0)
     return mirrored * 0.5 + 0.25 if tensor.is_floating_point() else mirrored
+
+
+def _whole_and_halves(
+    func: Function, tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor], in_tree: pytree.TreeSpec
+) -> list[list[Any]]:
+    """Return the outputs for all rows together, for the first half and for the second half."""
+    both = [torch.cat([tensor, other]) for tensor, other in zip(tensors, others, strict=True)]
+    return [_outputs(func, rows, in_tree) for rows in (both, tensors, others)]
 
 
 def _outputs(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> list[Any]:

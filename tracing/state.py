@@ -97,7 +97,8 @@ class StateBuffer:
 
     def reset(self) -> None:
         """Restore the initial state."""
-        self.current = [tensor.detach().clone() for tensor in self.initial]
+        with torch.inference_mode(False):  # later calls outside of the caller's inference mode write to it too
+            self.current = [tensor.detach().clone() for tensor in self.initial]
 
     def views(self, bucket: int) -> list[torch.Tensor]:
         """Return the states of a bucket as views of the buffer.

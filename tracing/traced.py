@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
+import weakref
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -64,6 +66,7 @@ class Traced:
         self._out_tree = pytree.treespec_loads(description.out_tree)
         self._runs: list[LoadedProgram] = []
         self._held: frozenset[int] = frozenset()
+        _known.add(self)
 
     @property
     def directory(self) -> Path:
@@ -124,6 +127,10 @@ class Traced:
             else:
                 outputs = self._run(tensors)
         return pytree.tree_unflatten(outputs, self._out_tree)
+
+    def enter_fork(self) -> None:
+        """Renew the lock: a fork has no thread of its parent that could release it."""
+        self._calling = threading.Lock()
 
     def _weights(self, program: TracedProgram) -> dict[str, torch.Tensor]:
         return {name: self.store[key] for name, key in program.weight_keys.items()}
@@ -187,6 +194,17 @@ class Traced:
         results = [state.copy_if_state(output) for i, output in enumerate(outputs) if i not in state_outputs]
         state.store_next(views, [outputs[index] for index in state_outputs])
         return results
+
+
+_known: weakref.WeakSet[Traced] = weakref.WeakSet()
+
+
+def _enter_fork() -> None:
+    for one in _known:
+        one.enter_fork()
+
+
+os.register_at_fork(after_in_child=_enter_fork)
 
 
 def caller_input_shapes(signature: Signature, aliases: Sequence[tuple[int, int]]) -> list[tuple[int | str, ...]]:

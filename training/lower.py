@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any, TypeVar
 
@@ -54,10 +55,11 @@ def _refuse_unsuitable(model: object) -> None:
         raise TypeError(f"lower() takes an nn.Module, not {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError("lower() cannot change a scripted model: pass the nn.Module that was scripted")
-    if "forward" in vars(model):
+    compiled = vars(model).get("_compiled_call_impl") is not None and not hasattr(type(model), _ORIGINAL)
+    if "forward" in vars(model) or compiled:
         raise TypeError(
-            f"forward() of this {type(model).__name__} is set on the instance, as torch.compile(model) does. Lower "
-            "first, then compile: torch.compile(lower(model)). Your forward() must be defined in the class"
+            f"forward() of this {type(model).__name__} is set on the instance or compiled, as torch.compile(model) "
+            "does. Lower first, then compile: torch.compile(lower(model)). Your forward() must be defined in the class"
         )
 
 
@@ -81,10 +83,15 @@ def _lowered_class(cls: Any) -> Any:
         """Make copies and pickles refer to a class that can be imported."""
         return lower, (_with_state_of(self, cls),)
 
+    def shallow_copy(self: nn.Module) -> Any:
+        """Make a copy with attributes of its own, as of the model itself."""
+        return lower(copy.copy(_with_state_of(self, cls)))
+
     members = {
         # The compiler skips this frame and compiles the user's own.
         "forward": torch.compiler.disable(forward, recursive=False),
         "__reduce_ex__": reduce,
+        "__copy__": shallow_copy,
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

@@ -10,6 +10,7 @@ overhead, and it reads the weights again and accumulates their gradients.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_TAG = "_neuron_lstm_layout"
 _CPU = torch.device("cpu")
 _HOST_TIMESTEPS = 2**15
 """Real timesteps of a batch up to which the host computes the indices of a GPU.
@@ -82,9 +82,10 @@ class PackedLayout:
         key = "positions", device
         if key not in self._kept:
             active, starts, _ = self._counts(device)
-            self._kept[key] = (
-                _positions_on_cpu(active, starts) if device == _CPU else _positions(active, starts, self.count)
-            )
+            with _for_autograd():
+                self._kept[key] = (
+                    _positions_on_cpu(active, starts) if device == _CPU else _positions(active, starts, self.count)
+                )
         step, row = self._kept[key]
         return step, row
 
@@ -137,7 +138,8 @@ class PackedLayout:
         key = name, device
         if key not in self._kept:
             on_host = device.type != "cpu" and self.count <= _HOST_TIMESTEPS
-            self._kept[key] = _copied_together(compute(_CPU), device) if on_host else compute(device)
+            with _for_autograd():
+                self._kept[key] = _copied_together(compute(_CPU), device) if on_host else compute(device)
         return self._kept[key]
 
     def _counts(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,8 +147,9 @@ class PackedLayout:
         key = "counts", device
         if key not in self._kept:
             active = np.array(self.active)
-            counts = torch.from_numpy(active), torch.from_numpy(active.cumsum() - active), self.lengths
-            self._kept[key] = _copied_together(counts, device)
+            with _for_autograd():
+                counts = torch.from_numpy(active), torch.from_numpy(active.cumsum() - active), self.lengths
+                self._kept[key] = _copied_together(counts, device)
         active_there, starts, lengths = self._kept[key]
         return active_there, starts, lengths
 
@@ -172,6 +175,11 @@ class PackedLayout:
         _, _, lengths = self._counts(device)
         rows = torch.arange(segment.survivors, segment.rows, device=device)
         return (lengths[segment.survivors : segment.rows] - 1 - segment.start) * segment.rows + rows
+
+
+def _for_autograd() -> torch.inference_mode:
+    """Make tensors that autograd may save: cached ones outlive the inference mode in which they are first needed."""
+    return torch.inference_mode(False)
 
 
 def copied_from_host(tensor: Tensor, device: torch.device) -> Tensor:
@@ -201,13 +209,25 @@ def batch_sizes_of(lengths: Integers) -> Tensor:
 
 def packed_layout(batch_sizes: Tensor) -> PackedLayout:
     """Return the layout for the `batch_sizes` of a PackedSequence; cached until they are written to."""
-    version = None if batch_sizes.is_inference() else batch_sizes._version
-    known_version, layout = getattr(batch_sizes, _TAG, (None, None))
-    if isinstance(layout, PackedLayout) and version == known_version:
-        return layout
-    layout = PackedLayout(tuple(batch_sizes.tolist()))
-    setattr(batch_sizes, _TAG, (version, layout))
+    version, key = None if batch_sizes.is_inference() else batch_sizes._version, id(batch_sizes)
+    known = _layouts.get(key)
+    if known is not None and known.tensor() is batch_sizes and known.version == version:
+        return known.layout
+    layout, forget = PackedLayout(tuple(batch_sizes.tolist())), _layouts.pop
+    _layouts[key] = _Known(weakref.ref(batch_sizes, lambda _: forget(key, None)), version, layout)
     return layout
+
+
+class _Known(NamedTuple):
+    """Layout of a tensor that still exists."""
+
+    tensor: weakref.ref[Tensor]
+    version: int | None
+    layout: PackedLayout
+
+
+# By identity, and not as an attribute of the tensor: torch would save and copy attributes with it.
+_layouts: dict[int, _Known] = {}
 
 
 def _count_above(descending: Integers, until: int) -> Integers:

@@ -35,12 +35,19 @@ class _Cell(NamedTuple):
     """Function of torch for padded and packed data."""
     has_cell_state: bool = False
     """Whether it has a state besides its outputs."""
+    is_bounded: bool = True
+    """Whether its outputs are bounded, so that those of padding are finite too."""
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the weights need a column for padding, because a state is kept or could overflow there."""
+        return self.has_cell_state or not self.is_bounded
 
 
 _LSTM = _Cell("lstm", _VF.lstm, has_cell_state=True)
 _GRU = _Cell("gru", _VF.gru)
 _RNN_TANH = _Cell("rnn", _VF.rnn_tanh)
-_RNN_RELU = _Cell("rnn", _VF.rnn_relu)
+_RNN_RELU = _Cell("rnn", _VF.rnn_relu, is_bounded=False)
 
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
@@ -48,7 +55,8 @@ def lstm(*args: Any) -> tuple[Tensor, ...]:
     if not _is_supported(_LSTM, args):
         return _LSTM.call(*args)
     data, batch_sizes, states, weights, *rest = args
-    if data.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+    # Autocast leaves float64 as it is.
+    if data.device.type != "cpu" or not torch.is_autocast_enabled("cpu") or data.dtype == torch.float64:
         return _stack(_LSTM, data, batch_sizes, states, weights, *rest)
     with torch.autocast("cpu", enabled=False):
         # The fused layer has no gradients in some dtypes of autocast, and is fast enough in float32.
@@ -175,7 +183,7 @@ def _forward(
     Returns packed y[N, H], and the states [B, H] after each row's own last step.
     """
     segments = _segments(layout, weights)
-    masking = weights if layout.uniform or not cell.has_cell_state else _with_mask_column(weights)
+    masking = weights if layout.uniform or not cell.is_masked else _with_mask_column(cell, weights)
     outputs, ended = [], []
     for segment, part in zip(segments, data.split([one.real_timesteps for one in segments]), strict=True):
         if segment.full:
@@ -220,7 +228,7 @@ def _ragged(
     """
     indices, ends = layout.segment_indices(segment, part.device)
     size = segment.timesteps * segment.rows
-    if cell.has_cell_state:
+    if cell.is_masked:
         x = scatter_with_mask(part, indices, size, weights[0].shape[1] - part.shape[1])
     else:
         x = scatter(part, indices, size)
@@ -258,19 +266,29 @@ def _quiet_about_projections() -> Iterator[None]:
         yield
 
 
-def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
+def _with_mask_column(cell: _Cell, weights: Sequence[Tensor]) -> list[Tensor]:
     """Weights for an input column that is 1 on padding.
 
-    It closes the input gate and opens the forget gate. A padded step then keeps the cell state exactly. The order of
-    the gates is i, f, g, o. On a GPU further columns, without weights, make the width a multiple of 4, so that each row
-    of the matrix is aligned to 16 bytes.
+    In an LSTM it closes the input gate and opens the forget gate. A padded step then keeps the cell state exactly. The
+    order of the gates is i, f, g, o. In an RNN with ReLU it makes the state of a padded step 0. On a GPU further
+    columns, without weights, make the width a multiple of 4, so that each row of the matrix is aligned to 16 bytes.
     """
     w_ih, *others = weights
-    hidden, features = len(w_ih) // 4, w_ih.shape[1]
-    columns = w_ih.new_zeros(4 * hidden, 4 - features % 4 if w_ih.is_cuda else 1, device="cpu")
-    columns[:hidden, 0].fill_(-_SATURATED)
-    columns[hidden : 2 * hidden, 0].fill_(_SATURATED)
+    columns = w_ih.new_zeros(len(w_ih), 4 - w_ih.shape[1] % 4 if w_ih.is_cuda else 1, device="cpu")
+    if cell.has_cell_state:
+        hidden = len(w_ih) // 4
+        columns[:hidden, 0].fill_(-_SATURATED)
+        columns[hidden : 2 * hidden, 0].fill_(_SATURATED)
+    else:
+        columns[:, 0].fill_(-_far_beyond_states(w_ih))
     return [torch.cat([w_ih, copied_from_host(columns, w_ih.device)], 1), *others]
+
+
+def _far_beyond_states(weight: Tensor) -> float:
+    """Half of the largest number of the dtype in which a layer computes: finite, so that 0 times it is 0."""
+    kind = weight.device.type
+    computed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    return min(torch.finfo(dtype).max for dtype in (computed, weight.dtype)) / 2
 
 
 def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -95,6 +95,11 @@ def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
     return x - x.mean(0, keepdim=True)
 
 
+def embedded_minus_mean(ids: torch.Tensor) -> torch.Tensor:
+    """Embed ids, and subtract the average over the rows, which depend on each other."""
+    return mean_of_rows(torch.arange(40.0).reshape(10, 4)[ids])
+
+
 def fixed_batch(x: torch.Tensor) -> torch.Tensor:
     """Reshape to a fixed batch size."""
     return x.reshape(1, 6)
@@ -110,6 +115,8 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
         (Step(), (torch.rand(1, 3, 4), torch.rand(1, 1, 5), torch.rand(1, 1, 5)), "accepts no other size there"),
         (reverses_rows, torch.rand(2, 3), "output 0 of a row depends"),
         (mean_of_rows, torch.rand(2, 3), "output 0 of a row depends"),
+        (embedded_minus_mean, torch.tensor([[1, 2, 3]]), "output 0 of a row depends"),
+        (embedded_minus_mean, torch.tensor([[[1], [2]]] * 2), "output 0 of a row depends"),
         (fixed_batch, torch.rand(2, 3), "the function accepts no other size there"),
         (torch.sum, torch.rand(2, 3), "output 0 of a row depends"),
     ],
@@ -120,6 +127,17 @@ def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: Any, example: A
 
     with pytest.raises(ValueError, match=message):
         tracing.dynamic_batch(traced)
+
+
+def test_ids_may_have_a_vocabulary_for_each_column() -> None:
+    """Such rows are not reordered within: they would be invalid."""
+
+    def two_tables(ids: torch.Tensor) -> torch.Tensor:
+        return torch.arange(3.0)[ids[:, 0]] + torch.arange(9.0)[ids[:, 1]]
+
+    traced = tracing.dynamic_batch(tracing.trace(two_tables, torch.tensor([[2, 8]]), backend="eager"))
+
+    assert torch.equal(traced(torch.tensor([[0, 8], [1, 3]])), torch.tensor([8.0, 4.0]))
 
 
 def test_a_saved_trace_takes_any_batch_still(tmp_path: Path) -> None:

@@ -95,6 +95,18 @@ def test_aliases_that_do_not_fit_are_refused(aliases: Any, message: str) -> None
         tracing.trace(Step(), (torch.rand(1, 3, 4), ZEROS, ZEROS), input_output_aliases=aliases, backend="eager")
 
 
+def test_a_state_that_was_reset_in_inference_mode_continues_outside_of_it() -> None:
+    """The buffer outlives the caller's inference mode."""
+    traced = tracing.trace(
+        lambda x, sum_: (x + sum_, x + sum_), (ZEROS, ZEROS), input_output_aliases={1: 1}, backend="eager"
+    )
+    with torch.inference_mode():
+        traced.reset_state()
+        traced(ZEROS + 1)
+
+    assert torch.equal(traced(ZEROS + 1), ZEROS + 2)
+
+
 def test_a_trace_with_state_cannot_be_cut_into_chunks() -> None:
     """Each batch would change the state."""
     func, example, aliases = by_place(Step())

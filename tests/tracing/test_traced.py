@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from traceable import Conv, TimeMajor
 
 from torchserve_neuron_lstm import tracing
@@ -40,6 +41,58 @@ def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
 
     assert result.returncode == 0, result.stderr
     assert torch.equal(torch.load(answer), expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_autocast_of_the_caller_changes_nothing(backend: str) -> None:
+    """Outputs keep the dtypes of the trace."""
+    traced, x = tracing.trace(nn.Linear(4, 3), torch.rand(1, 4), backend=backend), torch.rand(1, 4)
+    with torch.autocast("cpu"):
+        answer = traced(x)
+
+    assert torch.equal(answer, traced(x))
+
+
+FORK = """
+import os, signal, threading, torch
+from torchserve_neuron_lstm import tracing
+
+x = torch.ones(1, 2)
+inside, done = threading.Event(), threading.Event()
+
+def kernel(tensors):
+    if threading.current_thread() is other:
+        inside.set()
+        done.wait(30)
+    return tensors, torch.tensor(0)
+
+config = tracing.BucketModelConfig(lambda: kernel)
+other = None
+traced = tracing.bucket_model_trace(lambda: (torch.nn.Linear(2, 2), {}), [x], config, backend="eager")
+other = threading.Thread(target=traced, args=(x,))
+other.start()
+inside.wait(30)
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    traced(x)
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+done.set()
+other.join()
+raise SystemExit(status != 0)
+"""
+
+
+def test_a_fork_within_a_call_of_another_thread_can_call_too() -> None:
+    """The fork has no such thread, which would end that call."""
+    source = str(Path(__file__).parents[2] / "src")
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    result = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:

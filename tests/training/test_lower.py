@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as rnn_modules
 from torch.nn.utils import rnn as rnn_utils
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import torchserve_neuron_lstm
 from torchserve_neuron_lstm.training import lower, recurrence
@@ -115,6 +116,34 @@ def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) ->
         assert other.lstm is not faster.lstm
 
 
+def test_a_shallow_copy_has_attributes_of_its_own(used: list[bool]) -> None:
+    """It shares parameters, as a shallow copy of any model, and is lowered too."""
+    model = Encoder()
+    faster = lower(model)
+    copied = copy.copy(faster)
+    copied(X, LENGTHS)
+
+    assert (copied.calls, faster.calls, model.calls) == (1, 0, 0)
+    assert copied.lstm is model.lstm
+    assert used
+
+
+def compiled_in_place() -> nn.Module:
+    """Compile a model by its own method."""
+    model = Encoder()
+    model.compile(backend="eager")
+    return model
+
+
+def test_a_lowered_model_may_be_compiled_in_place() -> None:
+    """It stays a lowered model, and so do copies of it."""
+    faster = lower(Encoder())
+    faster.compile(backend="eager")
+
+    assert lower(faster) is faster
+    torch.testing.assert_close(copy.copy(faster)(X, LENGTHS), copy.deepcopy(faster)(X, LENGTHS))
+
+
 def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     """The keys are unchanged, and lowering the whole model as well changes nothing."""
     whole = nn.ModuleDict({"encoder": Encoder()})
@@ -131,9 +160,10 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     [
         (lambda: torch.jit.script(nn.Linear(2, 2)), "scripted"),
         (lambda: torch.compile(Encoder()), "then compile: torch.compile"),
+        (compiled_in_place, "then compile: torch.compile"),
         (lambda: nn.Linear(2, 2).forward, "takes an nn.Module, not method"),
     ],
-    ids=["scripted", "compiled", "no module"],
+    ids=["scripted", "compiled", "compiled in place", "no module"],
 )
 def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
     """The message has the reason and a remedy."""
@@ -247,6 +277,41 @@ def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
 
     torch.testing.assert_close(lower(model)(sequences), model(sequences))
     assert used
+
+
+class Checkpointed(nn.Module):
+    """A model that recomputes its part in the backward pass."""
+
+    def __init__(self, part: nn.Module, reentrant: bool) -> None:
+        super().__init__()
+        self.part, self.reentrant = part, reentrant
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        """Save the inputs only."""
+        return checkpoint(self.part, x, lengths, use_reentrant=self.reentrant)
+
+
+def input_gradient(model: nn.Module) -> Tensor:
+    """Gradient of the sum of the outputs."""
+    x = X.clone().requires_grad_()
+    model(x, LENGTHS).square().sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+@pytest.mark.parametrize(("lower_part", "reentrant"), [(True, False), (True, True), (False, True)])
+def test_checkpoints_recompute_a_lowered_part(lower_part: bool, reentrant: bool) -> None:
+    """As the manual says: a part that is lowered itself, or checkpoints that are reentrant."""
+    part = Encoder()
+    model = lower(Checkpointed(lower(part) if lower_part else part, reentrant))
+
+    torch.testing.assert_close(input_gradient(model), input_gradient(part))
+
+
+def test_checkpoints_that_recompute_in_torchs_way_are_refused_by_torch() -> None:
+    """The tensors saved differ: torch reports it, and gradients are never wrong."""
+    with pytest.raises(CheckpointError):
+        input_gradient(lower(Checkpointed(Encoder(), False)))
 
 
 def test_recorded_programs_hold_torchs_own_operators(used: list[bool]) -> None:

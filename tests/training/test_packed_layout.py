@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import operator
+import weakref
 
 import numpy as np
 import pytest
@@ -91,6 +93,20 @@ def test_batch_sizes_that_were_written_to_are_read_again() -> None:
 
     assert again is before
     assert packed_layout(batch_sizes).active == (2, 1)
+
+
+def test_a_layout_goes_with_its_batch_sizes() -> None:
+    """It is no part of the tensor, which is saved as any other, and it is released with it."""
+    batch_sizes = torch.tensor([2, 1])
+    released = weakref.ref(packed_layout(batch_sizes))
+    file = io.BytesIO()
+    torch.save(batch_sizes, file)
+    file.seek(0)
+
+    assert torch.equal(torch.load(file, weights_only=True), batch_sizes)
+    assert released() is not None
+    del batch_sizes
+    assert released() is None
 
 
 class HostCopies:

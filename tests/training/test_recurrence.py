@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -129,6 +130,18 @@ def test_autocast_gives_the_dtypes_of_torch(
     assert all(parameter.grad is not None for parameter in layer.parameters())
 
 
+def test_autocast_leaves_double_precision_as_it_is() -> None:
+    """As torch's does: outputs and states have all digits."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).double()
+    with torch.autocast("cpu"):
+        theirs = leaves(layer(packed(LENGTHS[0], torch.float64)))
+        with patch_vf():
+            ours = leaves(layer(packed(LENGTHS[0], torch.float64)))
+
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
 def test_gradients_of_gradients() -> None:
     """A penalty on gradients has the same gradients as with torch."""
     torch.manual_seed(0)
@@ -183,6 +196,37 @@ def test_values_in_the_padding_have_no_influence() -> None:
         )
 
     assert all(torch.equal(gradients[0], other) for other in gradients[1:])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_batch_validated_in_inference_mode_can_be_trained_on(kind: Any) -> None:
+    """Indices that were computed in inference mode are used in the backward pass too."""
+    layer = kind(FEATURES, HIDDEN, 2, bidirectional=True)
+    sequence = packed(LENGTHS[0])
+    with patch_vf():
+        with torch.inference_mode():
+            pad_packed_sequence(layer(sequence)[0])
+        pad_packed_sequence(layer(sequence)[0])[0].sum().backward()
+
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_states_do_not_overflow_in_the_padding() -> None:
+    """With ReLU they could grow without bound, and infinite ones would turn gradients into NaN."""
+    layer = nn.RNN(1, 2, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        for weight, value in zip(layer.parameters(), (torch.tensor(0.5), 3 * torch.eye(2)), strict=True):
+            weight.copy_(value)
+    sequence = pack_padded_sequence(
+        torch.cat([-torch.ones(1, 100, 1), torch.ones(1, 100, 1)]), torch.tensor([100, 2]), True
+    )
+    gradients = []
+    for context in (contextlib.nullcontext(), patch_vf()):
+        with context:
+            y, h = layer(sequence)
+        gradients.append(torch.autograd.grad(y.data.sum() + h.sum(), list(layer.parameters())))
+
+    torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_packed_outputs_and_states_may_be_written_to() -> None:
