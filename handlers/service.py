@@ -24,15 +24,7 @@ from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
 from .readiness import readiness
-from .responses import (
-    DEFAULT_MAX_RESPONSE_BYTES,
-    Encoded,
-    Outcome,
-    RawResponse,
-    RequestError,
-    forget_causes,
-    internal,
-)
+from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError, forget_causes, internal
 from .runtime.loader import ServedModel
 from .streaming.service import SessionRequest, SessionService, without_successors
 from .streaming.sessions import Sessions

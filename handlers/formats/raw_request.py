@@ -10,13 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..responses import (
-    JSON,
-    JSON_LENGTH_HEADER,
-    NPY,
-    RequestError,
-    malformed,
-)
+from ..responses import JSON, JSON_LENGTH_HEADER, NPY, RequestError, malformed
 from .binary_tensors import json_bytes
 
 BODY_FIELDS = ("body", "data")
@@ -98,6 +92,11 @@ class RawRequest(NamedTuple):
     def is_explain_request(self) -> bool:
         """Whether the request was sent to the explanations address."""
         return self.headers.get("explain") == "True"
+
+    @property
+    def came_over_grpc(self) -> bool:
+        """Whether it came over TorchServe's gRPC: each request over HTTP has a text as a header, such as `url_path`."""
+        return not any(isinstance(value, str) for value in self.headers.values())
 
     @property
     def accepts_npy(self) -> bool:
