@@ -140,8 +140,7 @@ class SessionService:
         outcomes: dict[int, Outcome] = {}
         stats: list[BatchStats] = []
         attempts: Counter[int] = Counter()
-        # Requests of one session are sorted by their step numbers, if they have any, and else stay in order.
-        pending = sorted(range(len(requests)), key=lambda index: requests[index].fields.step or 0)
+        pending = _in_turn(requests)
         while pending:
             current, rest = _first_of_each_session(pending, requests)
             results, round_stats = self._run_round([requests[index] for index in current])
@@ -313,6 +312,22 @@ def without_successors(
 def _is_whole_session(update: SessionUpdate) -> bool:
     session, loaded = update.session, update.loaded
     return session.ended and loaded.session is None and loaded.revision is None and session.steps > 0
+
+
+def _in_turn(requests: Sequence[SessionRequest]) -> list[int]:
+    """Return the order in which requests are applied.
+
+    Those of a session that have a step number are sorted by it, among their own places; the others keep theirs.
+    """
+    order = list(range(len(requests)))
+    numbered: dict[str, list[tuple[int, int]]] = {}
+    for index, one in enumerate(requests):
+        if one.fields.step is not None:
+            numbered.setdefault(one.id, []).append((one.fields.step, index))
+    for own in numbered.values():
+        for (_, place), (_, index) in zip(own, sorted(own)):
+            order[place] = index
+    return order
 
 
 def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:

@@ -116,6 +116,16 @@ def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
     assert [body["total"] for _, body in as_they_came] == [6, 10]
 
 
+def test_a_piece_without_a_step_stays_behind_those_with_steps_that_came_before_it() -> None:
+    """Those with steps are sorted among their own places."""
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+
+    answers = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"), piece([5], id="a"))
+
+    assert [body["total"] for _, body in answers] == [10, 6, 15]
+
+
 def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
     """It would be applied out of order, without any report."""
     service = make_service()
