@@ -5,6 +5,7 @@ A request is a mapping of form fields and a mapping of headers, as TorchServe gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -136,11 +137,12 @@ class RawRequest(NamedTuple):
 
 _titled = lru_cache(maxsize=16)(str.title)
 _LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
+_NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)  # there are few different headers
 def _accepted(accept: str) -> frozenset[str]:
-    return frozenset(map(_plain_type, accept.split(",")))
+    return frozenset(_plain_type(entry) for entry in accept.split(",") if not _NOT_ACCEPTED.search(entry))
 
 
 @lru_cache(maxsize=256)
