@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
@@ -115,6 +116,39 @@ def test_a_codec_that_ends_python_ends_no_worker(method: str, caplog: pytest.Log
 
     assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
     assert "the codec called sys.exit()" in caplog.text
+
+
+class PanicException(BaseException):
+    """An error as extensions written in Rust raise it."""
+
+
+@pytest.mark.parametrize("kind", [PanicException, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("method", ["decode", "encode"])
+def test_an_error_of_a_codec_that_is_no_exception_stays_with_its_request(
+    method: str, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tokenizer may raise it; the log has it."""
+
+    def fail_at_one(value: Any, other: Any) -> Any:
+        if 1 in (value if method == "decode" else other["ids"].tolist()):
+            raise kind("index out of bounds")
+        return ids(value, other) if method == "decode" else "fine"
+
+    codec = Custom(fail_at_one, lambda *_: "fine") if method == "decode" else Custom(ids, fail_at_one)
+
+    assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
+    assert f"the codec raised {kind.__name__}" in caplog.text
+    assert "index out of bounds" in caplog.text
+
+
+def test_an_interrupt_ends_the_worker() -> None:
+    """It is for the process, not for the request."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(Custom(interrupt, interrupt), b"\1")
 
 
 @pytest.mark.parametrize(
