@@ -173,7 +173,7 @@ def _as_bytes(body: Body) -> bytes:
     """Return the body as it came; JSON that TorchServe has parsed is written again."""
     if isinstance(body.value, (bytes, bytearray)):
         return bytes(body.value)
-    if isinstance(body.value, str):
+    if isinstance(body.value, str) and body.content_type != JSON:
         return body.value.encode("utf-8")
     try:
         return json.dumps(body.value).encode("ascii")

@@ -174,7 +174,7 @@ def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, f
     assert told in str(refused.value)
 
 
-@pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), '{"a": [1, 2]}', {"a": [1, 2]}])
+@pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), {"a": [1, 2]}])
 def test_a_codec_always_gets_bytes(body: object) -> None:
     """JSON that TorchServe has parsed is written again; the content type has no parameters."""
     seen: list[object] = []
@@ -188,6 +188,29 @@ def test_a_codec_always_gets_bytes(body: object) -> None:
 
     assert response.status == 200
     assert seen == [bytes, {"a": [1, 2]}, "application/json"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        ("hello", "application/json", b'"hello"'),
+        ("\ud800", "application/json", b'"\\ud800"'),
+        ("", "application/json", b'""'),
+        (None, "application/json", b"null"),
+        ("hellö", "text/plain; charset=utf-8", "hellö".encode()),
+    ],
+)
+def test_a_codec_gets_the_body_that_the_client_sent(body: object, content_type: str, expected: bytes) -> None:
+    """TorchServe parses JSON, of which a text alone is a value too, and decodes other text."""
+    seen: list[bytes] = []
+
+    def decode(body: bytes, content_type: str) -> dict[str, list[int]]:
+        seen.append(body)
+        return {"ids": [1]}
+
+    ask(Custom(decode, lambda outputs, inputs: 1), body, headers={"body": {"content-type": content_type}})
+
+    assert seen == [expected]
 
 
 def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
