@@ -36,11 +36,7 @@ DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """The time of a host that names none: TorchServe's default `responseTimeout`."""
 
 
-def _discard(metrics: BatchMetrics) -> None:
-    """Discard the metrics."""
-
-
-def _wake_nothing() -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing."""
 
 
@@ -55,7 +51,7 @@ class Service:
     codec: Codec
     description: Mapping[str, object] = field(default_factory=dict)
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
-    report: Callable[[BatchMetrics], None] = _discard
+    report: Callable[[BatchMetrics], None] = _do_nothing
     """A function that receives the metrics of each batch, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """A function that returns seconds."""
@@ -65,7 +61,7 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
-    wake: Callable[[], None] = _wake_nothing
+    wake: Callable[[], None] = _do_nothing
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
@@ -171,10 +167,7 @@ class Service:
         return timely
 
     def _has_time(
-        self,
-        requests: Sequence[RawRequest],
-        accepted: Sequence[AcceptedRequest | RequestError],
-        elapsed_ms: float,
+        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], elapsed_ms: float
     ) -> bool:
         """Whether no request names a deadline and all have enough time, as in most batches."""
         asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]

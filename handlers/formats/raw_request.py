@@ -96,7 +96,7 @@ class RawRequest(NamedTuple):
 
     @property
     def came_over_grpc(self) -> bool:
-        """Whether it came over TorchServe's gRPC: each request over HTTP has a text as a header, such as `url_path`."""
+        """Whether it came over TorchServe's gRPC: no header is a text, as `url_path` is over HTTP."""
         return not any(isinstance(value, str) for value in self.headers.values())
 
     @property

@@ -97,7 +97,7 @@ class V2Format:
         return (b"".join([text, *contents]), binary_type(len(text))) if is_binary else (text, JSON)
 
     def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return the keys of a V2 response without outputs; `value` may be a request over gRPC that was not parsed.
+        """Return the keys of a V2 response without outputs; `value` may be an unparsed request over gRPC.
 
         TorchServe's V2 gRPC loses its worker on any other body.
         """

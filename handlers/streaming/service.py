@@ -245,11 +245,8 @@ class SessionService:
             return response
         reply = Reply(response.body, response.content_type)
         session = Session(steps, before, request.digest, reply, state, self.state_id, end)
-        headers = self._headers(request.id, steps)
-        has_own_id = request.fields.id is not None
-        return response._replace(headers=headers), SessionUpdate(
-            request.id, session, loaded, has_own_id, request.client
-        )
+        update = SessionUpdate(request.id, session, loaded, request.fields.id is not None, request.client)
+        return response._replace(headers=self._headers(request.id, steps)), update
 
     def _encode(self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]) -> Encoded:
         if result is None:
