@@ -15,16 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
-from .json_codec import (
-    REPACKAGE,
-    JsonError,
-    LeftOut,
-    abbreviate,
-    from_json,
-    parse_json,
-    read_text,
-    relative_path,
-)
+from .json_codec import REPACKAGE, JsonError, LeftOut, abbreviate, from_json, parse_json, read_text, relative_path
 from .manifest_values import (
     distribution_name,
     duration,

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
 from .formats.request import Outputs, SequenceInput
-from .responses import RequestError, internal
+from .responses import RequestError, forget_causes, internal
 from .runtime.loader import ServedModel
 
 _log = logging.getLogger(__name__)
@@ -34,6 +34,18 @@ class BatchStats(NamedTuple):
 
 BatchFunction = Callable[[Sequence[InputT]], tuple[list[ResultT], BatchStats]]
 """A function that runs some inputs by one plan, or raises."""
+
+
+def attempt(step: Callable[..., ResultT], *arguments: object) -> ResultT | RequestError:
+    """Return a step's result or refusal. An unexpected error is logged, without the request."""
+    try:
+        return step(*arguments)
+    except RequestError as error:
+        forget_causes(error)
+        return error
+    except Exception:  # noqa: BLE001 - no error may reach the other requests of the batch
+        _log.exception("a request failed unexpectedly")
+        return internal(UNEXPECTED_ERROR)
 
 
 def infer(

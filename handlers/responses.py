@@ -46,10 +46,12 @@ class RequestError(Exception):
     `kind` is the body's `type` (one word that a program can compare, a key of `STATUSES`), `message` the body's
     `message` (for people). Neither holds more of the request than a few characters. `retry_after` is the number of
     seconds after which the same request may succeed; None where it will not. `status` is that of the kind unless given.
-    `body_keys` are what the request's format adds to the body; None: the format is not known yet.
+    `body_keys` are what the request's format adds to the body; None: the format is not known yet. `session` is the id
+    of the request's session, where it is known.
     """
 
     body_keys: Mapping[str, object] | None = None
+    session: str | None = None
 
     def __init__(self, kind: str, message: str, retry_after: float | None = None, status: int | None = None) -> None:
         self.kind = kind

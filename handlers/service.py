@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from math import ceil
-from typing import TypeVar, Union
+from typing import Union
 
 from .admission import Admission, too_large
-from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
+from .batch import BatchStats, attempt, run_sequences
 from .deadline import Turn, names_deadline, too_late
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
@@ -24,32 +24,19 @@ from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
 from .readiness import readiness
-from .responses import (
-    DEFAULT_MAX_RESPONSE_BYTES,
-    Encoded,
-    Outcome,
-    RawResponse,
-    RequestError,
-    forget_causes,
-    internal,
-)
+from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.service import SessionRequest, SessionService, without_successors
 from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
 """A decoded request that is within its bounds."""
 DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """The time of a host that names none: TorchServe's default `responseTimeout`."""
 
 
-def _discard(metrics: BatchMetrics) -> None:
-    """Discard the metrics."""
-
-
-def _wake_nothing() -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing."""
 
 
@@ -64,7 +51,7 @@ class Service:
     codec: Codec
     description: Mapping[str, object] = field(default_factory=dict)
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
-    report: Callable[[BatchMetrics], None] = _discard
+    report: Callable[[BatchMetrics], None] = _do_nothing
     """A function that receives the metrics of each batch, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """A function that returns seconds."""
@@ -74,7 +61,7 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
-    wake: Callable[[], None] = _wake_nothing
+    wake: Callable[[], None] = _do_nothing
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
@@ -93,8 +80,10 @@ class Service:
     def _infer(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         started = self.clock()
         self.wake()  # while the requests are decoded
-        accepted = [_attempt(self._accept, request) for request in requests]
+        accepted = [attempt(self._accept, request) for request in requests]
         timely = self._in_time(requests, accepted, started)
+        if self._session_service is not None:
+            timely = without_successors(accepted, timely)
         made, stats = self._run([one for one in timely if not isinstance(one, RequestError)])
         responded = iter(made)
         outcomes = [one if isinstance(one, RequestError) else next(responded) for one in timely]
@@ -127,7 +116,7 @@ class Service:
         settings = self.model.manifest.streaming
         if settings is None or self.sessions is None:
             return None
-        encode = partial(_attempt, self._response)
+        encode = partial(attempt, self._response)
         state_id = bytes.fromhex(settings.state)
         return SessionService(
             self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode, settings.client_header
@@ -152,6 +141,7 @@ class Service:
             self.admission.check(inference)
         except RequestError as error:
             self.codec.add_keys(error, inference)
+            error.session = decoded.id if isinstance(decoded, SessionRequest) else None
             raise
         return decoded
 
@@ -166,7 +156,7 @@ class Service:
         turns: dict[int, Turn] = {}
         for place, (request, one) in enumerate(zip(requests, accepted)):
             if not isinstance(one, RequestError):
-                turn = _attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)
+                turn = attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)
                 if isinstance(turn, RequestError):
                     timely[place] = turn
                 else:
@@ -174,13 +164,10 @@ class Service:
         places = list(turns)
         for index in self.admission.late(list(turns.values())):
             timely[places[index]] = too_late(turns[places[index]])
-        return timely if self._session_service is None else without_successors(accepted, timely)
+        return timely
 
     def _has_time(
-        self,
-        requests: Sequence[RawRequest],
-        accepted: Sequence[AcceptedRequest | RequestError],
-        elapsed_ms: float,
+        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], elapsed_ms: float
     ) -> bool:
         """Whether no request names a deadline and all have enough time, as in most batches."""
         asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]
@@ -192,7 +179,7 @@ class Service:
     def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
         if self._session_service is not None:
             of_sessions = [request for request in accepted if isinstance(request, SessionRequest)]
-            outcome = _attempt(self._session_service.handle, of_sessions)
+            outcome = attempt(self._session_service.handle, of_sessions)
             return ([outcome] * len(of_sessions), BatchStats()) if isinstance(outcome, RequestError) else outcome
         requests = [request for request in accepted if isinstance(request, InferenceRequest)]
         sequences = [sequence for request in requests for sequence in request.sequences]
@@ -202,7 +189,7 @@ class Service:
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:
         if isinstance(outputs, RequestError):
             return outputs
-        return _attempt(self._response, self.codec.encode, request, outputs)
+        return attempt(self._response, self.codec.encode, request, outputs)
 
     def _response(self, encode: Callable[..., Encoded], *arguments: object) -> RawResponse:
         try:
@@ -223,18 +210,6 @@ class Service:
         headers = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
         known = refused if isinstance(refused, RawRequest) else _inference(refused)
         return RawResponse(error.status, self.codec.encode_error(error, known), headers=headers)
-
-
-def _attempt(step: Callable[..., _T], *arguments: object) -> _T | RequestError:
-    """Return a step's result or refusal. An unexpected error is logged, without the request."""
-    try:
-        return step(*arguments)
-    except RequestError as error:
-        forget_causes(error)
-        return error
-    except Exception:  # noqa: BLE001 - no error may reach the other requests of the batch
-        _log.exception("a request failed unexpectedly")
-        return internal(UNEXPECTED_ERROR)
 
 
 def _inference(accepted: AcceptedRequest) -> InferenceRequest:

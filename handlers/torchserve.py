@@ -94,18 +94,11 @@ def handle(service: Service, rows: Sequence[object], context: Context) -> list[b
     responses = service.handle(requests)
     for index, response in enumerate(responses):
         _set_status(response, index, context)
-        if _came_over_grpc(requests[index].headers):
+        if requests[index].came_over_grpc:
+            # TorchServe reads this header from each response to `StreamPredictions`. Without it, Java's thread of the
+            # worker fails, the worker is killed, and the batch is lost. Over HTTP the response would become a stream.
             context.set_response_header(index, _STREAM_NEXT, "false")
     return [response.body for response in responses]
-
-
-def _came_over_grpc(headers: Mapping[str, object]) -> bool:
-    """Whether a request came over gRPC: TorchServe adds headers such as `url_path` to each one that came over HTTP.
-
-    It reads the header of further parts from each response to `StreamPredictions`. Without it, Java's thread of the
-    worker fails, the worker is killed, and the batch is lost. Over HTTP the header would make a stream of the response.
-    """
-    return not any(isinstance(value, str) for value in headers.values())
 
 
 def host_of(context: Context) -> Host:

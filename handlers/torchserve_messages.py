@@ -88,9 +88,9 @@ def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
     while (name := text()) is not None:
         headers.append({"name": name, "value": text()})
     while (name := text()) is not None:
-        content_type = (text() or b"").decode()
+        content_type, value = text() or b"", text() or b""  # decoded once it is known that they are not cut
         # A codec may read an array in place, for which the bytes must be writable.
-        inputs.append({"name": name.decode(), "contentType": content_type, "value": bytearray(text() or b"")})
+        inputs.append({"name": name.decode(), "contentType": content_type.decode(), "value": bytearray(value)})
     return {"requestId": own_id, "headers": headers, "parameters": inputs}, at
 
 

@@ -90,10 +90,21 @@ class BatchQueue:
         try:
             answered = [*zip(batch, await self.call(lambda: self._handle(requests)), strict=True)]
         except Exception as error:  # noqa: BLE001 - it goes to each caller
-            for waiting in batch:
-                if not waiting.response.done():
-                    waiting.response.set_exception(error)
+            _fail(batch, error)
             return
+        except BaseException as error:
+            # The task ends, so the requests that wait are told too: they would wait for another request.
+            failure = RuntimeError(f"the batch was given up: {type(error).__name__}")
+            failure.__cause__ = error
+            _fail([*batch, *self._waiting], failure)
+            self._waiting.clear()
+            raise
         for waiting, response in answered:
             if not waiting.response.done():
                 waiting.response.set_result(response)
+
+
+def _fail(batch: Sequence[_Waiting], error: Exception) -> None:
+    for waiting in batch:
+        if not waiting.response.done():
+            waiting.response.set_exception(error)

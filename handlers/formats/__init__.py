@@ -149,16 +149,18 @@ class Codec:
         """Return the keys that a format adds.
 
         The body is not parsed, because a refusal must cost little. So only the header of binary tensors shows the
-        format.
+        format. A request over gRPC may be one of V2, whose clients need its keys, and gets them.
         """
         if isinstance(refused, InferenceRequest):
             return refused.format.error_keys(error, refused) or {}
         if isinstance(refused, RawRequest):
             if refused.header(JSON_LENGTH_HEADER.lower()):
                 return {"error": error.message}
-            refused = refused.written()
-        if isinstance(refused, (bytes, bytearray, str)):
-            return {}
+            written = refused.written()
+            if not isinstance(written, (bytes, bytearray, str)):
+                refused = written
+            elif not refused.came_over_grpc:
+                return {}
         added = (one.error_keys(error, refused) for one in self.formats)
         return next((keys for keys in added if keys is not None), {})
 

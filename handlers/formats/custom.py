@@ -140,7 +140,8 @@ def _errors_of_user() -> Iterator[None]:
 
     Raises:
         RequestError: 400 with the message of a ValueError.
-        RuntimeError: the code called sys.exit(), which would end the worker and lose the requests of others.
+        RuntimeError: the code called sys.exit(), or raised another error that is no `Exception`, as extensions written
+        in Rust do. It would end the worker and lose the requests of others.
     """
     try:
         yield
@@ -148,6 +149,10 @@ def _errors_of_user() -> Iterator[None]:
         raise invalid(str(error)[:_MAX_MESSAGE]) from error
     except SystemExit as end:
         raise RuntimeError("the codec called sys.exit(): it must raise an error instead") from end
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the codec raised {type(error).__name__}, which is no Exception") from error
 
 
 class CustomListFormat(CustomFormat):
@@ -168,7 +173,7 @@ def _as_bytes(body: Body) -> bytes:
     """Return the body as it came; JSON that TorchServe has parsed is written again."""
     if isinstance(body.value, (bytes, bytearray)):
         return bytes(body.value)
-    if isinstance(body.value, str):
+    if isinstance(body.value, str) and body.content_type != JSON:
         return body.value.encode("utf-8")
     try:
         return json.dumps(body.value).encode("ascii")

@@ -5,18 +5,13 @@ A request is a mapping of form fields and a mapping of headers, as TorchServe gi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..responses import (
-    JSON,
-    JSON_LENGTH_HEADER,
-    NPY,
-    RequestError,
-    malformed,
-)
+from ..responses import JSON, JSON_LENGTH_HEADER, NPY, RequestError, malformed
 from .binary_tensors import json_bytes
 
 BODY_FIELDS = ("body", "data")
@@ -100,6 +95,11 @@ class RawRequest(NamedTuple):
         return self.headers.get("explain") == "True"
 
     @property
+    def came_over_grpc(self) -> bool:
+        """Whether it came over TorchServe's gRPC: no header is a text, as `url_path` is over HTTP."""
+        return not any(isinstance(value, str) for value in self.headers.values())
+
+    @property
     def accepts_npy(self) -> bool:
         """Whether the client accepts a .npy file as the response."""
         return NPY in _accepted(self.header("accept"))
@@ -137,11 +137,12 @@ class RawRequest(NamedTuple):
 
 _titled = lru_cache(maxsize=16)(str.title)
 _LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
+_NOT_ACCEPTED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*(;|$)", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)  # there are few different headers
 def _accepted(accept: str) -> frozenset[str]:
-    return frozenset(map(_plain_type, accept.split(",")))
+    return frozenset(_plain_type(entry) for entry in accept.split(",") if not _NOT_ACCEPTED.search(entry))
 
 
 @lru_cache(maxsize=256)

@@ -9,13 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 
 from ...config.manifest import Manifest
-from ..responses import (
-    DEFAULT_MAX_RESPONSE_BYTES,
-    Encoded,
-    RequestError,
-    SessionKeys,
-    invalid,
-)
+from ..responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, RequestError, SessionKeys, invalid
 from .labels import Labels
 from .v2_outputs import WantedOutput
 
@@ -94,7 +88,8 @@ class RequestFormat(Protocol):
 
         None where the format has none.
 
-        `value` is the refused body's JSON value, None if it is not JSON; or the accepted request, if it failed later.
+        `value` is the refused body's JSON value, None if it is not JSON; the accepted request, if it failed later;
+        or the `RawRequest`, if it came over gRPC and was not parsed.
         """
 
 

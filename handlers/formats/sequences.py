@@ -9,11 +9,7 @@ import torch
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong, SequenceTooShort
 from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
-from ..responses import (
-    RequestError,
-    abbreviate,
-    invalid,
-)
+from ..responses import RequestError, abbreviate, invalid
 from .request import SequenceInput
 from .tensors import convert_tensor, tensor_from_lists
 

@@ -182,7 +182,7 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
     """Check that floats are finite, ids in the vocabulary, and values in the range that the model takes.
 
     Raises:
-        RequestError: 400, with the index of the first that is not.
+        RequestError: 400, with the index of one that is not.
     """
     if tensor.numel() == 0:
         return
@@ -202,10 +202,17 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
 
 
 def _check_range(tensor: torch.Tensor, spec: TensorSpec, bounds: tuple[float, float]) -> None:
-    outside = (tensor < bounds[0]) | (tensor > bounds[1])
+    low, high = bounds
+    if tensor.dtype.is_floating_point:
+        outside = (tensor < low) | (tensor > high)
+    else:  # torch compares integers with floats in float32, Python compares them exactly
+        least, most = torch.aminmax(tensor)
+        if low <= least.item() and most.item() <= high:
+            return
+        outside = tensor == (least if least.item() < low else most)
     if bool(outside.any()):
         found = tensor[outside].reshape(-1)[0].item()
-        limits = f"outside of the range that the model takes ({bounds[0]:g} to {bounds[1]:g})"
+        limits = f"outside of the range that the model takes ({low:g} to {high:g})"
         raise invalid_input(spec, f"value {found}{_place(outside)} is {limits}")
 
 

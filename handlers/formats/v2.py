@@ -20,6 +20,7 @@ from ...config.manifest import Manifest
 from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, binary_type, invalid, malformed
 from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
+from .raw_request import RawRequest
 from .request import LONGEST_ID, FormatContext, InferenceRequest, Outputs
 from .sequences import check_sequence_count, check_timesteps, read_sequences
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
@@ -96,14 +97,14 @@ class V2Format:
         return (b"".join([text, *contents]), binary_type(len(text))) if is_binary else (text, JSON)
 
     def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return the keys of a V2 response without outputs.
+        """Return the keys of a V2 response without outputs; `value` may be an unparsed request over gRPC.
 
         TorchServe's V2 gRPC loses its worker on any other body.
         """
         if isinstance(value, InferenceRequest):
             return self._envelope(value.id) | {"outputs": [], "error": error.message}
-        from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
-        if not from_grpc and not self.matches(value):
+        parsed_from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
+        if not (parsed_from_grpc or isinstance(value, RawRequest)) and not self.matches(value):
             return None
         return self._envelope(_request_id(value)) | {"outputs": [], "error": error.message}
 

@@ -162,10 +162,7 @@ class LoadedArchive:
 
 
 def load_archive(
-    directory: Path,
-    threads: int | None = None,
-    select: SelectLengths = selected_lengths,
-    device: str | None = None,
+    directory: Path, threads: int | None = None, select: SelectLengths = selected_lengths, device: str | None = None
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 

@@ -20,7 +20,7 @@ from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, dec
 from ...sessions.ids import check_id, make_id
 from ...sessions.session import Reply, Session
 from ...sessions.settings import SessionFields
-from ..batch import BatchStats, infer, merge_stats, run_with_isolation
+from ..batch import BatchStats, attempt, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json
 from ..formats.raw_request import RawRequest
@@ -121,20 +121,26 @@ class SessionService:
         client = None if self.client_header is None else request.header(self.client_header.lower())
         if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
-        decoded = self.codec.decode(rest)
+        decoded = attempt(self._decode_sequence, rest)
+        if isinstance(decoded, RequestError):
+            decoded.session = session
+            raise decoded
+        return SessionRequest(decoded, session, fields, _digest(decoded), client)
+
+    def _decode_sequence(self, request: RawRequest) -> InferenceRequest:
+        decoded = self.codec.decode(request)
         if len(decoded.sequences) != 1:
             refusal = invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
             self.codec.add_keys(refusal, decoded)
             raise refusal
-        return SessionRequest(decoded, session, fields, _digest(decoded), client)
+        return decoded
 
     def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:
         """Return a response for each request, in order."""
         outcomes: dict[int, Outcome] = {}
         stats: list[BatchStats] = []
         attempts: Counter[int] = Counter()
-        # Requests of one session are sorted by their step numbers, if they have any, and else stay in order.
-        pending = sorted(range(len(requests)), key=lambda index: requests[index].fields.step or 0)
+        pending = _in_turn(requests)
         while pending:
             current, rest = _first_of_each_session(pending, requests)
             results, round_stats = self._run_round([requests[index] for index in current])
@@ -239,11 +245,8 @@ class SessionService:
             return response
         reply = Reply(response.body, response.content_type)
         session = Session(steps, before, request.digest, reply, state, self.state_id, end)
-        headers = self._headers(request.id, steps)
-        has_own_id = request.fields.id is not None
-        return response._replace(headers=headers), SessionUpdate(
-            request.id, session, loaded, has_own_id, request.client
-        )
+        update = SessionUpdate(request.id, session, loaded, request.fields.id is not None, request.client)
+        return response._replace(headers=self._headers(request.id, steps)), update
 
     def _encode(self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]) -> Encoded:
         if result is None:
@@ -283,26 +286,45 @@ def without_successors(
     accepted: Sequence[InferenceRequest | SessionRequest | RequestError],
     timely: Sequence[InferenceRequest | SessionRequest | RequestError],
 ) -> list[InferenceRequest | SessionRequest | RequestError]:
-    """Refuse also the requests that come after a late one of their session, in the same batch.
+    """Refuse also the requests that come after a refused one of their session, in the same batch.
 
-    They would be applied in the place of the late one, unless they have a step number.
+    They would be applied in the place of the refused one, unless they have a step number. `timely` has the refusals of
+    `accepted`, and those of late requests.
     """
-    late: set[str] = set()
+    refused_sessions: set[str] = set()
     kept: list[InferenceRequest | SessionRequest | RequestError] = []
     for before, now in zip(accepted, timely):
-        refused = now
+        outcome = now
         if isinstance(before, SessionRequest):
-            if before.id in late and before.fields.step is None:
-                refused = _predecessor_failed()
-            if isinstance(refused, RequestError):
-                late.add(before.id)
-        kept.append(refused)
+            if before.id in refused_sessions and before.fields.step is None:
+                outcome = _predecessor_failed()
+            if isinstance(outcome, RequestError):
+                refused_sessions.add(before.id)
+        elif isinstance(before, RequestError) and before.session is not None:
+            refused_sessions.add(before.session)
+        kept.append(outcome)
     return kept
 
 
 def _is_whole_session(update: SessionUpdate) -> bool:
     session, loaded = update.session, update.loaded
     return session.ended and loaded.session is None and loaded.revision is None and session.steps > 0
+
+
+def _in_turn(requests: Sequence[SessionRequest]) -> list[int]:
+    """Return the order in which requests are applied.
+
+    Those of a session that have a step number are sorted by it, among their own places; the others keep theirs.
+    """
+    order = list(range(len(requests)))
+    numbered: dict[str, list[tuple[int, int]]] = {}
+    for index, one in enumerate(requests):
+        if one.fields.step is not None:
+            numbered.setdefault(one.id, []).append((one.fields.step, index))
+    for own in numbered.values():
+        for (_, place), (_, index) in zip(own, sorted(own)):
+            order[place] = index
+    return order
 
 
 def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:

@@ -99,6 +99,32 @@ def test_a_body_that_torchserve_has_parsed_is_measured_by_its_header() -> None:
     assert ask(service_of(manifest), [1, 2], **{"Content-Length": "2000"}).status == 200
 
 
+@pytest.mark.parametrize("body", [b" " * 2001, "é" * 2001], ids=["bytes", "text"])
+def test_a_body_over_grpc_that_was_not_parsed_is_refused_with_the_keys_of_v2(body: object) -> None:
+    """It may be one of V2, for which TorchServe reads them without a check; a body over HTTP is not."""
+    service = service_of(replace(make_manifest(), limits=RequestLimits(body_bytes=2000)))
+
+    over_grpc = service.handle([RawRequest({"body": body}, {"body": {"content-type": "application/json"}})])[0]
+    over_http = ask(service, body, url_path="")
+
+    told, keys = json.loads(over_grpc.body), {"model_name": "m", "model_version": "1", "id": "", "outputs": []}
+    assert told == {**json.loads(over_http.body), **keys, "error": told["message"]}
+    assert told["type"] == "BodyTooLarge"
+
+
+def test_v2_over_grpc_is_told_an_unexpected_error_in_its_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker would be lost, and with it the other requests of its batch."""
+
+    def fail(*_: object) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(Codec, "decode", fail)
+    told = json.loads(ask(service_of(make_manifest()), b"[1]").body)
+
+    assert (told["type"], told["id"], told["outputs"]) == ("InternalError", "", [])
+    assert told["error"] == told["message"]
+
+
 def test_a_response_that_cannot_be_sent_is_refused_before_anything_is_computed() -> None:
     """Its size follows from the lengths; npy takes 4 bytes a number, JSON 2 or more."""
     service = service_of(make_manifest(), max_response_bytes=20)

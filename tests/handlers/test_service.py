@@ -36,7 +36,7 @@ def row(value: object, **headers: str) -> RawRequest:
 
 def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
     """Status and JSON of the answers to one batch of bodies."""
-    return [told(response) for response in service.handle([row(value) for value in values])]
+    return [told(response) for response in service.handle([row(value, url_path="") for value in values])]
 
 
 def told(response: RawResponse) -> tuple[int, Any]:

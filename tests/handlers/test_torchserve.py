@@ -64,7 +64,7 @@ def test_every_row_of_a_batch_gets_its_own_status_content_type_and_body(service:
             request(b'{"ids": [1, "\\r\\n\\u2028"]}', JSON),
             request(b"[7]", "application/octet-stream"),
             request(b"[" + b"1," * 8 + b"1]", JSON),
-            request(b"{", JSON),
+            request(b"{", JSON, {"url_path": ""}),
             request(write_npy(torch.tensor([4, 5])), "application/x-npy", {"Accept": "application/x-npy"}),
             request(b"[1]", JSON, {"explain": "True"}),
             request(b"[2]", JSON, {"describe": "True"}),

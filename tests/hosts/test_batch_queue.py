@@ -157,6 +157,39 @@ def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
     asyncio.run(ask())
 
 
+class PanicException(BaseException):
+    """An error as extensions written in Rust raise it."""
+
+
+def test_an_error_that_is_no_exception_is_told_to_all_that_wait() -> None:
+    """The queue computes the requests that come later."""
+    first, go = threading.Event(), threading.Event()
+
+    def panic_at_zero(requests: Sequence[RawRequest]) -> list[RawResponse]:
+        first.set()
+        assert go.wait(20)
+        if requests[0].row == {"body": b"0"}:
+            raise PanicException
+        return [RawResponse(200, b"fine")] * len(requests)
+
+    async def ask() -> None:
+        queue = BatchQueue(panic_at_zero, 8, most_waiting=100)
+        tasks = [asyncio.create_task(queue.respond(request(0)))]
+        assert await asyncio.to_thread(first.wait, 20)
+        tasks.append(asyncio.create_task(queue.respond(request(1))))
+        await asyncio.sleep(0)
+        go.set()
+        done, _ = await asyncio.wait(tasks, timeout=20)
+        assert [str(task.exception()) for task in tasks if task in done] == [
+            "the batch was given up: PanicException",
+            "the batch was given up: PanicException",
+        ]
+        assert await asyncio.wait_for(queue.respond(request(2)), 20) == RawResponse(200, b"fine")
+        await queue.close()
+
+    asyncio.run(ask())
+
+
 def test_an_engine_that_returns_too_few_responses_fails_for_its_requests_alone() -> None:
     """Nobody waits forever."""
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
@@ -117,6 +118,39 @@ def test_a_codec_that_ends_python_ends_no_worker(method: str, caplog: pytest.Log
     assert "the codec called sys.exit()" in caplog.text
 
 
+class PanicException(BaseException):
+    """An error as extensions written in Rust raise it."""
+
+
+@pytest.mark.parametrize("kind", [PanicException, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("method", ["decode", "encode"])
+def test_an_error_of_a_codec_that_is_no_exception_stays_with_its_request(
+    method: str, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A tokenizer may raise it; the log has it."""
+
+    def fail_at_one(value: Any, other: Any) -> Any:
+        if 1 in (value if method == "decode" else other["ids"].tolist()):
+            raise kind("index out of bounds")
+        return ids(value, other) if method == "decode" else "fine"
+
+    codec = Custom(fail_at_one, lambda *_: "fine") if method == "decode" else Custom(ids, fail_at_one)
+
+    assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
+    assert f"the codec raised {kind.__name__}" in caplog.text
+    assert "index out of bounds" in caplog.text
+
+
+def test_an_interrupt_ends_the_worker() -> None:
+    """It is for the process, not for the request."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(Custom(interrupt, interrupt), b"\1")
+
+
 @pytest.mark.parametrize(
     ("reference", "told"),
     [
@@ -140,7 +174,7 @@ def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, f
     assert told in str(refused.value)
 
 
-@pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), '{"a": [1, 2]}', {"a": [1, 2]}])
+@pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), {"a": [1, 2]}])
 def test_a_codec_always_gets_bytes(body: object) -> None:
     """JSON that TorchServe has parsed is written again; the content type has no parameters."""
     seen: list[object] = []
@@ -154,6 +188,29 @@ def test_a_codec_always_gets_bytes(body: object) -> None:
 
     assert response.status == 200
     assert seen == [bytes, {"a": [1, 2]}, "application/json"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        ("hello", "application/json", b'"hello"'),
+        ("\ud800", "application/json", b'"\\ud800"'),
+        ("", "application/json", b'""'),
+        (None, "application/json", b"null"),
+        ("hellö", "text/plain; charset=utf-8", "hellö".encode()),
+    ],
+)
+def test_a_codec_gets_the_body_that_the_client_sent(body: object, content_type: str, expected: bytes) -> None:
+    """TorchServe parses JSON, of which a text alone is a value too, and decodes other text."""
+    seen: list[bytes] = []
+
+    def decode(body: bytes, content_type: str) -> dict[str, list[int]]:
+        seen.append(body)
+        return {"ids": [1]}
+
+    ask(Custom(decode, lambda outputs, inputs: 1), body, headers={"body": {"content-type": content_type}})
+
+    assert seen == [expected]
 
 
 def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:

@@ -231,6 +231,15 @@ def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
     assert refusal(row(pickled, "application/x-npy")).status == 400
 
 
+@pytest.mark.parametrize("zero", ["q=0", "Q=0.000", " q = 0. ", "v=1;q=0;x=2"])
+def test_a_type_of_weight_zero_is_not_accepted(zero: str) -> None:
+    """A client names it so to exclude it."""
+    assert not decode(row([1], accept=f"application/x-npy;{zero}, application/json"), ONE).npy
+    only_npy = f"application/json;{zero}, application/x-npy;q=0.01"
+    assert decode(row([1], accept=only_npy), ONE).npy
+    assert refusal(row({"instances": [[1], [2]]}, accept=only_npy), ONE).status == 406
+
+
 @pytest.mark.parametrize("accept", ["application/x-npy", "text/html, Application/X-NPY;q=0.9"])
 def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
     """One sequence and one output are required; otherwise 406, unless the client accepts JSON too."""

@@ -100,6 +100,32 @@ def test_ids_without_any_features_are_in_every_vocabulary() -> None:
     assert convert_tensor(torch.zeros(2, 0, dtype=torch.int64), spec).shape == (2, 0)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "limits", "inside", "outside"),
+    [
+        ("int64", (-(2.0**24), 2.0**24), [-(2**24), 2**24], [-(2**24) - 1, 2**24 + 1]),
+        ("int32", (0.5, 2.0**30 + 1), [1, 2**30 + 1], [0, 2**30 + 2]),
+        ("int64", (-(2.0**63), 2.0**63), [-(2**63), 2**63 - 1], []),
+        ("int64", (2.0**63, float("inf")), [], [2**63 - 1]),
+        ("int8", (-300.0, 300.0), [-128, 127], []),
+        ("uint8", (-5.0, 254.5), [0, 254], [255]),
+        ("uint8", (256.0, 300.0), [], [0, 255]),
+        ("bool", (1.0, 1.0), [True], [False]),
+        ("float32", (0.1, 1.0), [0.1, 1.0], [0.09, 1.1]),
+    ],
+)
+def test_a_range_holds_exactly_for_every_dtype(
+    dtype: DType, limits: tuple[float, float], inside: list[float], outside: list[float]
+) -> None:
+    """Large integers too, and bounds that the dtype does not reach."""
+    spec = TensorSpec("x", dtype, ("batch", "time"), value_range=limits)
+    if inside:
+        assert tensor_from_lists(inside, spec).shape == (len(inside),)
+    for value in outside:
+        with pytest.raises(RequestError, match=rf"at \[{len(inside)}\] is outside of the range"):
+            tensor_from_lists([*inside, value, *inside], spec)
+
+
 def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
     """1 is read as 1.0, and true as true."""
     assert tensor_from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
