@@ -125,7 +125,7 @@ class OpenArchive:
 
         Raises:
             ArchiveError: the archive was packaged without sessions, or there is no key for its tokens.
-            ValueError: the id is not valid, or there is none to resume.
+            ValueError: the id is not valid, there is none to resume, or the archive is closed.
         """
         if self.loaded.manifest.streaming is None:
             raise ArchiveError(f"{self.name} has no sessions: package it with `streaming: {{}}`")
@@ -133,7 +133,8 @@ class OpenArchive:
             check_id(id)
         elif resume:
             raise ValueError("to resume a session, give its id")
-        self._open_session_service()
+        with self._call():
+            self._open_session_service()
 
         def ask(request: RawRequest) -> RawResponse:
             with self._call():

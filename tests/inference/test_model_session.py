@@ -136,13 +136,15 @@ def test_a_wrong_chunk_changes_nothing(archive: Path, source: Source) -> None:
 
 
 def test_a_closed_archive_takes_no_chunk(archive: Path) -> None:
-    """The store is closed too."""
+    """The store is closed too, and no session is begun, which would open it again."""
     with open_archive(archive, threads=1) as model:
         session = model.session()
         session.send(frames_of(2))
 
     with pytest.raises(ValueError, match="the archive is closed"):
         session.send(frames_of(2))
+    with pytest.raises(ValueError, match="the archive is closed"):
+        model.session()
 
 
 @pytest.mark.parametrize("wrong", ["", "talk of Ada", 17, b"talk"])
