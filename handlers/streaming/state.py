@@ -60,7 +60,8 @@ class StateSerializer:
         table = torch.frombuffer(bytearray().join(states), dtype=torch.uint8).view(len(states), self.size)
         values, start = [], 0
         for spec, width in zip(self.specs, self._widths):
-            own = table[:, start : start + width].contiguous().view(torch_dtype(spec))
+            # A copy: one row is contiguous as it is, at a place that another dtype may not have.
+            own = table[:, start : start + width].clone(memory_format=torch.contiguous_format).view(torch_dtype(spec))
             values.append(own.view(len(states), *spec.item_sizes(1)))
             start += width
         return tuple(values)

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from ...backends.recurrent_calls import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
+from ..exporter.functional import functionalized
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from .graph_calls import operator_name
 from .timestep_rules import (
@@ -34,7 +35,11 @@ from .timestep_rules import (
 
 
 def find_padding_leak(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Tainted | None:
-    """Return the first operator through which padding may reach an output; None if there is none."""
+    """Return the first operator through which padding may reach an output; None if there is none.
+
+    Writes in place are removed first: they would change values that were visited before.
+    """
+    exported = functionalized(exported)
     axes = symbolic_sizes(exported, inputs)
     if "time" not in axes:
         return None

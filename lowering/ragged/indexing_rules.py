@@ -178,12 +178,20 @@ def index(batch: Batch, call: Call) -> Results:
     tensor = batch.every_row(value).movedim([p + 1 for p in places], list(range(1, 1 + len(places))))
     rows = torch.arange(tensor.shape[0]).reshape(-1, *[1] * rank)
     own = [unsqueezed(batch.masked(i, i.ragged_dims, 0), rank - i.rank) for i in indices]
-    keys = (rows, *own)
+    keys = (rows, *(_from_own_end(batch, i, value.sizes[place]) for place, i in zip(places, own, strict=True)))
     found = tensor[keys]
     first = places[0]
     if first:
         found = found.movedim(list(range(1, 1 + rank)), list(range(first + 1, first + 1 + rank)))
     return call.result(found)
+
+
+def _from_own_end(batch: Batch, positions: torch.Tensor, size: SizeExpr) -> torch.Tensor:
+    """Count negative positions [B or 1, ...] from each row's own end."""
+    if not is_ragged(size):
+        return positions
+    own = batch.own(size).reshape(-1, *[1] * (positions.dim() - 1))
+    return torch.where(positions < 0, positions + own, positions)
 
 
 def scatter(batch: Batch, call: Call) -> Results:

@@ -50,6 +50,8 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
     12
     >>> evaluate(functions.FloorDiv(T - 1, 2) + 1, torch.tensor([23, 1]))
     tensor([12,  1])
+    >>> evaluate(functions.TruncToInt(0.7 * functions.ToFloat(T)), torch.tensor([90, 170]))  # as in Python
+    tensor([ 62, 118])
 
     Raises:
         UnknownSize: it has a function or a second symbol that has no rule.
@@ -63,7 +65,10 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
     function = _FUNCTIONS.get(type(size))
     if function is None:
         raise UnknownSize(str(size))
-    return function(*(evaluate(argument, timesteps) for argument in size.args))
+    arguments = [evaluate(argument, timesteps) for argument in size.args]
+    if any(isinstance(argument, float) for argument in arguments):
+        arguments = [_in_double(argument) for argument in arguments]
+    return function(*arguments)
 
 
 def written(size: SizeExpr) -> str:
@@ -131,6 +136,15 @@ def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], valu
     return result
 
 
+def _in_double(value: Any) -> Any:
+    """Return numbers as Python computes them: torch would take float32 for integers with a float."""
+    return value.double() if isinstance(value, torch.Tensor) else value
+
+
+def _divided(value: Any, divisor: Any) -> Any:
+    return _in_double(value) / _in_double(divisor)
+
+
 def _truncated(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) else torch.sym_int(value)
 
@@ -148,9 +162,9 @@ _FUNCTIONS: Mapping[type, Callable[..., Any]] = {
     functions.PythonMod: operator.mod,
     functions.Mod: operator.mod,
     functions.ModularIndexing: _floored_modular,
-    functions.IntTrueDiv: operator.truediv,
-    functions.FloatTrueDiv: operator.truediv,
-    functions.ToFloat: lambda value: value * 1.0,
+    functions.IntTrueDiv: _divided,
+    functions.FloatTrueDiv: _divided,
+    functions.ToFloat: lambda value: _in_double(value) * 1.0,
     functions.TruncToInt: _truncated,
     functions.FloorToInt: lambda value: _truncated(torch.floor(value) if isinstance(value, torch.Tensor) else value),
     functions.Max: _largest,

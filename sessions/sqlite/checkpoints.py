@@ -56,9 +56,7 @@ class BackgroundCheckpoints:
             if self._bytes >= _BYTES and not self._closed:
                 self._changed.notify_all()
                 if self._thread is None:
-                    # A daemon: the process may end during a checkpoint, as it may be killed.
-                    self._thread = Thread(target=self._run, name="session checkpoints", daemon=True)
-                    self._thread.start()
+                    self._thread = self._started()
             return is_long
 
     def close(self) -> None:
@@ -70,6 +68,16 @@ class BackgroundCheckpoints:
                 self._running.interrupt()
         if self._thread is not None:
             self._thread.join()
+
+    def _started(self) -> Thread | None:
+        # A daemon: the process may end during a checkpoint, as it may be killed.
+        thread = Thread(target=self._run, name="session checkpoints", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no room for it; the next commit tries again
+            self._log_once(error)
+            return None
+        return thread
 
     def _run(self) -> None:
         while self._is_due():

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -224,6 +224,9 @@ def _make_file(file: Path) -> FileIdentity:
         raise StoreUnavailableError(f"the session store {file} is not a regular file; move it away")
     if stat.S_IMODE(mode) != 0o600:
         file.chmod(0o600)
+    for suffix in _COMPANIONS:  # of a backup, they may have another mode
+        with suppress(FileNotFoundError):
+            file.with_name(file.name + suffix).chmod(0o600)
     return identity
 
 

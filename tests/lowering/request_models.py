@@ -357,7 +357,14 @@ def subbands(m: Model, x: Tensor) -> Any:
     return y.reshape(x.size(0), FEATURES, x.size(1), 6), pairs.reshape(x.size(0), x.size(1), 2, -1)
 
 
+def last_marked(m: Model, x: Tensor) -> Any:
+    """The state at the number of marked timesteps, which is the last timestep if none is marked."""
+    marked = (x[:, :, 0] > 0).sum(1)
+    return m.lstm(x)[0][torch.arange(x.size(0)), marked - 1]
+
+
 WITHOUT_LENGTHS = (
+    last_marked,
     subbands,
     in_chunks,
     written_views,

@@ -123,3 +123,22 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(
         "the log of the session store (-wal) grows: it cannot be copied into its database: disk I/O error"
         in told.message
     )
+
+
+def test_a_system_without_room_for_a_thread_loses_no_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The write is made and confirmed, and a later one starts the thread."""
+    monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
+    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            write(store, 1)
+        assert "can't start new thread" in caplog.text
+        write(store, 2)
+        wait_for(lambda: sessions_without_log(store, tmp_path) == 2)
+
+
+def refuse(thread: threading.Thread) -> None:
+    """Fail as a system does that has no room for a thread."""
+    raise RuntimeError("can't start new thread")

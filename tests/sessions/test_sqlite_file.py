@@ -177,6 +177,20 @@ def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
     assert read(store, "a") == b"there"
 
 
+def test_a_restored_log_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """It was copied with another mode, and holds states and replies too."""
+    store = store_in(tmp_path)
+    write(store, "a", b"secret")
+    copies = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    store.close()
+    for name, content in copies.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o644)
+
+    assert read(store_in(tmp_path), "a") == b"secret"
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
 @pytest.mark.parametrize(
     "garbage", [b"\x00" * 50_000, b"no database " * 5000, b"SQLite format 3\x00" + b"\xff" * 20_000]
 )

@@ -43,6 +43,13 @@ def _is_proved(function: Callable[[Model, Tensor], Any]) -> bool:
     return find_padding_leak(traced.exported, CONFIG.input_specs, traced.takes_lengths) is None
 
 
+def written(model: Model, x: Tensor) -> Tensor:
+    """A mean over time, written to a part of zeros."""
+    out = x.new_zeros(x.size(0), 8)
+    out[:, :4] = x.mean(1)
+    return out
+
+
 HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "per step": lambda m, x: m.linear(torch.relu(m.norm(x))),
     "recurrence": lambda m, x: m.lstm(x),
@@ -66,8 +73,10 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "a feature picked at each step": lambda m, x: m.linear(x).gather(2, m.lstm(x)[0].argmax(2, keepdim=True)),
     "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
     "one-hot vectors": lambda m, x: m.lstm(nn.functional.one_hot((x[:, :, 0] > 0).long(), 4).float()),
+    "in place": lambda m, x: m.linear(x).add_(1.0).relu_(),
 }
 HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
+    "written into zeros": written,
     "mean over time": lambda m, x: x.mean(1),
     "sum over everything": lambda m, x: x.sum((1, 2)),
     "softmax over time": lambda m, x: x.softmax(1),
