@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import shutil
-import struct
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,69 +19,17 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
-from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import manifest_text, write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
-Said = tuple[int, str, str]
-
-
-def write_key(path: Path) -> Ed25519PrivateKey:
-    """Write a new private key, and its public key beside it with the suffix .pub."""
-    key = Ed25519PrivateKey.generate()
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    path.chmod(0o600)
-    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    path.with_suffix(".pub").write_bytes(public)
-    return key
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place with an archive in three forms, two keys, and the archive signed by the first of them."""
-    place = tmp_path_factory.mktemp("signed")
-    folder = make_archive(place / "tiny")
-    shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
-    write_manifest(replace(read_manifest(folder), files=digest_files(folder)), folder)
-    write_list(folder)
-    pack(folder, place / "tiny.mar")
-    with tarfile.open(place / "tiny.tar.gz", "w:gz", compresslevel=1) as tar:
-        tar.add(folder, "tiny")
-    write_key(place / "own.pem")
-    write_key(place / "other.pem")
-    for name in ("tiny", "tiny.mar", "tiny.tar.gz"):
-        assert (
-            main(["sign", str(place / name), "--key", str(place / "own.pem"), "-o", str(place / f"signed-{name}")]) == 0
-        )
-    return place
-
-
-def pack(folder: Path, target: Path) -> None:
-    """Write a .mar as torch-model-archiver does."""
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                file.write(path, path.relative_to(folder))
-
-
-@pytest.fixture
-def verify(made: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """The command with the first key as the trusted one: code, output, errors."""
-
-    def run(*archives: Path, keys: Path | None = None) -> Said:
-        words = ["verify", "--trusted-keys", str(keys or made / "own.pub"), *map(str, archives)]
-        capfd.readouterr()
-        return main(words), *capfd.readouterr()
-
-    return run
+from .conftest import Said, pack
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.mar", "tiny.tar.gz"])
@@ -147,139 +90,6 @@ def test_every_file_of_a_packed_archive_is_compared(made: Path, tmp_path: Path, 
     (folder / "SHA256SUMS").write_bytes(list_text(signed, signature))
     pack(folder, tmp_path / "changed.mar")
     assert "of none of the keys" in verify(tmp_path / "changed.mar")[2]
-
-
-def prefix(content: bytes) -> bytes:
-    """Bytes before the first entry, which a reader that begins at the end skips."""
-    return b"#!/bin/sh\n" + content
-
-
-def hidden_entry(content: bytes) -> bytes:
-    """An entry that is in front of the directory but not in it: TorchServe would write it."""
-    other = io.BytesIO()
-    with zipfile.ZipFile(other, "w") as file:
-        file.writestr("neuron_lstm.py", "import evil")
-    entry = other.getvalue()[: other.getvalue().index(b"PK\1\2")]
-    end = content.rindex(b"PK\5\6")
-    (start,) = struct.unpack_from("<I", content, end + 16)
-    moved = bytearray(content[:start] + entry + content[start:])
-    struct.pack_into("<I", moved, end + len(entry) + 16, start + len(entry))
-    return bytes(moved)
-
-
-def second_entry(content: bytes) -> bytes:
-    """A second file of a name; which one is served depends on the reader."""
-    file = io.BytesIO(content)
-    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("weights.pt", "other")
-    return file.getvalue()
-
-
-def outside(content: bytes) -> bytes:
-    """A name that leads out of the folder."""
-    file = io.BytesIO(content)
-    with zipfile.ZipFile(file, "a") as archive:
-        archive.writestr("../evil.py", "")
-    return file.getvalue()
-
-
-def other_name(content: bytes) -> bytes:
-    """A name that differs between the entry and the directory."""
-    return content.replace(b"codec_of_tests.py", b"codec_of_tests.pz", 1)
-
-
-def other_size(content: bytes) -> bytes:
-    """An entry that says that its sizes follow the data."""
-    flags = content.index(b"PK\3\4") + 6
-    return content[:flags] + b"\x08\x00" + content[flags + 2 :]
-
-
-@pytest.mark.parametrize("trick", [prefix, hidden_entry, second_entry, outside, other_name, other_size])
-def test_a_zip_that_two_readers_see_differently_is_refused(
-    made: Path, tmp_path: Path, verify: Callable[..., Said], trick: Callable[[bytes], bytes]
-) -> None:
-    """TorchServe reads entries from the start, Python by the directory at the end."""
-    archive = tmp_path / "trick.mar"
-    archive.write_bytes(trick((made / "signed-tiny.mar").read_bytes()))
-    code, out, err = verify(archive)
-
-    assert (code, out) == (1, "")
-    assert err.startswith(f"error: {archive}: ")
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-def test_a_link_in_a_tar_is_refused(made: Path, tmp_path: Path, verify: Callable[..., Said], kind: bytes) -> None:
-    """It would be named like a listed file, and lead elsewhere."""
-    archive = tmp_path / "link.tar.gz"
-    with tarfile.open(made / "signed-tiny.tar.gz") as old, tarfile.open(archive, "w:gz", compresslevel=1) as new:
-        for member in old:
-            if member.name == "tiny/weights.pt":
-                member.type, member.linkname, member.size = kind, "/etc/passwd", 0
-            new.addfile(member, old.extractfile(member) if member.isreg() else None)
-    code, _, err = verify(archive)
-
-    assert (code, "tiny/weights.pt" in err) == (1, True)
-
-
-def wrong_checksum(header: bytes) -> bytes:
-    """A second entry file behind a header that Python takes for the end, and Java reads."""
-    return header[:148] + b"7777777\0" + header[156:]
-
-
-def other_magic(header: bytes) -> bytes:
-    """A header of GNU's tar, of whose name another reader may take more."""
-    return header[:257] + b"ustar  \0" + header[265:]
-
-
-def folder_with_data(header: bytes) -> bytes:
-    """A folder with a size, which some readers skip and others read as headers."""
-    return header[:156] + tarfile.DIRTYPE + header[157:]
-
-
-def contiguous(header: bytes) -> bytes:
-    """A kind of file that Python reads as a regular one."""
-    return header[:156] + tarfile.CONTTYPE + header[157:]
-
-
-def behind_its_end(header: bytes) -> bytes:
-    """Files after the zeros that end an archive."""
-    return bytes(1024) + header
-
-
-@pytest.mark.parametrize("trick", [wrong_checksum, other_magic, folder_with_data, contiguous, behind_its_end])
-def test_a_tar_that_two_readers_see_differently_is_refused(
-    made: Path, tmp_path: Path, verify: Callable[..., Said], trick: Callable[[bytes], bytes]
-) -> None:
-    """TorchServe's reader in Java does not stop where Python's does."""
-    content = gzip.decompress((made / "signed-tiny.tar.gz").read_bytes())
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        last = tar.getmembers()[-1]
-    end = last.offset_data + -(-last.size // 512) * 512
-    added = tarfile.TarInfo("tiny/neuron_lstm.py" if trick in (wrong_checksum, behind_its_end) else "tiny/other")
-    added.size = 512
-    header = trick(added.tobuf(tarfile.PAX_FORMAT))
-    if trick in (other_magic, folder_with_data, contiguous):
-        number = sum(header[:148]) + 8 * 32 + sum(header[156:512])
-        header = header[:148] + f"{number:06o}\0 ".encode() + header[156:]
-    archive = tmp_path / "trick.tar.gz"
-    archive.write_bytes(gzip.compress(content[:end] + header + b"print()".ljust(512, b"#") + bytes(1024), 1))
-    code, out, err = verify(archive)
-
-    assert (code, out) == (1, "")
-    assert err.startswith(f"error: {archive}: ")
-    assert "SHA256SUMS" not in err
-
-
-def test_bytecode_of_the_entry_file_is_refused_in_a_folder(
-    made: Path, tmp_path: Path, verify: Callable[..., Said]
-) -> None:
-    """Python would run it in place of the file, with the check of the worker left out."""
-    folder = Path(shutil.copytree(made / "signed-tiny", tmp_path / "tiny"))
-    (folder / "__pycache__").mkdir()
-    (folder / "__pycache__" / "neuron_lstm.cpython-311.pyc").write_bytes(b"planted")
-    code, _, err = verify(folder)
-
-    assert (code, "__pycache__/neuron_lstm.cpython-311.pyc is not in SHA256SUMS" in err) == (1, True)
 
 
 def test_a_large_file_keeps_its_form_in_a_rewritten_zip(

@@ -1,0 +1,78 @@
+"""An archive in three forms, signed and not, and the command that verifies it."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.config.file_digests import digest_files
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+
+Said = tuple[int, str, str]
+
+
+def write_key(path: Path) -> Ed25519PrivateKey:
+    """Write a new private key, and its public key beside it with the suffix .pub."""
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub").write_bytes(public)
+    return key
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with an archive in three forms, two keys, and the archive signed by the first of them."""
+    place = tmp_path_factory.mktemp("signed")
+    folder = make_archive(place / "tiny")
+    shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
+    write_manifest(replace(read_manifest(folder), files=digest_files(folder)), folder)
+    write_list(folder)
+    pack(folder, place / "tiny.mar")
+    with tarfile.open(place / "tiny.tar.gz", "w:gz", compresslevel=1) as tar:
+        tar.add(folder, "tiny")
+    write_key(place / "own.pem")
+    write_key(place / "other.pem")
+    for name in ("tiny", "tiny.mar", "tiny.tar.gz"):
+        assert (
+            main(["sign", str(place / name), "--key", str(place / "own.pem"), "-o", str(place / f"signed-{name}")]) == 0
+        )
+    return place
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Write a .mar as torch-model-archiver does."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                file.write(path, path.relative_to(folder))
+
+
+@pytest.fixture
+def verify(made: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command with the first key as the trusted one: code, output, errors."""
+
+    def run(*archives: Path, keys: Path | None = None) -> Said:
+        words = ["verify", "--trusted-keys", str(keys or made / "own.pub"), *map(str, archives)]
+        capfd.readouterr()
+        return main(words), *capfd.readouterr()
+
+    return run
