@@ -61,9 +61,10 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
 
 def _refuse_bytecode(folder: Path) -> None:
     # A worker checks its own bytecode, but planted one would leave that check out. Python writes it where a model ran.
-    for path in sorted(folder.glob("__pycache__/neuron_lstm.*")):
-        name = path.relative_to(folder)
-        raise PackagingError(f"{folder}: {name} is not in {LIST}: delete it, Python makes it again when it is needed")
+    if found := sorted(str(path.relative_to(folder)) for path in folder.glob("__pycache__/neuron_lstm.*")):
+        raise PackagingError(
+            f"{folder}: {', '.join(found)} is not in {LIST}: delete it, Python makes it again when it is needed"
+        )
 
 
 def _digests(archive: Path) -> tuple[dict[str, str], bytes]:

@@ -13,11 +13,8 @@ from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, STEP, ask, make_service, make_store, piece, told
 
-from torchserve_neuron_lstm.config.request_limits import RequestLimits
-from torchserve_neuron_lstm.handlers.formats import Codec
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -102,94 +99,6 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
     assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
     assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
     assert ask(service, piece([8], id="a", start="true"))[0][1]["total"] == 8
-
-
-def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
-    """Chunks are ordered by their steps or, without steps, by arrival."""
-    service = make_service()
-    ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
-
-    numbered = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"))
-    as_they_came = ask(service, piece([2, 3], id="b"), piece([4], id="b"))
-
-    assert [body["total"] for _, body in numbered] == [10, 6]
-    assert [body["total"] for _, body in as_they_came] == [6, 10]
-
-
-def test_a_piece_without_a_step_stays_behind_those_with_steps_that_came_before_it() -> None:
-    """Those with steps are sorted among their own places."""
-    service = make_service()
-    ask(service, piece([1], id="a", start="true"))
-
-    answers = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"), piece([5], id="a"))
-
-    assert [body["total"] for _, body in answers] == [10, 6, 15]
-
-
-def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    """It would be applied out of order, without any report."""
-    service = make_service()
-    ask(service, piece([1], id="a", start="true"))
-
-    failed, behind, other = ask(service, piece([66], id="a"), piece([2], id="a"), piece([5], id="b", start="true"))
-
-    assert (failed[0], behind[0], behind[1]["type"]) == (500, 409, "PieceBeforeFailed")
-    assert other[1]["total"] == 5
-    assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
-    assert "a kernel failed" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("refused", "status"),
-    [
-        (["x"], 400),
-        ([1] * 101, 413),
-        ([1] * 60, 413),
-        ({"instances": [[1], [2]]}, 400),
-        ({"inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [-1]}]}, 400),
-    ],
-)
-def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_could_not_be_decoded(
-    refused: object, status: int
-) -> None:
-    """A piece of another session is, and so is one that names its step."""
-    service = make_service(manifest={"limits": RequestLimits(timesteps=100)}, max_response_bytes=120)
-    ask(service, piece([1], id="a", start="true"))
-
-    answers = ask(
-        service,
-        piece(refused, id="a"),
-        piece([2], id="a"),
-        piece([3], id="a", step="1"),
-        piece([5], id="b", start="true"),
-    )
-
-    assert [answer[0] for answer in answers] == [status, 409, 200, 200]
-    assert answers[1][1]["type"] == "PieceBeforeFailed"
-    assert (answers[2][1]["total"], answers[3][1]["total"]) == (4, 5)
-
-
-def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_failed_unexpectedly(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As a codec does that raises another error than ValueError."""
-    service = make_service()
-    ask(service, piece([1], id="a", start="true"))
-    decode = Codec.decode
-
-    def fail_at_seven(codec: Codec, request: RawRequest) -> InferenceRequest:
-        if request.row == {"body": [7]}:
-            raise KeyError("a bug")
-        return decode(codec, request)
-
-    monkeypatch.setattr(Codec, "decode", fail_at_seven)
-    answers = ask(service, piece([7], id="a"), piece([2], id="a"))
-
-    assert [(answer[0], answer[1]["type"]) for answer in answers] == [
-        (500, "InternalError"),
-        (409, "PieceBeforeFailed"),
-    ]
-    assert "a bug" in caplog.text
 
 
 def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> None:
