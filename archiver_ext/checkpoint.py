@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,14 +160,10 @@ def write_weights(weights: Weights, target: Path) -> None:
         from safetensors.torch import save_file
 
         # The format has no tensor twice: tied weights become equal ones.
-        alone = {name: one.clone() if _is_shared(one, weights) else one for name, one in weights.items()}
-        save_file(alone, beside)
+        used = Counter(one.untyped_storage().data_ptr() for one in weights.values())
+        shared = {name for name, one in weights.items() if used[one.untyped_storage().data_ptr()] > 1}
+        save_file({name: one.clone() if name in shared else one for name, one in weights.items()}, beside)
     else:
         with torch_file(beside) as file:
             torch.save(dict(weights), file)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
-
-
-def _is_shared(tensor: torch.Tensor, weights: Weights) -> bool:
-    own = tensor.untyped_storage().data_ptr()
-    return sum(one.untyped_storage().data_ptr() == own for one in weights.values()) > 1
