@@ -76,6 +76,7 @@ def running_nodes(count: int, directory: Path) -> Iterator[RayNodes]:
         RAY_USAGE_STATS_ENABLED="0",
         RAY_memory_monitor_refresh_ms="0",
         RAY_SERVE_LOG_TO_STDERR="0",
+        RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",
     )
     import ray
     from ray import serve

@@ -27,7 +27,12 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(EXAMPLES))
 # Ray sends usage reports otherwise, and ends processes when other programs take the memory.
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_memory_monitor_refresh_ms="0",
+    RAY_DEDUP_LOGS="0",
+    RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",  # a proxy that takes longer to start than this many seconds is killed
+)
 
 import ray  # noqa: E402 - not before the environment is set
 from demo import Answer, archive, console, eager_difference, eager_model, run, sample_texts, step, terminated  # noqa: E402 - the same

@@ -30,6 +30,8 @@ APPLICATION = "neuron-lstm"
 """The name of the application on Ray."""
 _SERVICER = "torchserve_neuron_lstm.hosts.grpc.methods.add_inference_service"
 _CONNECT_S = 10
+_PROXY_READY_S = 30
+"""Time that the proxy of a Ray started here has to be ready. Ray's own 5 s kill it on a busy machine."""
 _LOGGERS = ("ray", "ray.serve")
 
 
@@ -102,6 +104,7 @@ def _description(settings: RaySettings, paths: dict[str, str]) -> Iterator[str]:
 def _connected(settings: RaySettings, say: Callable[[str], object]) -> Iterator[None]:
     """Connect to the Ray that runs, or start one and stop it in the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", str(_PROXY_READY_S))
     _check_address(os.environ.get("RAY_ADDRESS", ""))
     at_termination = signal.getsignal(signal.SIGTERM)
     try:
@@ -168,7 +171,13 @@ def _serve_started(settings: RaySettings) -> Iterator[None]:
             check_free("0.0.0.0", settings.grpc_port)  # noqa: S104 - Ray's gRPC listens there
     grpc = {"port": settings.grpc_port, "grpc_servicer_functions": [_SERVICER]} if settings.grpc_port else None
     try:
-        serve.start(http_options={"host": settings.host, "port": settings.port}, grpc_options=grpc)
+        try:
+            serve.start(http_options={"host": settings.host, "port": settings.port}, grpc_options=grpc)
+        except (ray.exceptions.RayActorError, TimeoutError) as error:
+            raise ArchiveError(
+                f"Ray Serve does not start: {error}; if the machine is busy, start Ray with a larger "
+                f"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, the seconds in which a proxy must be ready"
+            ) from error
         yield
     finally:
         if not serve.status().applications:

@@ -12,7 +12,14 @@ import pytest
 from host_archives import Archives
 from torchserve_process import TorchServe, free_ports, serving
 
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_memory_monitor_refresh_ms="0",
+    RAY_DEDUP_LOGS="0",
+    # Ray's processes start slowly beside other tests: they have a low priority, and a proxy is killed after 5 s.
+    RAY_worker_niceness="0",
+    RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",
+)
 
 SERVICER_FUNCTION = "torchserve_neuron_lstm.hosts.grpc.methods.add_inference_service"
 MODELS = ("scorer", "tagger", "stream")

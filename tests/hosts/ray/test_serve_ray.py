@@ -8,19 +8,23 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import running_command
 import tritonclient.grpc as triton
 from host_archives import Archives
+from ray.exceptions import RayActorError
 from rest import JSON, get, post
 from running_command import SECONDS, Command
 from tiny_archive import make_archive, renamed
 from torchserve_process import free_ports
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.hosts.ray_serve import command as serve_ray
+from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 pytestmark = pytest.mark.timeout(300)
 OWN_RAY = """
@@ -186,3 +190,28 @@ def test_a_missing_or_damaged_archive_is_refused_before_ray_is_started(
         written = capsys.readouterr()
         assert told in written.err
         assert written.out == ""
+
+
+class SlowServe:
+    """A Ray Serve that serves nothing, and whose proxy is killed before it is ready."""
+
+    def status(self) -> SimpleNamespace:
+        """No proxies and no applications."""
+        return SimpleNamespace(proxies={}, applications={})
+
+    def start(self, **_options: object) -> None:
+        """Fail as `serve.start` does on a busy machine."""
+        raise RayActorError(error_msg="The actor never ran")
+
+    def shutdown(self) -> None:
+        """Nothing was started."""
+
+
+def test_a_serve_whose_proxy_starts_too_slowly_is_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the limit."""
+    monkeypatch.setattr(serve_ray, "_connected", lambda _settings, _say: nullcontext())
+    monkeypatch.setattr(serve_ray, "_started_here", lambda: False)
+    monkeypatch.setattr(serve_ray, "serve", SlowServe())
+
+    with pytest.raises(ArchiveError, match="RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"):
+        serve_ray.serve_archives(serve_ray.RaySettings([archive]), print)
