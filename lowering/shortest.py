@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 
 import torch
@@ -10,7 +11,7 @@ from ..config.schema import ServingConfig
 from .eager_call import call_eagerly, copy_of
 from .exporter.export import bind_arguments, example_tensor
 
-_MOST_TRIED = 64
+_ALL_TRIED = 64
 
 
 def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
@@ -28,15 +29,32 @@ def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
             return False
         return True
 
-    return first_accepted(takes, min(config.longest, _MOST_TRIED))
+    return first_accepted(takes, config.longest)
 
 
 def first_accepted(takes: Callable[[int], bool], longest: int) -> int:
     """Return the first length of 1 to `longest` for which `takes` is true, else 1.
 
+    Each length to 64 is tried. Beyond, as for a model of samples of sound, `takes` is expected to be true for all
+    lengths from the first one on.
+
     >>> first_accepted(lambda length: length >= 5, longest=16)
     5
+    >>> first_accepted(lambda length: length >= 991, longest=16_000)
+    991
     >>> first_accepted(lambda length: False, longest=16)
     1
     """
-    return next((length for length in range(1, longest + 1) if takes(length)), 1)
+    first = next((length for length in range(1, min(longest, _ALL_TRIED) + 1) if takes(length)), None)
+    return first or _first_beyond(takes, longest) or 1
+
+
+def _first_beyond(takes: Callable[[int], bool], longest: int) -> int | None:
+    """Return the first accepted length of more than those that are tried one by one."""
+    refused, accepted = _ALL_TRIED, 2 * _ALL_TRIED
+    while accepted < longest and not takes(accepted):
+        refused, accepted = accepted, 2 * accepted
+    accepted = min(accepted, longest)
+    if accepted <= refused or not takes(accepted):
+        return None
+    return bisect.bisect_left(range(accepted), True, lo=refused + 1, key=takes)

@@ -197,11 +197,19 @@ def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) ->
     values = np.asarray(args[0], dtype=object)
     if type(args[0]) is int or (values.shape == (1,) and type(values[0]) is int):
         return with_known_values(func(*args, **kwargs), values)
-    if not any(isinstance(value, torch.SymInt) for value in values.reshape(-1)):
+    if not _has_symbols(values):
         if isinstance(args[0], np.ndarray) and args[0].dtype == object:
             return with_known_values(torch.tensor(values.tolist()), values)
         return NotImplemented
-    parts = [torch.full((1,), value, dtype=kwargs.get("dtype") or torch.int64) for value in values.reshape(-1)]
+    return _from_symbols(values, kwargs.get("dtype") or torch.int64)
+
+
+def _has_symbols(values: Any) -> bool:
+    return any(isinstance(value, torch.SymInt) for value in values.reshape(-1))
+
+
+def _from_symbols(values: Any, dtype: torch.dtype) -> torch.Tensor:
+    parts = [torch.full((1,), value, dtype=dtype) for value in values.reshape(-1)]
     return with_known_values(torch.cat(parts).reshape(values.shape), values)
 
 
@@ -222,9 +230,14 @@ def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Copy known numbers, as `x.new_tensor(lengths)` does."""
-    known = known_values(args[1]) if len(args) > 1 else None
-    return NotImplemented if known is None else with_known_values(args[1].clone().to(args[0].dtype), known)
+    """Copy known numbers, as `x.new_tensor(lengths)` and `x.new(lengths.tolist())` do."""
+    known = known_values(args[1]) if len(args) == 2 else None
+    if known is not None:
+        return with_known_values(args[1].clone().to(args[0].dtype), known)
+    if len(args) == 2 and type(args[1]) in (list, tuple):  # a torch.Size is the shape of what `x.new` returns
+        values = np.asarray(args[1], dtype=object)
+        return _from_symbols(values, kwargs.get("dtype") or args[0].dtype) if _has_symbols(values) else NotImplemented
+    return NotImplemented
 
 
 def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -336,6 +349,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "as_tensor": _from_data,
     "full": _filled,
     "new_tensor": _new_tensor,
+    "new": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,
     **{name: _pooled(name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},

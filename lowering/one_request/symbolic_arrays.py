@@ -16,6 +16,8 @@ import torch
 from torch._numpy import _dtypes
 from torch.utils import _pytree as pytree
 
+from .symbolic_quotients import SymbolicArray
+
 torch_numpy: Any = torch._numpy
 _FACTORIES = {"ones": 1, "zeros": 1, "full": 1, "eye": 2, "identity": 1, "tri": 2, "arange": None}
 """Functions of sizes, with the number of those; all arguments of one are."""
@@ -65,10 +67,21 @@ def arrays_of_symbolic_sizes() -> Iterator[None]:
             original = getattr(np, name)
             stack.callback(setattr, np, name, original)
             symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
+            if name in ("array", "asarray"):
+                original = partial(_array, original)
             setattr(np, name, _Function(original, symbolic, _FACTORIES.get(name, 0)))
         stack.callback(setattr, _dtypes, "dtype", _dtypes.dtype)
         _dtypes.dtype = partial(_known_dtype, _dtypes.dtype)
         yield
+
+
+def _array(original: Callable[..., Any], values: Any, dtype: Any = None, **options: Any) -> Any:
+    """Return `np.array(values, dtype)`; numbers of which some are symbolic stay so."""
+    if isinstance(values, (list, tuple)) and any(isinstance(v, (torch.SymInt, torch.SymFloat)) for v in values):
+        values = original(values, object).view(SymbolicArray)
+    if isinstance(values, SymbolicArray):
+        return values.copy() if dtype is None else values.astype(dtype)
+    return original(values, dtype, **options)
 
 
 def _eye(rows: Any, columns: Any = None, k: int = 0, dtype: Any = float) -> Any:

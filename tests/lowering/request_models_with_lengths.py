@@ -171,7 +171,19 @@ def cells_over_packed(m: Model, x: Tensor, lengths: Tensor) -> Any:
     return pad_packed_sequence(back, batch_first=True)[0], results[0][1], results[1][1]
 
 
+def subsampled_between_layers(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """Every second timestep of a packed layer for the next, with lengths in a list, and a mask made of it."""
+    packed = pack_padded_sequence(x, lengths, batch_first=True)
+    y, own = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
+    sizes = [int(size + 1) // 2 for size in own]
+    packed = pack_padded_sequence(m.back(y[:, ::2]), sizes, batch_first=True)
+    frames, _ = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
+    positions = torch.arange(0, int(max(sizes))).unsqueeze(0).expand(len(sizes), -1)
+    return frames.masked_fill((positions >= positions.new(sizes).unsqueeze(-1)).unsqueeze(-1), 0.0)
+
+
 WITH_LENGTHS = (
+    subsampled_between_layers,
     mean_by_numpy,
     cells_over_packed,
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),

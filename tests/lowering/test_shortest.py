@@ -87,6 +87,33 @@ def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
     assert_answers_alone(model, config, program, [batch])
 
 
+class Samples(nn.Module):
+    """Frames of samples of sound, a norm over each request, and a recurrence, as in PyanNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Conv1d(1, 5, 251, stride=10)
+        self.norm = nn.InstanceNorm1d(5)
+        self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = nn.functional.max_pool1d(self.frames(x).abs(), 3)
+        y: Tensor = self.gru(self.norm(pooled).transpose(1, 2))[0]
+        return y
+
+
+def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
+    """They are more than are tried one by one."""
+    torch.manual_seed(0)
+    text = CONFIG.replace("[batch, time, 5]", "[batch, 1, time]").replace("[8, 16]", "[400, 800]")
+    model, config = Samples(), parse_config(text, "model-config.yaml")
+
+    program = lower(model, config)
+
+    assert (program.padding, program.shortest) == ("masked", 301)
+    assert_answers_alone(model, config, program, ([800, 301, 399], [302, 330, 331]))
+
+
 class Masked(nn.Module):
     """A maximum over the frames of a convolution without padding, with a mask of the frames."""
 
