@@ -51,6 +51,50 @@ def test_a_server_without_memory_refuses_what_does_not_fit(
     assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
 
 
+def test_expired_sessions_make_room_on_a_server_without_memory(
+    start_server: StartServer, store_on_server: MakeStore
+) -> None:
+    """They are removed before the changes, which would be refused otherwise, again and again."""
+    server, clock = start_server(), Clock()
+    store = store_on_server(server.url, clock)
+    for number in range(20):
+        write(store, f"{number}", bytes(60_000))
+    with server.client() as client:
+        full = client.info("memory")["used_memory"] - 600_000
+        client.config_set("maxmemory", full)
+    new = [RecordUpdate("new", bytes(60_000), None)]
+    clock.now += 890
+    with pytest.raises(StoreFullError):
+        store.write(new)
+    clock.now += 20
+
+    assert store.write(new) == [Written()]
+    assert (store.totals()[:2], store.expired()) == ((1, 60_000), 20)
+    assert read(store, "new") == bytes(60_000)
+    with server.client() as client:
+        assert client.info("memory")["used_memory"] < full
+
+
+@pytest.mark.parametrize("kind", ["open", "unconfirmed", "ended"])
+def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
+    start_server: StartServer, store_on_server: MakeStore, kind: str
+) -> None:
+    """A write removes 200 at most; the next one goes on, and does not wait for the next interval."""
+    clock = Clock()
+    store = store_on_server(start_server().url, clock)
+    start = RecordUpdate("", b"record", None, ended=kind == "ended", unconfirmed=kind == "unconfirmed")
+    starts = [start._replace(id=f"{number}") for number in range(450)]
+    assert store.write(starts) == [Written()] * 450
+    clock.now += 1000
+
+    left = []
+    for _ in range(4):
+        store.write([])
+        left.append(store.totals().bytes // len(b"record"))
+    assert left == [250, 50, 0, 0]
+    assert store.expired() == (0 if kind == "ended" else 450)
+
+
 def test_a_server_that_throws_sessions_away_is_warned_of(
     start_server: StartServer, store_on_server: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
