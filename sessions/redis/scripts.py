@@ -22,6 +22,8 @@ KEPT_BY_SERVER = 3
 
 The store removes expired records after one lifetime. The server removes the rest if no client writes.
 """
+LEAST_KEPT_SECONDS = 7 * 24 * 60 * 60
+"""The least time after which the server removes a record: a shorter jump of its clock ends no session."""
 
 _NOW = """
 local function milliseconds(given)
@@ -49,7 +51,8 @@ end
 _CODES = (
     "local WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = "
     f"{WRITTEN}, {CONFLICT}, {BEYOND_SESSIONS}, {BEYOND_UNCONFIRMED}, {BEYOND_CLIENT}, {BEYOND_BYTES}\n"
-    f"local KEPT_BY_SERVER, JITTER = {KEPT_BY_SERVER}, {1000 * JITTER_SECONDS}\n"
+    f"local KEPT_BY_SERVER, LEAST_KEPT = {KEPT_BY_SERVER}, {1000 * LEAST_KEPT_SECONDS}\n"
+    f"local JITTER = {1000 * JITTER_SECONDS}\n"
 )
 
 WRITE = (
@@ -66,6 +69,7 @@ local FIRST_KEY, FIRST_ARGUMENT, ARGUMENTS = 6, 16, 7
 local now, uncounted, written = current_time(SIZES, shared, ARGV[2])
 local expired = 0
 
+local function kept(lifetime) return math.max(KEPT_BY_SERVER * lifetime, LEAST_KEPT) end
 local function size_of(member) return tonumber(redis.call('HGET', SIZES, member) or '0') end
 local function count_of(client) return tonumber(redis.call('HGET', CLIENTS, 'client:' .. client) or '0') end
 
@@ -149,7 +153,7 @@ local function change(key, member, expected, revision, ended, unconfirmed, clien
   until not beyond
   local last = unconfirmed and now - idle + lifetime or now
   redis.call('SET', key, revision .. struct.pack('>Bd', ended and 1 or 0, last) .. record, 'PX',
-    KEPT_BY_SERVER * (ended and retry or idle) + 1000)
+    kept(ended and retry or idle) + 1000)
   if (was_open or was_unconfirmed) and not present then expired = expired + 1 end
   local set = ended and ENDED or unconfirmed and UNCONFIRMED or OPEN
   for _, other in ipairs({OPEN, UNCONFIRMED, ENDED}) do
@@ -180,7 +184,7 @@ end
 redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, written))
 redis.call('HSET', SIZES, 'uncounted', string.format('%.3f', uncounted)) -- no part of the clock: older code reads that
 -- When every record is gone, so is what counts them. Never sooner than what another worker has asked for.
-local last = KEPT_BY_SERVER * math.max(idle, retry) + 2000
+local last = kept(math.max(idle, retry)) + 2000
 for _, key in ipairs({OPEN, UNCONFIRMED, ENDED, SIZES, CLIENTS}) do
   if redis.call('PTTL', key) < last then redis.call('PEXPIRE', key, last) end
 end
