@@ -40,6 +40,7 @@ class ClusterConnections:
         self._settings = settings
         self._shards = Shards(settings, slots)
         self._outages: dict[int, _Outage] = {}
+        self.repeated: Collection[int] = ()
 
     def ask(
         self, requests: Mapping[int, Sequence[Command]], replicas: int = 0, hurried: frozenset[int] = frozenset()
@@ -50,6 +51,7 @@ class ClusterConnections:
         deadline = now + self._settings.timeout_seconds
         answers = self._known_outages(requests, now)
         reasons: dict[int, Later] = {}
+        self.repeated = repeated = set[int]()
         if not self._shards.owners:
             self._shards.refresh(deadline)
         for number, pause in enumerate(_pauses()):
@@ -58,7 +60,9 @@ class ClusterConnections:
                 break
             sleep(max(0.0, min(pause, deadline - monotonic())))
             connected = self._shards.connected
-            results = _with_reasons(self._shards.ask(left, replicas, deadline), reasons)
+            replies = self._shards.ask(left, replicas, deadline)
+            repeated |= {one for one, reply in replies.items() if isinstance(reply, Later) and reply.may_have_run}
+            results = _with_reasons(replies, reasons)
             if any(isinstance(result, Later) for result in results.values()):
                 self._shards.refresh(deadline, connected - self._shards.connected)
             for partition, result in results.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, Union
 
 from ..settings import RedisSettings
@@ -17,6 +17,9 @@ Answer = Union["list[Any]", StoreUnavailableError]
 
 class Connections(Protocol):
     """Connections to the servers that have the partitions of a store."""
+
+    repeated: Collection[int]
+    """Partitions whose commands a server may have run before the last call sent them again."""
 
     def ask(
         self, requests: Mapping[int, Sequence[Command]], replicas: int = 0, hurried: frozenset[int] = frozenset()
@@ -44,6 +47,7 @@ class OneServer:
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._node: RedisNode | None = None
+        self.repeated: Collection[int] = ()
 
     def ask(
         self,
@@ -55,11 +59,13 @@ class OneServer:
         check_package()
         from redis import exceptions
 
+        self.repeated = ()
         commands = [command for partition in requests.values() for command in partition]
         try:
             try:
                 replies = self._exchange(commands, replicas)
             except exceptions.ConnectionError:
+                self.repeated = () if self._node is None else requests.keys()  # without a node, nothing was sent
                 self.close()
                 replies = self._exchange(commands, replicas)
             for value in replies.values:

@@ -32,7 +32,7 @@ from .scripts import (
 _SWEPT_ROWS = 200
 """Records removed in one call, during which other clients wait."""
 _SWEEP_SECONDS = 5.0
-"""Interval between two removals of expired records."""
+"""Interval between two removals of expired records, unless more may have expired than were removed."""
 
 
 class Command(NamedTuple):
@@ -119,12 +119,13 @@ class RedisPartition:
 
     def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
         """Return the outcome of each change from the reply to a write."""
-        expired, by_own, *answers = reply
+        expired, by_own, may_continue, *answers = reply
         # By the clock after the call: the time was read before that.
         own, time = self._own(), float(by_own)
         self._seen = SeenTime(time if self._seen is None else max(time, estimate(self._seen, own)), own)
         self._expired += expired
-        self._swept = written.own if written.sweeps else self._swept
+        if written.sweeps:
+            self._swept = None if may_continue else written.own
         return [
             self._outcome(code, wait, limit) for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3])
         ]

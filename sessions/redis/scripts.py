@@ -22,6 +22,8 @@ KEPT_BY_SERVER = 3
 
 The store removes expired records after one lifetime. The server removes the rest if no client writes.
 """
+LEAST_KEPT_SECONDS = 7 * 24 * 60 * 60
+"""The least time after which the server removes a record: a shorter jump of its clock ends no session."""
 
 _NOW = """
 local function milliseconds(given)
@@ -49,7 +51,8 @@ end
 _CODES = (
     "local WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = "
     f"{WRITTEN}, {CONFLICT}, {BEYOND_SESSIONS}, {BEYOND_UNCONFIRMED}, {BEYOND_CLIENT}, {BEYOND_BYTES}\n"
-    f"local KEPT_BY_SERVER, JITTER = {KEPT_BY_SERVER}, {1000 * JITTER_SECONDS}\n"
+    f"local KEPT_BY_SERVER, LEAST_KEPT = {KEPT_BY_SERVER}, {1000 * LEAST_KEPT_SECONDS}\n"
+    f"local JITTER = {1000 * JITTER_SECONDS}\n"
 )
 
 WRITE = (
@@ -61,11 +64,12 @@ local shared = milliseconds(ARGV[1])
 local idle, lifetime, retry = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_sessions, most_unconfirmed, most_of_client = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local most_bytes, common_bytes, unconfirmed_bytes = tonumber(ARGV[9]), tonumber(ARGV[10]), tonumber(ARGV[11])
-local own_bytes, sweep_rows, sweep_due, prefix = tonumber(ARGV[12]), ARGV[13], ARGV[14] == '1', ARGV[15]
+local own_bytes, sweep_rows, sweep_due, prefix = tonumber(ARGV[12]), tonumber(ARGV[13]), ARGV[14] == '1', ARGV[15]
 local FIRST_KEY, FIRST_ARGUMENT, ARGUMENTS = 6, 16, 7
 local now, uncounted, written = current_time(SIZES, shared, ARGV[2])
 local expired = 0
 
+local function kept(lifetime) return math.max(KEPT_BY_SERVER * lifetime, LEAST_KEPT) end
 local function size_of(member) return tonumber(redis.call('HGET', SIZES, member) or '0') end
 local function count_of(client) return tonumber(redis.call('HGET', CLIENTS, 'client:' .. client) or '0') end
 
@@ -149,7 +153,7 @@ local function change(key, member, expected, revision, ended, unconfirmed, clien
   until not beyond
   local last = unconfirmed and now - idle + lifetime or now
   redis.call('SET', key, revision .. struct.pack('>Bd', ended and 1 or 0, last) .. record, 'PX',
-    KEPT_BY_SERVER * (ended and retry or idle) + 1000)
+    kept(ended and retry or idle) + 1000)
   if (was_open or was_unconfirmed) and not present then expired = expired + 1 end
   local set = ended and ENDED or unconfirmed and UNCONFIRMED or OPEN
   for _, other in ipairs({OPEN, UNCONFIRMED, ENDED}) do
@@ -166,7 +170,9 @@ local function change(key, member, expected, revision, ended, unconfirmed, clien
   return WRITTEN, 0, 0
 end
 
-local answer = {0, 0}
+-- Before the changes: a server without memory refuses them until something has been removed.
+local may_continue = sweep_due and sweep() >= sweep_rows
+local answer = {0, 0, may_continue and 1 or 0}
 for number = 0, #KEYS - FIRST_KEY do
   local at = FIRST_ARGUMENT + number * ARGUMENTS
   local code, wait, limit = change(KEYS[FIRST_KEY + number], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3] == '1',
@@ -175,11 +181,10 @@ for number = 0, #KEYS - FIRST_KEY do
   table.insert(answer, wait)
   table.insert(answer, limit)
 end
-if sweep_due then sweep() end
 redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, written))
 redis.call('HSET', SIZES, 'uncounted', string.format('%.3f', uncounted)) -- no part of the clock: older code reads that
 -- When every record is gone, so is what counts them. Never sooner than what another worker has asked for.
-local last = KEPT_BY_SERVER * math.max(idle, retry) + 2000
+local last = kept(math.max(idle, retry)) + 2000
 for _, key in ipairs({OPEN, UNCONFIRMED, ENDED, SIZES, CLIENTS}) do
   if redis.call('PTTL', key) < last then redis.call('PEXPIRE', key, last) end
 end
@@ -195,7 +200,8 @@ ones and of one client's or nothing; the limits of bytes for small records of op
 unconfirmed ones, and the size of a small record; rows of one sweep, whether a sweep is due, the prefix of record keys;
 then for each record its member, the revision it must have or nothing, the new one, whether the session ends, whether it
 is unconfirmed, its client or nothing, and the record. Returns the number of idle sessions that were removed, the time
-by own clocks alone, and for each record a code, milliseconds, and the limit that it is beyond.
+by own clocks alone, whether more records may have expired, and for each record a code, milliseconds, and the limit that
+it is beyond.
 """
 
 TOTALS = (

@@ -93,7 +93,7 @@ class Shards:
             every = [command for commands in partitions.values() for command in commands]
             node.send(every, replicas, max(0.0, deadline - monotonic()))
         except (RedisError, OSError) as error:
-            return self._failure(address, error)
+            return self._failure(address, error, sent=address in self._nodes)
         return None
 
     def _receive(
@@ -104,7 +104,7 @@ class Shards:
         try:
             replies = self._nodes[address].receive(deadline)
         except (RedisError, OSError) as error:
-            return dict.fromkeys(partitions, self._failure(address, error))
+            return dict.fromkeys(partitions, self._failure(address, error, sent=True))
         url = server_url(self._settings, address)
         few = too_few_replicas(self._settings, url, replies)
         values, results = iter(replies.values), {}
@@ -120,7 +120,7 @@ class Shards:
         url: str,
     ) -> Result:
         if isinstance(answer, Later):
-            return Later(store_error(self._settings, answer.error, url))
+            return answer._replace(error=store_error(self._settings, answer.error, url))
         if isinstance(answer, Redirection):
             return answer
         if isinstance(answer, Exception):
@@ -149,14 +149,14 @@ class Shards:
             self._nodes[address] = RedisNode(self._settings, address, seconds)
         return self._nodes[address]
 
-    def _failure(self, address: Address, error: Exception) -> StoreUnavailableError | Later:
+    def _failure(self, address: Address, error: Exception, sent: bool = False) -> StoreUnavailableError | Later:
         from redis import exceptions
 
         self._drop(address)
         found = store_error(self._settings, error, server_url(self._settings, address))
         if isinstance(error, exceptions.AuthenticationError):
             return found
-        return Later(found, isinstance(error, exceptions.TimeoutError))
+        return Later(found, isinstance(error, exceptions.TimeoutError), sent)
 
     def _without_owner(self, partition: int) -> StoreUnavailableError | Later:
         if self._why_unknown is not None:

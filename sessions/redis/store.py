@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from ..ids import store_key
 from ..settings import PARTITIONS, Limits, RedisSettings
-from ..store import RecordUpdate, StoredRecord, StoreTotals, StoreUnavailableError, WriteOutcome
+from ..store import Conflict, RecordUpdate, StoredRecord, StoreTotals, StoreUnavailableError, WriteOutcome
 from ..store_time import Reading
 from .client import NO_REPLY
 from .cluster import ClusterConnections
@@ -35,8 +35,8 @@ class RedisStore:
     The clock that all hosts share is the server's; a `clock` can replace it and the steady clock of this host. The
     first call connects, and so does the next call after an error.
 
-    Where a `StoreUnavailableError` says that the server closed the connection or did not respond, a change may have
-    been made. Its client got no response, and can repeat the request.
+    Where a `StoreUnavailableError` says that the server closed the connection or did not respond, or that a reply was
+    lost, a change may have been made. Its client got no response, and can repeat the request.
     """
 
     def __init__(
@@ -89,8 +89,9 @@ class RedisStore:
     def write(self, changes: Sequence[RecordUpdate]) -> list[Union[WriteOutcome, StoreUnavailableError]]:
         """Make each change separately. The ids of one call are different.
 
-        On a cluster, the outcome is an error for each change whose shard cannot be used. Without a change, every
-        partition is asked, and one that answers is enough.
+        On a cluster, the outcome is an error for each change whose shard cannot be used. So it is, on any server, for
+        a change whose reply was lost if another worker has written the session since: it may have been made before.
+        Without a change, every partition is asked, and one that answers is enough.
 
         Raises:
             StoreUnavailableError: no change was made, as far as can be known.
@@ -167,12 +168,20 @@ class RedisStore:
 
     def _outcomes(
         self, partition: int, written: PartitionWrite, answer: Answer, count: int
-    ) -> Union[Sequence[WriteOutcome], StoreUnavailableError]:
+    ) -> Union[Sequence[Union[WriteOutcome, StoreUnavailableError]], StoreUnavailableError]:
         if isinstance(answer, StoreUnavailableError):
             self._partitions[partition].put_off_sweep(written)
             return answer
         outcomes = partial(self._partitions[partition].outcomes, written)
-        return self._read(lambda replies: outcomes(*replies), answer, count)
+        found = self._read(lambda replies: outcomes(*replies), answer, count)
+        if isinstance(found, StoreUnavailableError) or partition not in self._connections.repeated:
+            return found
+        # The other worker's write may be based on this change: its caller must not make it once more.
+        unknown = StoreUnavailableError(
+            f"the session store {self._settings.server} cannot tell whether a change was made: the reply to a change "
+            f"was lost, and another worker has written the session since"
+        )
+        return [unknown if isinstance(one, Conflict) else one for one in found]
 
     def _read(
         self, read: Callable[[list[Any]], Sequence[_T]], replies: list[Any], count: int

@@ -55,6 +55,8 @@ class Later(NamedTuple):
     error: Exception
     is_silence: bool = False
     """Whether no server replied in time, so that none gave the reason."""
+    may_have_run: bool = False
+    """Whether a server may have run some of the commands, or all."""
 
 
 def read_topology(reply: Sequence[Any], asked: Address) -> Topology:
@@ -93,7 +95,8 @@ def read_answer(replies: Sequence[Any], asked: Address) -> Union[list[Any], Redi
     if code == "MOVED":
         host, _, port = words[-1].rpartition(":")
         return Redirection(Address(host or asked.host, int(port)))
-    return Later(error) if code in _LATER or _IN_A_SCRIPT in str(error) else error
+    in_a_script = _IN_A_SCRIPT in str(error)
+    return Later(error, may_have_run=in_a_script) if code in _LATER or in_a_script else error
 
 
 def _address(server: Sequence[Any], asked: Address) -> Address:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from memory_store import Clock
+from redis import exceptions
 from redis_cluster import LocalCluster, ask, running_cluster
 from redis_server import RedisServer, one_and_others_long, running
 from store_calls import begin, records, revision
@@ -18,6 +19,7 @@ from torchserve_neuron_lstm.sessions.redis.partition import Command
 from torchserve_neuron_lstm.sessions.redis.partitions import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import (
+    Conflict,
     LimitExceeded,
     RecordUpdate,
     StoreTotals,
@@ -144,6 +146,58 @@ def test_connections_that_were_cut_are_made_again(cluster: LocalCluster, store_o
     assert store.write(changes) == [Written()] * PARTITIONS
     store.close()
     assert records(store.read(NAMES)) == [b"next"] * PARTITIONS
+
+
+@pytest.mark.parametrize("error", [exceptions.ConnectionError, exceptions.TimeoutError])
+def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
+    cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    """The outcome is unknown only where the reply was lost and another worker has written since."""
+    store, other = store_on(cluster.url), store_on(cluster.url)
+    write(store, b"record")
+    changes = [RecordUpdate(name, b"next", revision(store, name)) for name in NAMES]
+    assert write(other, b"by the other", NAMES[15:]) == [Written()]
+    receive, lost = RedisNode.receive, False
+
+    def lose_the_first(node: RedisNode, deadline: float | None = None) -> Replies:
+        nonlocal lost
+        replies = receive(node, deadline)
+        if not lost:
+            lost = True
+            assert write(other, b"by the other", NAMES[:1]) == [Written()]
+            raise error("no reply")
+        return replies
+
+    monkeypatch.setattr(RedisNode, "receive", lose_the_first)
+    unknown, *outcomes = store.write(changes)
+
+    assert isinstance(unknown, StoreUnavailableError)
+    assert "the reply to a change was lost, and another worker has written the session since" in str(unknown)
+    assert outcomes == [Written()] * (PARTITIONS - 2) + [Conflict()]
+    found = records(store.read(NAMES))
+    assert found == [b"by the other", *[b"next"] * (PARTITIONS - 2), b"by the other"]
+
+
+@pytest.mark.parametrize("reply", ["LOADING data", "MOVED"])
+def test_a_write_that_was_refused_at_first_may_conflict(
+    cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch, reply: str
+) -> None:
+    """A server that refuses a script has made no change, so the conflict of the repeated one is certain."""
+    store, other = store_on(cluster.url), store_on(cluster.url)
+    write(store, b"record", NAMES[:1])
+    change = RecordUpdate(NAMES[0], b"next", revision(store, NAMES[0]))
+    assert write(other, b"by the other", NAMES[:1]) == [Written()]
+    slot = hash_slot(TAGS[0])
+    refusals = iter([reply if reply != "MOVED" else f"MOVED {slot} 127.0.0.1:{cluster.owner(slot).port}"])
+    receive = RedisNode.receive
+
+    def refused_first(node: RedisNode, deadline: float | None = None) -> Replies:
+        replies = receive(node, deadline)
+        return next((Replies([exceptions.ResponseError(one)], None) for one in refusals), replies)
+
+    monkeypatch.setattr(RedisNode, "receive", refused_first)
+    assert store.write([change]) == [Conflict()]
+    assert next(refusals, None) is None
 
 
 def test_a_cluster_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:

@@ -8,9 +8,13 @@ import signal
 import pytest
 from lossy import lossy_way
 from memory_store import Clock
-from store_calls import read, stored, write
+from redis import exceptions
+from store_calls import begin, read, revision, stored, write
 
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreTotals, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.redis.client import Address
+from torchserve_neuron_lstm.sessions.redis.node import RedisNode
+from torchserve_neuron_lstm.sessions.settings import RedisSettings
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 
 from .redis_stores import MakeStore, StartServer
 
@@ -79,6 +83,53 @@ def test_a_write_whose_answer_was_lost_is_made_once(start_server: StartServer, s
         with pytest.raises(StoreUnavailableError):
             store.write([RecordUpdate("a", b"unknown", None)])
         assert read(store, "a") == b"next"
+
+
+def test_a_write_whose_answer_was_lost_before_anothers_write_is_no_conflict(
+    start_server: StartServer, store_on_server: MakeStore
+) -> None:
+    """A conflict says that the change was not made: the caller would apply its chunk once more."""
+    server = start_server()
+    other = store_on_server(server.url)
+
+    def continue_session() -> None:
+        assert read(other, "a") == b"next"
+        write(other, "a", b"next by the other")
+
+    with lossy_way(server.port) as way:
+        store = store_on_server(f"redis://127.0.0.1:{way.port}")
+        begin(store, "a", "b")
+        changes = [RecordUpdate(name, b"next", revision(store, name)) for name in "ab"]
+        way.meanwhile, way.answers_to_lose = continue_session, 1
+
+        unknown, made = store.write(changes)
+
+        assert isinstance(unknown, StoreUnavailableError)
+        assert "the reply to a change was lost, and another worker has written the session since" in str(unknown)
+        assert made == Written()
+        assert [read(store, name) for name in "ab"] == [b"next by the other", b"next"]
+        assert store.write(changes[:1]) == [Conflict()]
+
+
+def test_a_write_that_could_not_be_sent_at_first_may_conflict(
+    start_server: StartServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store was never asked before: the conflict is certain, and the caller reads the session again."""
+    server = start_server()
+    store, other = store_on_server(server.url), store_on_server(server.url)
+    begin(store, "a")
+    change = RecordUpdate("a", b"next", revision(store, "a"))
+    write(other, "a", b"by the other")
+    store.close()
+    connect, failures = RedisNode.__init__, iter([exceptions.ConnectionError("no route")])
+
+    def connect_later(node: RedisNode, settings: RedisSettings, address: Address, seconds: float) -> None:
+        for failure in failures:
+            raise failure
+        connect(node, settings, address, seconds)
+
+    monkeypatch.setattr(RedisNode, "__init__", connect_later)
+    assert store.write([change]) == [Conflict()]
 
 
 def test_a_server_that_hangs_is_told_in_time(start_server: StartServer, store_on_server: MakeStore) -> None:

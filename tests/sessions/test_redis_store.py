@@ -6,7 +6,8 @@ import time
 
 import pytest
 from memory_store import Clock
-from store_calls import read, write
+from redis_server import RedisServer
+from store_calls import begin, read, write
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
@@ -18,6 +19,8 @@ from torchserve_neuron_lstm.sessions.store import (
 )
 
 from .redis_stores import MakeStore, StartServer
+
+DAY = 24 * 60 * 60.0
 
 
 def test_a_host_without_the_client_is_told_what_to_install(
@@ -49,6 +52,50 @@ def test_a_server_without_memory_refuses_what_does_not_fit(
     with server.client() as client:
         client.config_set("maxmemory", 0)
     assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
+
+
+def test_expired_sessions_make_room_on_a_server_without_memory(
+    start_server: StartServer, store_on_server: MakeStore
+) -> None:
+    """They are removed before the changes, which would be refused otherwise, again and again."""
+    server, clock = start_server(), Clock()
+    store = store_on_server(server.url, clock)
+    for number in range(20):
+        write(store, f"{number}", bytes(60_000))
+    with server.client() as client:
+        full = client.info("memory")["used_memory"] - 600_000
+        client.config_set("maxmemory", full)
+    new = [RecordUpdate("new", bytes(60_000), None)]
+    clock.now += 890
+    with pytest.raises(StoreFullError):
+        store.write(new)
+    clock.now += 20
+
+    assert store.write(new) == [Written()]
+    assert (store.totals()[:2], store.expired()) == ((1, 60_000), 20)
+    assert read(store, "new") == bytes(60_000)
+    with server.client() as client:
+        assert client.info("memory")["used_memory"] < full
+
+
+@pytest.mark.parametrize("kind", ["open", "unconfirmed", "ended"])
+def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
+    start_server: StartServer, store_on_server: MakeStore, kind: str
+) -> None:
+    """A write removes 200 at most; the next one goes on, and does not wait for the next interval."""
+    clock = Clock()
+    store = store_on_server(start_server().url, clock)
+    start = RecordUpdate("", b"record", None, ended=kind == "ended", unconfirmed=kind == "unconfirmed")
+    starts = [start._replace(id=f"{number}") for number in range(450)]
+    assert store.write(starts) == [Written()] * 450
+    clock.now += 1000
+
+    left = []
+    for _ in range(4):
+        store.write([])
+        left.append(store.totals().bytes // len(b"record"))
+    assert left == [250, 50, 0, 0]
+    assert store.expired() == (0 if kind == "ended" else 450)
 
 
 def test_a_server_that_throws_sessions_away_is_warned_of(
@@ -92,21 +139,46 @@ def test_records_that_the_server_has_removed_are_counted_right(
     assert (store.totals(), store.expired()) == (StoreTotals(1, 6, 0.0), 3)
 
 
+def jump(server: RedisServer, seconds: float) -> None:
+    """Let a server expire keys as if its clock had jumped ahead."""
+    with server.client() as client:
+        for key in list(client.scan_iter()):
+            client.pexpire(key, client.pttl(key) - int(1000 * seconds))
+
+
 def test_everything_is_gone_from_the_server_in_the_end(start_server: StartServer, store_on_server: MakeStore) -> None:
-    """The server expires the records first, and then their counters."""
+    """The server expires the records first, and then their counters: after three lifetimes, or 7 days."""
     server = start_server()
-    short, long = Limits(9, 999, 0.1, 0.1), Limits(9, 999, 100.0, 10.0)
+    short, long = Limits(9, 999, 0.1, 0.1), Limits(9, 999, 10 * DAY, 10.0)
     write(store_on_server(server.url, None, long), "a", b"record")
     with server.client() as client:
-        assert {299 < client.pttl(key) / 1000 <= 302 for key in client.scan_iter()} == {True}
+        assert {-1 < client.pttl(key) / 1000 - 30 * DAY <= 2 for key in client.scan_iter()} == {True}
         write(store_on_server(server.url, None, short), "b", b"record")
-        assert sorted(client.pttl(key) > 3000 for key in client.scan_iter()) == [False, True, True, True]
+        assert sorted(client.pttl(key) / 1000 > 7 * DAY + 1 for key in client.scan_iter()) == [False, True, True, True]
         client.flushall()
         write(store_on_server(server.url, None, short), "b", b"record")
+        jump(server, 7 * DAY)
         deadline = time.monotonic() + 30
         while client.dbsize() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert client.dbsize() == 0
+
+
+def test_a_servers_clock_that_jumps_by_days_ends_no_session(
+    start_server: StartServer, store_on_server: MakeStore
+) -> None:
+    """The server removes records by its clock alone, but not before 7 days, also of ended sessions."""
+    server, clock = start_server(), Clock()
+    store = store_on_server(server.url, clock)
+    begin(store, "a")
+    begin(store, "ended", ended=True)
+    clock.now += 30
+    clock.shared_error = 6.9 * DAY
+    jump(server, clock.shared_error)
+
+    assert [read(store, name) for name in ("a", "ended")] == [b"record"] * 2
+    write(store, "a", b"next")
+    assert (store.totals()[:2], store.expired()) == ((1, 10), 0)
 
 
 def test_time_is_the_servers(start_server: StartServer, store_on_server: MakeStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -13,10 +13,11 @@ from accepting import accepting
 
 @dataclass
 class Way:
-    """The state of the proxy: its port, and the number of answers to lose."""
+    """The state of the proxy: its port, the number of answers to lose, and what happens before each loss."""
 
     port: int = 0
     answers_to_lose: int = 0
+    meanwhile: Callable[[], object] = int
 
 
 @contextmanager
@@ -36,5 +37,6 @@ def _relay(client: socket.socket, way: Way, port: int) -> None:
                     return
                 if ready is server and way.answers_to_lose:
                     way.answers_to_lose -= 1
+                    way.meanwhile()
                     return
                 other[ready].sendall(received)
