@@ -75,7 +75,7 @@ def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, .
     batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
     if part == "sequence":
         # A single length would not show the cost of a call without its timesteps.
-        known = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
+        known = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({manifest.shortest, *grid.lengths}))
         lengths = tuple(sorted({known[0], known[len(known) // 2], known[-1]}))
     else:
         lengths = tuple(sorted({min(steps, manifest.longest) for steps in _CHUNK_LENGTHS}))

@@ -26,7 +26,7 @@ CLEARLY = 1.2
 CLEARLY_THOUGH_DISTURBED = 1.5
 """The same where other work disturbed it, which seldom makes the shortest times wrong by half."""
 
-_FILE = "comparison.json"
+_FILE = "measured.json"
 
 
 @dataclass(frozen=True)

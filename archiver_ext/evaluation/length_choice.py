@@ -29,6 +29,7 @@ from ...handlers.runtime.measurement import Call, measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
+from .engine_error import is_engine_error
 
 _POINTS = 8
 _CALLS = 5
@@ -78,9 +79,15 @@ def measured_costs(
     reasons = []
     for engine in _engines(config):
         run = _compile_and_load(engine, program, file, threads, scratch / engine.name)
-        if not isinstance(run, str):
+        if isinstance(run, str):
+            reasons.append(run)
+            continue
+        try:
             return _measure(run, engine, program, buckets_to_time(config.grid), report)
-        reasons.append(run)
+        except Exception as error:
+            if not is_engine_error(error):
+                raise
+            reasons.append(f"{engine.name} cannot run the program that it compiled: {error}")
     raise PackagingError(
         "no engine here runs the model at every length, so the lengths cannot be chosen by cost; write objective: "
         "timesteps under buckets.length\n" + "\n".join(reasons)

@@ -23,6 +23,7 @@ from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_len
 from .candidate_compiler import CandidateCompiler, Compiled
 from .compared_batches import expected_total_ms
 from .earlier_comparison import ComparisonCache, EarlierComparison, clearly_slower
+from .engine_error import is_engine_error
 from .engine_times import EngineTimes, measure_together, with_total
 from .evaluate import EvaluatedEngine, LoadedEngine, evaluate_engine, load_bucket
 from .expensive_engines import could_win, first_buckets
@@ -116,8 +117,12 @@ class Trials:
     def _write_comparison(
         self, cache: ComparisonCache, compared: EngineTimes, omitted: Sequence[OmittedEngine]
     ) -> None:
-        """Write a comparison for later packagings; an omitted engine with the time that it cannot undercut."""
-        expected = {one.backend: one.expected_ms for one in omitted if one.expected_ms is not None}
+        """Write a comparison for later packagings; an omitted engine with the time that it cannot undercut.
+
+        Such a time was not measured: below the fastest measured one, it would be read as that of the fastest engine.
+        """
+        least = min(compared.totals.values())
+        expected = {one.backend: max(one.expected_ms, least) for one in omitted if one.expected_ms is not None}
         if len(compared.totals) + len(expected) > 1:
             cache.write(EarlierComparison({**compared.totals, **expected}, compared.undisturbed))
 
@@ -220,7 +225,9 @@ class Trials:
             failed = RejectedEngine(name, str(error))
         except ManifestError:
             raise  # this package wrote what it cannot read: the engine is not at fault
-        except RuntimeError as error:  # of the loader or of the engine itself
+        except Exception as error:
+            if not is_engine_error(error):
+                raise
             failed = RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}")
         engine_tree.remove_engine(self.build.tree, candidate.engine, work)
         return failed

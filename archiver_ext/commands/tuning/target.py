@@ -81,7 +81,7 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
         engine=_with_other_engine(packaged.engine, config.engine),
         costs=packaged.costs,
         batches=packaged.batches,
-        make_planner=packaged.make_planner,
+        make_planner=None if manifest.kernel else partial(_archive_planner, manifest, configured.longest),
     )
 
 
@@ -123,15 +123,16 @@ def _of_archive(manifest: Manifest) -> Target:
         manifest.longest,
         manifest.overflow == "truncate",
         {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
-        None if manifest.kernel else partial(_archive_planner, manifest),
+        None if manifest.kernel else partial(_archive_planner, manifest, manifest.longest),
     )
 
 
-def _archive_planner(manifest: Manifest, lengths: Sequence[int]) -> Planner:
+def _archive_planner(manifest: Manifest, longest: int, lengths: Sequence[int]) -> Planner:
+    """The planner of the archive's engine for other bucket lengths, and sequences of up to `longest` timesteps."""
     from ....handlers.runtime.loader import planner_from_manifest
 
     grid = BucketGrid(manifest.grid.batches, tuple(lengths))
-    return planner_from_manifest(replace(manifest, grid=grid, longest=max(manifest.longest, lengths[-1])))
+    return planner_from_manifest(replace(manifest, grid=grid, longest=max(longest, lengths[-1])))
 
 
 def _estimated_planner(engine: EnginePadding, batches: Sequence[int], lengths: Sequence[int]) -> Planner:

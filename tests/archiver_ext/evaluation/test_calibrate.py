@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from fake_model import GRID, make_manifest
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.calibrate import buckets_to_measure
@@ -33,3 +34,14 @@ def test_programs_for_any_shape_are_measured_where_it_tells_most() -> None:
     assert len({length for _, length in many}) == 2
     assert {length for _, length in few} == {3}
     assert {length for _, length in whole} == {50, 200}
+
+
+@pytest.mark.parametrize(("shortest", "lengths"), [(1, {1, 32}), (5, {5, 32}), (32, {32})])
+def test_a_single_length_is_measured_with_the_fewest_timesteps_of_the_model(shortest: int, lengths: set[int]) -> None:
+    """A model that needs more timesteps fails on fewer."""
+    variants = (Variant("sequence", None, "programs/any"),)
+    manifest = make_manifest(
+        shapes="any", variants=variants, grid=BucketGrid((1, 4), (32,)), longest=32, shortest=shortest
+    )
+
+    assert {length for _, length in buckets_to_measure("sequence", manifest)} == lengths

@@ -10,12 +10,15 @@ from typing import Any
 import odd_engines
 import pytest
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from python_path import python_path
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, selection, trials
+from torchserve_neuron_lstm.archiver_ext.evaluation import earlier_comparison, evaluate, selection, trials
+from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import Candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import EngineTimes
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EvaluatedEngine
+from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.tolerance_exceeded import ToleranceExceeded
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import verify_programs
 from torchserve_neuron_lstm.backends.eager import Eager
@@ -78,14 +81,16 @@ def auto_tries(monkeypatch: pytest.MonkeyPatch, *names: str, fallback: Sequence[
     monkeypatch.setattr(selection, "auto_engines", lambda purpose: fallback if purpose == "fallback" else names)
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, totals: Mapping[str, float], further_ms: float) -> None:
+def measure(
+    monkeypatch: pytest.MonkeyPatch, totals: Mapping[str, float], further_ms: float, *, calm: bool = True
+) -> None:
     """Let each comparison come to these milliseconds, of the engines and of each call of a further engine."""
 
     def compared(engines: Sequence[EvaluatedEngine], further: Mapping[Bucket, Call] | None = None) -> EngineTimes:
         for call in (further or {}).values():
             call()
         found = {one.result.backend: totals[one.result.backend] for one in engines}
-        return EngineTimes(found, dict.fromkeys(further or {}, further_ms), undisturbed=True)
+        return EngineTimes(found, dict.fromkeys(further or {}, further_ms), undisturbed=calm)
 
     monkeypatch.setattr(trials, "measure_together", compared)
 
@@ -316,6 +321,46 @@ def remember(monkeypatch: pytest.MonkeyPatch, cache: Path, milliseconds: Mapping
         return EngineTimes({one.result.backend: milliseconds[one.result.backend] for one in engines}, {}, calm)
 
     monkeypatch.setattr(trials, "measure_together", compared)
+
+
+def test_a_bound_is_later_not_taken_for_a_measured_time(
+    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The engine with the bound is left out again, where a measured time as low would leave out the others."""
+    auto_tries(monkeypatch, "bounded", "eager")
+    monkeypatch.setenv("BOUND", "0.008")
+    measure(monkeypatch, {"eager": 40.0}, further_ms=8.0, calm=False)
+    monkeypatch.setenv("NEURON_LSTM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(earlier_comparison, "toolchain_versions", lambda _name: {})  # else that of a test is not kept
+
+    reports = [package("auto", **GRID) for _ in range(2)]
+
+    for report in reports:
+        assert names(report) == ["eager"]
+        assert names(report, "left_out") == ["bounded"]
+    assert reports[0]["left_out"][0]["expected_ms"] * 1.5 < 40.0
+    assert told() == []
+
+
+def test_an_engine_with_errors_of_its_own_class_is_rejected(
+    package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime's are no RuntimeError; the other engine is packaged."""
+    auto_tries(monkeypatch, "onnxruntime", "eager")
+    original = trials.evaluate_engine
+
+    def failing(build: BuildInput, candidate: Candidate, *arguments: Any) -> EvaluatedEngine:
+        if candidate.backend == "onnxruntime":
+            raise InvalidArgument("Kernel size can't be greater")
+        return original(build, candidate, *arguments)
+
+    monkeypatch.setattr(trials, "evaluate_engine", failing)
+
+    report = package("auto")
+
+    assert names(report) == ["eager"]
+    (rejected,) = report["dropped"]
+    assert rejected["reason"].startswith("onnxruntime cannot run the programs that it compiled: Kernel size")
 
 
 def other_weights(project: Project) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from fake_model import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.sample_batch import make_sample_batch, quantiles
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target, find_target
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.config.manifest import Variant
 
 CONFIG = """\
 neuron_lstm:
@@ -41,6 +46,21 @@ def test_a_batch_is_planned_as_its_engine_takes_it(
     assert batch.lengths == (3, 3, 3, 3, 3, 3, 3, 30)
     assert len(batch.plan.calls) == calls
     assert not batch.measured
+
+
+def test_sequences_that_only_the_configuration_serves_are_planned(tmp_path: Path) -> None:
+    """The archive, which has the costs, was packaged for shorter ones."""
+    file = tmp_path / "model-config.yaml"
+    file.write_text(CONFIG.format(backend="onnxruntime").replace("[16, 32]", "[16, 32], longest: 64"))
+    variants = (Variant("sequence", None, "programs/any"),)
+    manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((1, 8), (16, 32)), longest=32)
+    target = find_target(load_config(file), (tmp_path, manifest), file)
+
+    assert target.make_planner is not None
+    plan = target.make_planner(target.lengths).plan([5, target.longest])
+
+    assert target.longest == 64
+    assert {row for call in plan.calls for row in call.rows} == {0, 1}
 
 
 def test_nothing_is_planned_for_an_unknown_target() -> None:
