@@ -347,7 +347,7 @@ def test_an_engine_with_errors_of_its_own_class_is_rejected(
 ) -> None:
     """ONNX Runtime's are no RuntimeError; the other engine is packaged."""
     auto_tries(monkeypatch, "onnxruntime", "eager")
-    original = trials.evaluate_engine
+    original = evaluate.evaluate_engine
 
     def failing(build: BuildInput, candidate: Candidate, *arguments: Any) -> EvaluatedEngine:
         if candidate.backend == "onnxruntime":
