@@ -52,13 +52,19 @@ class BatchQueue:
         Raises:
             QueueFullError: too many requests wait.
         """
-        if self._most_waiting is not None and len(self._waiting) >= self._most_waiting:
+        if self._is_full():
             raise QueueFullError
         waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._work is None:
             self._work = asyncio.create_task(self._compute())
         return await waiting.response
+
+    def _is_full(self) -> bool:
+        if self._most_waiting is None or len(self._waiting) < self._most_waiting:
+            return False
+        self._waiting = deque(one for one in self._waiting if not one.response.done())  # without cancelled callers
+        return len(self._waiting) >= self._most_waiting
 
     async def call(self, function: Callable[[], _T]) -> _T:
         """Call a function on the thread, after the batch that it computes now."""

@@ -135,8 +135,12 @@ def main() -> None:
         archive = load(given.archive, given.model_name, given.threads)
     except ArchiveError as error:
         sys.exit(f"error: {error}")
-    ArchiveServer({archive.name: archive}).serve()
-    asyncio.run(archive.close())
+    try:
+        ArchiveServer({archive.name: archive}).serve()
+    except ArchiveError as error:
+        sys.exit(f"error: {error}")
+    finally:
+        asyncio.run(archive.close())
 
 
 if __name__ == "__main__":

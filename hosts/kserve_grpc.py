@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from grpc import StatusCode, aio
 
 from .archive_protocol import HostedArchive
+from .free_port import check_free
 from .grpc.methods import METHODS, add_inference_service
 from .grpc.service import answer
 
@@ -25,15 +26,20 @@ class GrpcServer:
         """`most_bytes` is the size of the largest message."""
         self._port = port
         self._archives = archives
-        self._options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", most_bytes)]
+        self._options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", most_bytes),
+            ("grpc.so_reuseport", 0),  # else a second server on the port would get half of the calls
+        ]
         self._server: aio.Server | None = None
 
     async def serve(self) -> None:
         """Answer calls, on all interfaces.
 
         Raises:
-            RuntimeError: the port is taken.
+            ArchiveError: the port is taken.
         """
+        check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
         self._server = aio.server(options=self._options)
         methods = {method: partial(_respond, method, self._archives) for method in METHODS}
         add_inference_service(SimpleNamespace(**methods), self._server)

@@ -149,7 +149,7 @@ async def _form_request(
                 row[name] = await value.read() if isinstance(value, UploadFile) else value.encode()
                 if isinstance(value, UploadFile) and value.content_type:
                     headers[name] = {"content-type": value.content_type}
-    except (HTTPException, MultiPartException):
+    except (HTTPException, MultiPartException, ValueError):  # the last one of an unusual charset
         return RawRequest({}, headers)
     return RawRequest(row, headers)
 

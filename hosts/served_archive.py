@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class ServedArchive:
                 raise ArchiveError(f"{settings.archive}: {str(error) or 'out of memory'}") from error
             raise
         self._queue = BatchQueue(self._service.handle, most_in_batch(self.manifest), settings.most_waiting)
+        self._try: asyncio.Future[dict[str, object]] | None = None
 
     @property
     def manifest(self) -> Manifest:
@@ -76,9 +78,14 @@ class ServedArchive:
         return await self._queue.respond(request)
 
     async def readiness(self) -> dict[str, object]:
-        """Try the engine and the session store, and return what works."""
-        service: Service = self._service
-        return await self._queue.call(lambda: readiness(service.model, service.sessions))
+        """Try the engine and the session store, and return what works.
+
+        Callers that ask at the same time share one try: a probe costs a call of the program.
+        """
+        if self._try is None or self._try.done():
+            service: Service = self._service
+            self._try = asyncio.ensure_future(self._queue.call(lambda: readiness(service.model, service.sessions)))
+        return await asyncio.shield(self._try)
 
     async def close(self) -> None:
         """Answer the waiting requests, and release the programs."""

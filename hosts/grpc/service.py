@@ -18,6 +18,7 @@ from .messages import message_class
 from .status import GrpcAnswer, GrpcRefusalError
 
 Archives = Mapping[str, HostedArchive]
+_MOST_CHARACTERS = 200
 _BESIDE_TENSORS = 1 << 16
 """Bytes of a message beside those that its body over REST has."""
 
@@ -79,11 +80,16 @@ async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> byte
 def _find(name: str, version: str, archives: Archives) -> HostedArchive:
     archive = archives.get(name)
     if archive is None:
-        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {name}", 404)
+        raise GrpcRefusalError("ModelNotFoundException", f"Model not found: {_shortened(name)}", 404)
     if version and version != archive.version:
-        told = f"Model version: {version} does not exist for model: {name}"
+        told = f"Model version: {_shortened(version)} does not exist for model: {name}"
         raise GrpcRefusalError("ModelVersionNotFoundException", told, 404)
     return archive
+
+
+def _shortened(name: str) -> str:
+    """Return a client's name for the details of a status, which gRPC bounds: beyond, the client has another error."""
+    return name if len(name) <= _MOST_CHARACTERS else f"{name[:_MOST_CHARACTERS]}..."
 
 
 def _message(method: str, fields: Mapping[str, Any]) -> bytes:

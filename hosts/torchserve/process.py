@@ -20,6 +20,8 @@ from ...inference.errors import ArchiveError
 
 KEYS = "key_file.json"
 """The file with the tokens, which TorchServe writes to its working directory."""
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opener without the proxy of the environment, which must not see the tokens."""
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 0.2
 _ANSWER_SECONDS = 10.0
@@ -103,7 +105,7 @@ class TorchServeProcess:
         """Return the number of workers that are ready; None while one is missing."""
         request = urllib.request.Request(f"{management}/models/{model}", headers=self._authorization())  # noqa: S310 - http alone
         try:
-            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:  # noqa: S310 - http alone
+            with _OPENER.open(request, timeout=_ANSWER_SECONDS) as answer:
                 found = json.load(answer)[0]
         except (OSError, ValueError):
             return None  # it does not listen yet, or does not know the model yet

@@ -125,6 +125,30 @@ def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
     asyncio.run(ask())
 
 
+def test_a_request_whose_caller_has_gone_away_takes_no_place() -> None:
+    """The queue has room again before the batch is computed."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=2)
+        first = asyncio.create_task(queue.respond(request(0)))
+        await begun(engine)
+        gone = [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
+        await asyncio.sleep(0)
+        for task in gone:
+            task.cancel()
+        await asyncio.sleep(0)
+        last = asyncio.create_task(queue.respond(request(3)))
+        await asyncio.sleep(0)
+        engine.go.set()
+        assert [response.body for response in await asyncio.gather(first, last)] == [b"0", b"3"]
+        await queue.close()
+
+    asyncio.run(ask())
+    assert engine.batches == [[b"0"], [b"3"]]
+
+
 def test_without_a_bound_all_requests_wait() -> None:
     """For a server that limits them itself."""
     engine = Engine()

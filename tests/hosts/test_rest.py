@@ -23,6 +23,7 @@ from tiny_archive import make_archive, make_model
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
+from torchserve_neuron_lstm.hosts import served_archive
 from torchserve_neuron_lstm.hosts.rest import respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
@@ -142,6 +143,17 @@ def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, body: bytes
     assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
 
 
+@pytest.mark.parametrize("charset", ["unicode_escape", "undefined"])
+def test_a_form_of_a_charset_that_no_text_has_is_refused(client: TestClient, charset: str) -> None:
+    """Python knows these, and they fail in their own ways."""
+    field = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n\\udc00\r\n--x--\r\n'
+    content_type = f"multipart/form-data; boundary=x; charset={charset}"
+
+    found = client.post("/predictions/sums", content=field, headers={"content-type": content_type})
+
+    assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
+
+
 def test_a_form_that_is_too_large_is_refused(client: TestClient) -> None:
     """Its fields are not parsed."""
     found = client.post("/predictions/sums", files={"data": ("x.json", b" " * 7_000_000, "application/json")})
@@ -169,6 +181,34 @@ def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
     assert client.get("/v2/health/live").json() == {"live": True}
     assert client.get("/ping").json() == {"status": "Healthy"}
     assert client.get("/v2").json()["extensions"] == ["binary_tensor_data", "sequence"]
+
+
+def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try runs the program, before the requests that wait. A caller that goes away ends no other's."""
+    tries: list[object] = []
+
+    def tried(*_: object) -> dict[str, object]:
+        tries.append(None)
+        return {"ready": True}
+
+    monkeypatch.setattr(served_archive, "readiness", tried)
+
+    async def ask() -> None:
+        archive = ServedArchive(settings(make_archive(tmp_path / "sums")), count)
+        gone, *others = [asyncio.create_task(archive.readiness()) for _ in range(20)]
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await asyncio.gather(*others) == [{"ready": True}] * 19
+        assert len(tries) == 1
+        await archive.readiness()
+        assert len(tries) == 2
+        await archive.close()
+
+    threads = torch.get_num_threads()
+    asyncio.run(ask())
+    torch.set_num_threads(threads)
 
 
 def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(tmp_path: Path) -> None:

@@ -124,3 +124,11 @@ def test_every_status_of_a_refusal_has_a_code() -> None:
     """None is left to the rule for unknown ones."""
     assert {code_of(status) for status in {*STATUSES.values(), 503, 404}} == CODES
     assert code_of(STATUSES["AnswerNotFinite"]) == "INTERNAL"
+
+
+def test_a_name_of_any_length_is_not_found(folder: Path) -> None:
+    """The details are metadata, whose size is bounded: the client would have another error, and try again."""
+    found = asked(folder, ("ModelInfer", request("x" * 20_000)), ("ModelInfer", request(version="9" * 20_000)))
+
+    assert [one.code for one in found] == ["NOT_FOUND"] * 2
+    assert all(len(one.details) < 500 for one in found)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
+import pytest
 from grpc_calls import call, request
 from tiny_archive import make_archive
 from torchserve_process import free_ports
@@ -15,6 +18,7 @@ from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
+from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 NAME = "X-Request-Timeout-Ms"
 
@@ -49,3 +53,16 @@ def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path
     assert 0 < int(str(asked[0].headers[NAME])) <= 60_000
     assert asked[0].headers["x-request-timeout-ms"] == "70"
     assert NAME not in asked[1].headers
+
+
+def test_a_port_of_another_server_is_refused() -> None:
+    """By gRPC's default both would listen, and each would get some of the calls."""
+    with ThreadPoolExecutor(1) as threads:
+        other = grpc.server(threads)
+        port = other.add_insecure_port("[::]:0")
+        other.start()
+        try:
+            with pytest.raises(ArchiveError, match="Address already in use"):
+                asyncio.run(GrpcServer(port, {}, 1 << 20).serve())
+        finally:
+            other.stop(None).wait()

@@ -6,7 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -58,3 +62,64 @@ def runs(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+PROXY_COMMAND = """
+import sys
+from pathlib import Path
+from torchserve_neuron_lstm.hosts.torchserve.process import running
+
+with running(Path(sys.argv[1]), [], {"PYTHONPATH": sys.argv[1]}, print) as server:
+    print("ready:", server.wait_until_ready(sys.argv[2], "sums"))
+"""
+
+
+class Answering(BaseHTTPRequestHandler):
+    """One worker that is ready, for whoever asks."""
+
+    paths: list[str]
+
+    def do_GET(self) -> None:
+        """Keep the path, and answer."""
+        self.paths.append(self.path)
+        body = b'[{"minWorkers": 1, "workers": [{"status": "READY"}]}]'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@contextmanager
+def answering() -> Iterator[tuple[str, list[str]]]:
+    """A server that answers as TorchServe's management API; its address, and the paths that it was asked for."""
+    paths: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Answering,), {"paths": paths}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", paths
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path) -> None:
+    """It would see the token of the management API, and does not reach this machine."""
+    (tmp_path / "ts").mkdir()
+    (tmp_path / "ts" / "__init__.py").touch()
+    (tmp_path / "ts" / "model_server.py").write_text(SERVER)
+    with answering() as (management, asked), answering() as (proxy, seen):
+        environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+        done = subprocess.run(
+            [sys.executable, "-c", PROXY_COMMAND, str(tmp_path), management],
+            env={**environment, "http_proxy": proxy},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+
+    assert "ready: 1" in done.stdout
+    assert (asked, seen) == (["/models/sums"], [])
