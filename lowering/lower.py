@@ -200,6 +200,7 @@ def _lowered(
         any_shape=any_shape,
         shortest=traced.shortest,
         decided=traced.decided,
+        bound=traced.bound,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
+from .one_request.time_bounds import TimeBound
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class LoweredModel:
     """Fewest timesteps of a request that the model takes in eager mode."""
     decided: frozenset[str] = frozenset()
     """Inputs whose declared range decided a branch: requests must be within it."""
+    bound: TimeBound | None = None
+    """Numbers of timesteps beyond the buckets for which the model does something else, if any."""
 
     @property
     def kind(self) -> Literal["sequence", "chunk"]:

@@ -113,7 +113,7 @@ def _lower(
     lengths = sorted(length for length in compared if shortest <= length <= longest)
     comparison.check(program.exported.module(), lengths, min(max(lengths) + 3, longest))
     model_export = ModelExport(
-        program.exported, has_time(inputs), single.output_tree, None, shortest, decided=single.decided
+        program.exported, has_time(inputs), single.output_tree, None, shortest, single.decided, single.bound
     )
     return model_export, inputs, outputs
 

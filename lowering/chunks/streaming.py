@@ -7,14 +7,14 @@ from hashlib import blake2b
 
 import torch
 
-from ..errors import LoweringError
+from ..errors import LoweringError, source_suffix
 from ..program import LoweredModel
 
 _HALF_BYTES = 8
 
 
 def check_streamable(program: LoweredModel) -> None:
-    """Refuse a model whose outputs need more than the timesteps received so far.
+    """Refuse a model whose outputs need more than the timesteps received so far, or their number.
 
     Raises:
         LoweringError: names the line of the model.
@@ -23,6 +23,12 @@ def check_streamable(program: LoweredModel) -> None:
         raise LoweringError(
             "streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: "
             f"{program.chunking_reason}; remove `streaming`, or change the model"
+        )
+    if program.bound is not None:
+        raise LoweringError(
+            "streaming: forward() does something else at some numbers of timesteps beyond the longest bucket"
+            f"{source_suffix(program.bound.line)}, which a session may reach; remove `streaming`, or write code that "
+            "is the same for every number of timesteps"
         )
     start = program.chunked.start
     if start is not None and _reads_lengths(start):

@@ -18,6 +18,8 @@ from ...bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ...config.mask import MaskConfig
 from ...config.schema import NeuronLstmBlock, ServingConfig
 from ..errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
+from ..one_request.time_bounds import TimeBound, find_time_bound
+from ..one_request.timestep_branches import Branch, noted_branches
 from ..packing.packed_placeholder import reject_packed_outputs
 from ..packing.packed_sequence import packed_sequence_mode
 from .arguments import nested_arguments
@@ -25,6 +27,7 @@ from .exporter_lines import lines_of_all_functions
 from .mask import mask_of_lengths
 from .model_attributes import restored_attributes, with_listed_weights
 from .plain_outputs import plain_outputs
+from .shape_conditions import ShapeConditions, batch_sizes_of
 
 
 def bind_arguments(
@@ -109,6 +112,8 @@ EXAMPLE_SIZES: dict[Axis, int] = {"batch": 3, "time": 7}
 """Sizes to trace with: different from each other, and unlikely to be a size in the model."""
 NEED_CELL = 8
 """Position of `need_cell` among the arguments of neuron_lstm::lstm."""
+Ranges = Mapping[Axis, tuple[int, int | None]]
+"""The smallest and the largest size of each symbolic dimension; None: there is no largest one."""
 CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
 CONSTANT = "specialized it to be a constant"  # the part of it when a size was fixed: a range changes nothing
 
@@ -126,6 +131,8 @@ class ModelExport:
     """Fewest timesteps of a request that the model takes."""
     decided: frozenset[str] = frozenset()
     """Inputs whose declared range decided a branch."""
+    bound: TimeBound | None = None
+    """Numbers of timesteps beyond the buckets for which the program does not hold; None: it holds for all."""
 
 
 def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
@@ -136,12 +143,22 @@ def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
     """
     check_forward_signature(model, config)
     notes: dict[str, Any] = {}
+    branches: list[Branch] = []
     name = forward_name(model)
     forward = _traced_forward(model, config, notes)
-    with replaced_forward(model, forward), explained_export_errors(name, dynamic_shapes=True):
+    explained = explained_export_errors(name, dynamic_shapes=True)
+    with replaced_forward(model, forward), explained, noted_branches(branches):
         exported = _export(model, config)
     drop_unused(exported)
-    return ModelExport(exported, _has("time", config), notes["output_tree"], notes["max_length"])
+    bound = _bound(exported, branches, config) if _has("time", config) else None
+    return ModelExport(exported, _has("time", config), notes["output_tree"], notes["max_length"], bound=bound)
+
+
+def _bound(
+    exported: torch.export.ExportedProgram, branches: Sequence[Branch], config: ServingConfig
+) -> TimeBound | None:
+    conditions = ShapeConditions(exported, batch_sizes_of(config.input_specs))
+    return find_time_bound(conditions, branches, rows=config.grid.batches[0], longest=config.longest)
 
 
 def _has(axis: Axis, config: ServingConfig) -> bool:
@@ -177,25 +194,35 @@ def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> 
 
 
 def _export(model: torch.nn.Module, config: ServingConfig) -> torch.export.ExportedProgram:
-    """Export for every shape, or, if the model does not allow it, for shapes within the range of the grid."""
+    """Export for every shape, or, if the model does not allow it, for shapes within the range of the grid.
+
+    A session has more timesteps than any bucket. So their number is bounded only if the model bounds it.
+    """
+    # A dynamic dimension needs a range of at least two sizes.
+    grid = {name: (sizes[0], max(sizes[-1], sizes[0] + 1)) for name, sizes in _sizes_of(config.grid).items()}
+    exported = _export_unless_bounded(model, config, {"batch": (1, None), "time": (1, None)})
+    if exported is None:
+        exported = _export_unless_bounded(model, config, {**grid, "time": (grid["time"][0], None)})
+    return _export_within(model, config, grid) if exported is None else exported
+
+
+def _export_unless_bounded(
+    model: torch.nn.Module, config: ServingConfig, ranges: Ranges
+) -> torch.export.ExportedProgram | None:
+    """Export for sizes within ranges; None if the model does not allow all of them."""
     try:
-        return _export_within(model, config, {"batch": (1, None), "time": (1, None)})
+        return _export_within(model, config, ranges)
     except Exception as error:
         if CONSTRAINT not in str(error) or CONSTANT in str(error):
             raise
-    grid = config.grid
-    # A dynamic dimension needs a range of at least two sizes.
-    ranges = {name: (sizes[0], max(sizes[-1], sizes[0] + 1)) for name, sizes in _sizes_of(grid).items()}
-    return _export_within(model, config, ranges)
+    return None
 
 
 def _sizes_of(grid: BucketGrid) -> dict[Axis, tuple[int, ...]]:
     return {"batch": grid.batches, "time": grid.lengths}
 
 
-def _export_within(
-    model: torch.nn.Module, config: ServingConfig, ranges: Mapping[Axis, tuple[int, int | None]]
-) -> torch.export.ExportedProgram:
+def _export_within(model: torch.nn.Module, config: ServingConfig, ranges: Ranges) -> torch.export.ExportedProgram:
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in ranges.items()}
     sizes = {name: max(ranges[name][0], min(wish, ranges[name][1] or wish)) for name, wish in EXAMPLE_SIZES.items()}
     has_batch = _has("batch", config)

@@ -21,7 +21,8 @@ def functionalized(exported: torch.export.ExportedProgram) -> torch.export.Expor
             functional: torch.export.ExportedProgram = exported.run_decompositions({})
     except RuntimeError as error:  # a write to a tensor that is no buffer
         raise LoweringError(str(error).splitlines()[0]) from error
-    written = functional.graph_signature.buffers_to_mutate.values()
+    signature = functional.graph_signature
+    written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
     if written:
         raise LoweringError(f"forward() writes to {', '.join(sorted(written))}, which the next request would read")
     return functional

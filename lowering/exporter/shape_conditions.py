@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -43,6 +44,13 @@ class ShapeConditions:
         self._sizes = sizes
         self._conditions = [Condition(text, compile(text, "<exporter>", "eval")) for text in program._guards_code]
         self._bounds = _bounds_by_axis(program, sizes)
+        self.time_symbols = {size for axis, size in _symbols(program, sizes) if axis == "time"}
+        """Symbols of the number of timesteps."""
+
+    @property
+    def numbers(self) -> set[int]:
+        """Return the numbers in the conditions, at or beyond which they may not hold."""
+        return {int(number) for condition in self._conditions for number in re.findall(r"\b\d+\b", condition.text)}
 
     def failing(self, batch: int, time: int) -> Iterator[Condition]:
         """Yield the conditions that do not hold for these numbers of rows and timesteps."""
@@ -72,13 +80,18 @@ def _bounds_by_axis(
     program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]
 ) -> dict[Axis, tuple[Any, Any]]:
     """Return the smallest and largest batch and time of the program."""
-    found: dict[Axis, tuple[Any, Any]] = {}
-    for node in program.graph.nodes:
-        for size, axis in zip(getattr(node.meta.get("val"), "shape", ()), sizes.get(node.name, ()), strict=False):
-            bounds = program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
-            if bounds is not None and axis in ("batch", "time"):
-                found[axis] = bounds.lower, bounds.upper  # type: ignore[index]  # an axis, as was checked
-    return found
+    found = {axis: program.range_constraints.get(symbol) for axis, symbol in _symbols(program, sizes)}
+    return {axis: (bounds.lower, bounds.upper) for axis, bounds in found.items() if bounds is not None}
+
+
+def _symbols(program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> list[tuple[Axis, Any]]:
+    """Return the axes of the inputs of which a dimension is symbolic, with its expression."""
+    return [
+        (axis, size.node.expr)  # type: ignore[misc]  # an axis, as is checked
+        for node in program.graph.nodes
+        for size, axis in zip(getattr(node.meta.get("val"), "shape", ()), sizes.get(node.name, ()), strict=False)
+        if isinstance(size, torch.SymInt) and axis in ("batch", "time")
+    ]
 
 
 @dataclass(frozen=True)

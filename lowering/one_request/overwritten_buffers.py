@@ -1,4 +1,7 @@
-"""Buffers that a model overwrites before it reads them: a place for intermediate results, no state."""
+"""Buffers and parameters that a model overwrites before it reads them.
+
+They are a place for intermediate results, no state.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +29,17 @@ class KeepsState(DecisiveRefusal):
 
 
 def drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
-    """Remove the writes to buffers from the outputs of a functional graph.
+    """Remove the writes to buffers and parameters from the outputs of a functional graph.
 
     Raises:
-        KeepsState: the graph reads a buffer that it writes, so that requests would depend on earlier ones.
+        KeepsState: the graph reads one that it writes, so that requests would depend on earlier ones.
     """
     signature = program.graph_signature
-    if not signature.buffers_to_mutate:
+    written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
+    if not written:
         return
-    written = set(signature.buffers_to_mutate.values())
-    holders = {name for name, target in signature.inputs_to_buffers.items() if target in written}
+    kept = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
+    holders = {name for name, target in kept.items() if target in written}
     graph = program.graph
     for node in [node for node in graph.nodes if node.op == "placeholder" and node.name in holders]:
         for user in [user for user in node.users if user.target in _FILLS]:
@@ -49,7 +53,7 @@ def drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in holders and node.users:
             at = source_suffix(node_line(next(iter(node.users))))
-            name = signature.inputs_to_buffers[node.name]
+            name = kept[node.name]
             raise KeepsState(
                 f"the model reads {name}, which an earlier call wrote{at}: a request would depend on the one before. "
                 "Take it as an input and return it as an output, or set it in forward() before it is read"

@@ -35,6 +35,7 @@ from .known_numbers import (
 from .library_checks import truth_that_passes
 from .positions import note_positions_after
 from .repeated_lists import RepeatedList, joined
+from .shared_memory import note_views_after
 from .single_packing import follow_packed, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import symbolic_array
@@ -68,13 +69,15 @@ class SingleRequestMode(TorchFunctionMode):
         if rule is not None:
             result = rule(self, func, args, kwargs)
             if result is not NotImplemented:
+                note_views_after(args, kwargs, result)
                 return result
-        forget_changed(name, args)
+        forget_changed(name, args, kwargs)
         if name == "type":
             args = tuple(getattr(argument, TENSOR_TYPE, argument) for argument in args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
+        note_views_after(args, kwargs, result)
         follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
         note_counted(name, args, kwargs, result)

@@ -31,6 +31,7 @@ from ..exporter.export import (
 from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
 from ..exporter.plain_outputs import plain_outputs
+from ..exporter.shape_conditions import ShapeConditions
 from ..loops.cells import STEPS
 from ..outputs import vocabularies
 from .decomposed import decomposed
@@ -41,6 +42,7 @@ from .overwritten_buffers import drop_overwritten_buffers
 from .replaced_functions import replaced_functions
 from .single_mode import SingleRequestMode
 from .single_packing import reject_packed_results
+from .time_bounds import TimeBound, find_time_bound
 from .timestep_branches import Branch, noted_branches
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import with_range
@@ -70,6 +72,8 @@ class SingleExport:
     """Inputs whose declared range decided a branch: the graph holds for values in it only."""
     branches: tuple[Branch, ...] = ()
     """Branches on the number of timesteps that forward() has taken."""
+    bound: TimeBound | None = None
+    """Numbers of timesteps beyond the buckets for which the graph does not hold; None: it holds for all."""
     vocabularies: Mapping[str, int] = field(default_factory=dict)
     """Numbers of ids of the inputs that a `one_hot` takes, which decomposing replaces."""
 
@@ -119,12 +123,15 @@ def export_request(
         exported, tree = _trace(model, forward, config, timesteps, dims, name)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
+    bound = find_time_bound(ShapeConditions(exported, shapes), branches, rows=1, longest=config.longest)
     with quiet():
         functional = decomposed(exported, STEPS)
     drop_overwritten_buffers(functional)
     read_what_was_written(functional)
     drop_unused(functional)
-    return SingleExport(functional, tree, frozenset(outside), timesteps, shortest, vocabularies=vocabularies(exported))
+    return SingleExport(
+        functional, tree, frozenset(outside), timesteps, shortest, vocabularies=vocabularies(exported), bound=bound
+    )
 
 
 def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> SingleExport:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from .positions import compared_with_size, forget_positions
-from .value_ranges import COMPARED, forget_range, within_range
+from .shared_memory import note_write, written_tensors
+from .value_ranges import COMPARED, within_range
 
 _UNIFORM = "_neuron_lstm_uniform"
 _KEPT = {
@@ -43,9 +44,6 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
     "rsub": lambda value, number: number - value,
 }
-
-
-_ASSIGNMENTS = {f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor")}
 
 
 class _Elements:
@@ -98,18 +96,13 @@ def _of_uniform(name: str, own: Any, others: Sequence[Any]) -> Any:
     return _WITH_NUMBER[name](own, number) if number is not None and name in _WITH_NUMBER else None
 
 
-def forget_changed(name: str, args: Sequence[Any]) -> None:
-    """Forget the range of a tensor that a call changes in place, and its value, also that of views."""
-    if not args or not _in_place(name):
-        return
-    if (elements := _elements(args[0])) is not None:
-        elements.value = None
-    forget_range(args[0])
-    forget_positions(args[0])
-
-
-def _in_place(name: str) -> bool:
-    return name in _ASSIGNMENTS or (name.endswith("_") and not name.startswith("__"))
+def forget_changed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Forget the range of tensors that a call changes in place, and their values, also those of views."""
+    for tensor in written_tensors(name, args, kwargs):
+        if (elements := _elements(tensor)) is not None:
+            elements.value = None
+        note_write(tensor)
+        forget_positions(tensor)
 
 
 def _cast(own: Any, others: Sequence[Any]) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from .shared_memory import Memory, memory_of
+
 _RANGE = "_neuron_lstm_range"
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -44,8 +46,13 @@ def with_range(
 ) -> torch.Tensor:
     """Record on a tensor that its elements are within bounds, if there are any, and return it."""
     if bounds is not None:
-        setattr(tensor, _RANGE, ValueRange(bounds, use))
+        _record(tensor, ValueRange(bounds, use))
     return tensor
+
+
+def _record(tensor: torch.Tensor, known: ValueRange) -> None:
+    """Record bounds that hold until something is written to the tensor or to a view of the same memory."""
+    setattr(tensor, _RANGE, (known, memory_of(tensor)))
 
 
 def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -56,7 +63,8 @@ def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def value_range(tensor: object) -> ValueRange | None:
     """Return the bounds of all elements of a tensor; None if they are not known."""
-    return getattr(tensor, _RANGE, None) if isinstance(tensor, torch.Tensor) else None
+    recorded: tuple[ValueRange, Memory] | None = getattr(tensor, _RANGE, None)
+    return None if recorded is None or recorded[1].is_written else recorded[0]
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -65,7 +73,7 @@ def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if isinstance(result, tuple) and result:
         result = result[0]  # sorted values, before the order of them
     if known is not None and isinstance(result, torch.Tensor) and result.dtype in _EXACT:
-        setattr(result, _RANGE, known)
+        _record(result, known)
 
 
 def _range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ValueRange | None:
@@ -96,12 +104,6 @@ def _clamped(own: ValueRange, name: str, limits: Sequence[Any], named: Mapping[s
     bounds = [bound if lowest is None else max(bound, lowest) for bound in own.bounds]
     bounds = [bound if highest is None else min(bound, highest) for bound in bounds]
     return ValueRange((bounds[0], bounds[1]), own.use)
-
-
-def forget_range(tensor: torch.Tensor) -> None:
-    """Forget the bounds of a tensor that is changed in place."""
-    if value_range(tensor) is not None:
-        delattr(tensor, _RANGE)
 
 
 def within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool | None:

@@ -19,7 +19,7 @@ from ..one_hot import class_count
 from ..outputs import axis_of
 from ..ragged.sizes import product
 from ..rule_table import rule_table
-from .graph_calls import base_name, counted_positions, dims_argument, operands, rank
+from .graph_calls import argument, base_name, counted_positions, dims_argument, operands, rank
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,9 @@ def is_last_step(taints: TaintMap, node: object) -> bool:
         return False
     while base_name(str(node.target)) in VALUE_PRESERVING:
         node = node.all_input_nodes[0]
-    return base_name(str(node.target)) == "aten.sub" and _is_lengths(taints, node.args[0]) and node.args[1:] == (1,)
+    if base_name(str(node.target)) != "aten.sub" or argument(node, "alpha", 1) != 1:
+        return False
+    return _is_lengths(taints, node.args[0]) and argument(node, "other") == 1
 
 
 def _is_lengths(taints: TaintMap, node: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -301,23 +300,3 @@ def unbind(batch: Batch, call: Call) -> Results:
         raise NoRule("a loop over timesteps")
     parts = value.tensor.unbind(dim if value.shared else dim + 1)
     return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in zip(parts, call.sizes, strict=True))
-
-
-def sort(batch: Batch, call: Call) -> Results:
-    """Sort, or take the largest: padding comes after every element of the row."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
-    descending = call.get("largest", call.get("descending", False))
-    kind = value.tensor.dtype
-    if kind.is_floating_point:
-        fill: float = float("-inf") if descending else float("inf")
-    else:
-        fill = torch.iinfo(kind).min if descending else torch.iinfo(kind).max
-    number = {"k": batch.padded(sympy.sympify(call["k"]))} if "k" in call.arguments else {}
-    results = call.run(self=batch.masked(value, [dim], fill), dim=dim + 1, **number)
-    tensors: Sequence[torch.Tensor] = [results] if isinstance(results, torch.Tensor) else list(results)
-    shared = value.shared and not is_ragged(value.sizes[dim])
-    values = tuple(
-        Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
-    )
-    return values if len(values) > 1 else values[0]

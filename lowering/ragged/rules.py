@@ -13,6 +13,7 @@ from . import shape_rules as shape
 from . import window_rules as window
 from .call import Rule
 from .recurrence_rules import recurrence
+from .sorting_rules import sort
 
 _LOW, _HIGH = float("-inf"), float("inf")
 
@@ -58,7 +59,7 @@ RULES: dict[str, Rule] = {
         (indexing.roll, "roll"),
         (indexing.split, "split split_with_sizes chunk"),
         (indexing.unbind, "unbind"),
-        (indexing.sort, "sort argsort topk"),
+        (sort, "sort argsort topk"),
         (reduction.reduction(0), "sum nansum count_nonzero"),
         (reduction.reduction(1), "prod all"),
         (reduction.reduction(False), "any"),

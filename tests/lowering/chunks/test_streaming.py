@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +89,45 @@ class LearnedInitialState(Plain):
         return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
 
 
+class Branching(Plain):
+    """A function of the outputs and of the inputs, which may branch on the number of timesteps."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.function(self.lstm(x)[0], x)
+
+
+def doubled_if_long(y: Tensor, x: Tensor) -> Tensor:
+    """A branch of long sequences."""
+    if x.size(1) > 100:  # long
+        y = y * 2
+    return y
+
+
+def doubled_at_one_length(y: Tensor, x: Tensor) -> Tensor:
+    """A branch of sequences of one length."""
+    return y * 2 if x.shape[1] == 5000 else y  # one length
+
+
+def asserted(y: Tensor, x: Tensor) -> Tensor:
+    """A model that fails on long sequences."""
+    assert x.size(1) <= 100  # asserted
+    return y
+
+
+def doubled_in_a_large_batch(y: Tensor, x: Tensor) -> Tensor:
+    """A branch on the number of rows."""
+    return y * 2 if x.size(0) > 200 else y
+
+
+def doubled_if_empty(y: Tensor, x: Tensor) -> Tensor:
+    """A branch that no sequence takes."""
+    return y * 2 if x.size(1) < 1 else y
+
+
 def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
     """Lower a model as packaging does."""
     return lower(model.eval(), parse_config(YAML % buckets, "f"))
@@ -154,6 +195,48 @@ def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
 def test_a_first_state_that_only_counts_the_rows_streams() -> None:
     """A program may take lengths and not read them."""
     check_streamable(program_of(LearnedInitialState()))
+
+
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [(doubled_if_long, "# long"), (doubled_at_one_length, "# one length"), (asserted, "# asserted")],
+)
+@pytest.mark.parametrize("buckets", ["{batch: [2, 4], length: [1, 9]}", "{batch: [1, 4], length: [1, 16]}"])
+def test_a_branch_beyond_the_buckets_is_refused_with_its_line(
+    function: Callable[[Tensor, Tensor], Tensor], line: str, buckets: str
+) -> None:
+    """Whole requests are served, as none is so long; a session may become so long."""
+    program = program_of(Branching(function), buckets)
+    assert program.chunked is not None
+
+    with pytest.raises(LoweringError) as refused:
+        check_streamable(program)
+
+    said = str(refused.value)
+    assert "at some numbers of timesteps beyond the longest bucket (at test_streaming.py:" in said
+    assert line in said
+    assert "remove `streaming`, or write code that is the same for every number of timesteps" in said
+
+
+@pytest.mark.parametrize(
+    ("function", "is_bounded"), [(doubled_if_long, True), (doubled_at_one_length, True), (doubled_if_empty, False)]
+)
+def test_a_branch_in_the_trace_of_one_request_is_found_too(
+    function: Callable[[Tensor, Tensor], Tensor], is_bounded: bool
+) -> None:
+    """Its program runs on ragged batches of any length, and so has no bound itself."""
+    yaml = (YAML % "{batch: [1, 4], length: [4, 9]}").replace("neuron_lstm:", "neuron_lstm:\n  model: {batched: false}")
+    program = lower(Branching(function).eval(), parse_config(yaml, "f"))
+
+    with pytest.raises(LoweringError, match="beyond the longest bucket") if is_bounded else nullcontext():
+        check_streamable(program)
+
+
+@pytest.mark.parametrize("function", [doubled_in_a_large_batch, doubled_if_empty, lambda y, x: y * 2])
+@pytest.mark.parametrize("buckets", ["{batch: [2, 4], length: [1, 9]}", "{batch: [1, 4], length: [1, 2]}"])
+def test_a_model_without_such_a_branch_streams(function: Callable[[Tensor, Tensor], Tensor], buckets: str) -> None:
+    """The longest bucket, and a branch on the number of rows, bound no session."""
+    check_streamable(program_of(Branching(function), buckets))
 
 
 @pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])

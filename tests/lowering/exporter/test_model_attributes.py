@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -217,3 +218,49 @@ def test_a_state_between_requests_is_refused_beside_a_loop_too() -> None:
 
     with pytest.raises(KeepsState, match="reads calls, which an earlier call wrote"):
         lower(Counting(), config)
+
+
+class Adapting(nn.Module):
+    """A model that writes to one of its parameters in every call."""
+
+    def __init__(self, write: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True)
+        self.scale = nn.Parameter(torch.ones(6))
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.write(self.scale)
+        y: Tensor = self.gru(x)[0] * self.scale
+        return y
+
+
+ADAPTING = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 4], length: [4, 16]}
+"""
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda scale: scale.mul_(0.5), lambda scale: scale.data.clamp_(max=0.5), lambda scale: scale[:2].add_(1)],
+    ids=["in place", "its data", "a part"],
+)
+def test_a_parameter_that_is_changed_in_every_call_is_refused(write: Callable[[Tensor], Any]) -> None:
+    """It is a state between requests, as a buffer is."""
+    with pytest.raises(KeepsState, match=r"reads scale, which an earlier call wrote \(at test_model_attributes"):
+        lower(Adapting(write), parse_config(ADAPTING, "model-config.yaml"))
+
+
+def test_a_parameter_that_is_overwritten_before_it_is_read_keeps_no_state() -> None:
+    """The program has the number that is written, and leaves the parameter as it is."""
+    model = Adapting(lambda scale: scale.fill_(2.0))
+    program = lower(model, parse_config(ADAPTING, "model-config.yaml"))
+
+    x = torch.randn(1, 9, 5)
+    with torch.no_grad():
+        ours = program.exported.module()(x, torch.tensor([9]))[0]
+        torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
+    assert not program.exported.graph_signature.parameters_to_mutate

@@ -113,3 +113,27 @@ def test_what_keeps_timesteps_apart_is_proved(function: Callable[[Model, Tensor]
 def test_what_mixes_timesteps_is_not_proved(function: Callable[[Model, Tensor], Any]) -> None:
     """Such a model without lengths is served at exact bucket lengths only."""
     assert not _is_proved(function)
+
+
+class WithLengths(nn.Module):
+    """The timestep that is `alpha` before the end of each row, by its index."""
+
+    def __init__(self, alpha: int) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Read by the index."""
+        index = torch.sub(lengths, 1, alpha=self.alpha)
+        read: Tensor = self.lstm(x)[0][torch.arange(x.size(0)), index]
+        return read
+
+
+@pytest.mark.parametrize(("alpha", "proved"), [(1, True), (2, False), (0, False), (-1, False)])
+def test_a_factor_of_the_difference_makes_another_index(alpha: int, proved: bool) -> None:
+    """`lengths - 2` of one timestep is -1, the end of its bucket; `lengths` is padding."""
+    config = parse_config(YAML.replace("  buckets", "  lengths: lengths\n  buckets"), "model-config.yaml")
+    traced = export_model(WithLengths(alpha).eval(), config)
+
+    assert (find_padding_leak(traced.exported, config.input_specs, traced.takes_lengths) is None) == proved

@@ -1,0 +1,146 @@
+"""Sorting over time: padding is chosen by no index, also where real values tie with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.backends.onnx_export import missing_translation
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+
+CONFIG = parse_config(
+    """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  buckets: {batch: [1, 8], length: [4, 64]}
+""",
+    "model-config.yaml",
+)
+LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
+VALUES = torch.tensor([float("-inf"), float("inf"), float("nan"), 0.5])
+LOWEST, HIGHEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+
+
+class Sorting(nn.Module):
+    """A function that sorts over time."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def half(x: Tensor) -> int:
+    """Half of the timesteps, and at least one."""
+    return max(1, x.size(1) // 2)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "ascending": lambda x: x.sort(1),
+    "descending": lambda x: x.sort(1, descending=True),
+    "stable": lambda x: torch.sort(x, dim=1, stable=True),
+    "order": lambda x: (x.gather(1, x.argsort(1)), x.argsort(1)),
+    "descending order": lambda x: (x.gather(1, x.argsort(1, True)), x.argsort(1, True)),
+    "largest": lambda x: x.topk(half(x), 1),
+    "smallest": lambda x: x.topk(half(x), 1, largest=False),
+    "largest values": lambda x: (x.topk(half(x), 1)[0], x.argsort(1)),
+}
+WITH_TIES: dict[str, Callable[[Tensor], Any]] = {
+    "highest integers": lambda x: torch.where(x > 0, HIGHEST, 1).sort(1),
+    "lowest integers": lambda x: torch.where(x > 0, LOWEST, 1).topk(half(x), 1),
+    "conditions": lambda x: (x > 0).sort(1, descending=True),
+    "negated conditions": lambda x: (x > 0).sort(1),
+}
+"""Functions that sort equal values, of which torch may return any order."""
+
+
+def within(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """The values, and whether each index is of a timestep of the request."""
+
+    def checked(x: Tensor) -> Any:
+        values, order = function(x)
+        return values, order < x.size(1)
+
+    return checked
+
+
+def requests() -> list[Tensor]:
+    """Requests in which the values of padding occur."""
+    generator = torch.Generator().manual_seed(0)
+    return [VALUES[torch.randint(4, (1, length, 3), generator=generator)] for length in LENGTHS]
+
+
+def padded(items: list[Tensor], padding: float) -> Tensor:
+    """Requests in the longest bucket."""
+    x = torch.full((len(items), 64, 3), padding)
+    for row, item in zip(x, items, strict=True):
+        row[: item.size(1)] = item[0]
+    return x
+
+
+@pytest.mark.parametrize("function", WITH_TIES.values(), ids=WITH_TIES.keys())
+def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tensor], Any]) -> None:
+    """Integers and conditions have no value beyond all others, so that padding ties with the last of them."""
+    program = lower(Sorting(within(function)), CONFIG)
+    assert program.padding == "masked"
+    items = requests()
+    for padding in VALUES:
+        values, valid = program.exported.module()(padded(items, float(padding)), torch.tensor(LENGTHS))
+
+        for row, item in enumerate(items):
+            own, _ = function(item)
+            assert values[row : row + 1, : own.size(1)].equal(own)
+            assert valid[row, : own.size(1)].all()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_padding_is_chosen_by_no_index(function: Callable[[Tensor], Any]) -> None:
+    """The values are those of each request alone, and each index is of a timestep of the request."""
+    program = lower(Sorting(function), CONFIG)
+    assert program.padding == "masked"
+    items = requests()
+    for padding in VALUES:
+        values, order = program.exported.module()(padded(items, float(padding)), torch.tensor(LENGTHS))
+
+        for row, (item, length) in enumerate(zip(items, LENGTHS, strict=True)):
+            own, _ = function(item)
+            count = own.size(1)
+            torch.testing.assert_close(values[row : row + 1, :count], own, rtol=0, atol=0, equal_nan=True)
+            assert int(order[row, :count].max()) < length
+            assert all(len(set(column.tolist())) == len(column) for column in order[row, :count].T)
+
+
+def test_the_order_of_a_stable_sort_is_kept() -> None:
+    """Equal values stay in the order of the timesteps."""
+    function = FUNCTIONS["stable"]
+    x = VALUES[torch.randint(4, (1, 40, 3), generator=torch.Generator().manual_seed(0))]
+    batch = torch.cat([x, torch.full((1, 24, 3), float("inf"))], 1)
+
+    order = lower(Sorting(function), CONFIG).exported.module()(batch, torch.tensor([40]))[1]
+
+    assert order[:, :40].equal(function(x)[1])
+
+
+def test_the_largest_values_alone_need_no_sort() -> None:
+    """Engines that have no sort may have this operator."""
+    program = lower(Sorting(lambda x: x.topk(half(x), 1)[0]), CONFIG)
+
+    calls = {str(node.target) for node in program.exported.graph.nodes}
+    assert "aten.topk.default" in calls
+    assert not any("sort" in call for call in calls)
+
+
+@pytest.mark.parametrize("name", ["ascending", "descending", "order", "largest", "smallest"])
+def test_what_sorts_can_be_written_as_onnx(name: str) -> None:
+    """The exporter has no translation of a stable sort, which only a model that asks for it needs."""
+    program = lower(Sorting(FUNCTIONS[name]), CONFIG)
+
+    calls = [node for node in program.exported.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    assert not any(missing_translation(node) for node in calls)
