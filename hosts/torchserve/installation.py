@@ -10,12 +10,15 @@ from importlib.metadata import PackageNotFoundError, distribution
 from zipfile import ZipFile
 
 from ...inference.errors import ArchiveError
+from .class_strings import string_constants
 from .properties import LAUNCHER_SETTINGS
 
 _INSTALL = "pip install 'torchserve-neuron-lstm[serve]'"
 _SETTINGS_CLASS = "org/pytorch/serve/util/ConfigManager.class"
-_NAME_IN_CLASS = re.compile(rb"\x01\x00[\x03-\x40]([a-z0-9]+_[a-z0-9_]+)")
-"""A text of lower case with an underscore, as names of settings are, with its kind and its length before it."""
+_NAME = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
+"""A text of lower case with an underscore, as names of most settings are."""
+_NO_SETTING = re.compile(r"TS_.*|version")
+"""Strings of the class that are read elsewhere: from the environment, and from the manifest."""
 
 
 def java_environment() -> dict[str, str]:
@@ -49,23 +52,16 @@ def unknown_settings(names: list[str]) -> list[str]:
     except PackageNotFoundError:
         raise ArchiveError(f"TorchServe is missing here: {_INSTALL}") from None
     with ZipFile(str(installed.locate_file("ts/frontend/model-server.jar"))) as jar:
-        read = jar.read(_SETTINGS_CLASS)
-    unknown = [name for name in names if name not in LAUNCHER_SETTINGS and _constant(name) not in read]
-    return [name + _suggestion(name, read) for name in unknown]
+        strings = string_constants(jar.read(_SETTINGS_CLASS))
+    known = {*LAUNCHER_SETTINGS, *(text for text in strings if not _NO_SETTING.fullmatch(text))}
+    return [name + _suggestion(name, known) for name in names if name not in known]
 
 
-def _suggestion(name: str, read: bytes) -> str:
-    known = {*LAUNCHER_SETTINGS, *(text.decode() for text in _NAME_IN_CLASS.findall(read))}
-    spellings = {_plain(one): one for one in sorted(known)}
+def _suggestion(name: str, known: set[str]) -> str:
+    spellings = {_plain(one): one for one in sorted(known) if one in LAUNCHER_SETTINGS or _NAME.fullmatch(one)}
     near = get_close_matches(_plain(name[:100]), spellings, n=1)
     return f" (did you mean {spellings[near[0]]}?)" if near else ""
 
 
 def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
-
-
-def _constant(name: str) -> bytes:
-    """The bytes of a text in a class file: its kind, its length, and UTF-8 (JVM specification, 4.4.7)."""
-    text = name.encode()
-    return b"\x01" + len(text).to_bytes(2, "big") + text

@@ -27,6 +27,14 @@ def test_a_name_that_torchserve_does_not_read_is_found() -> None:
     assert unknown_settings(["job_queue", "job_queue_size", "vmargs"]) == ["job_queue (did you mean job_queue_size?)"]
 
 
+@pytest.mark.parametrize("name", ["workers", "port", "key", "this", "Code", "address", "version", "TS_CONFIG_FILE"])
+def test_a_name_that_torchserve_has_for_something_else_is_found(name: str) -> None:
+    """Its class has such a variable, a method, or a string that is no setting."""
+    (found,) = unknown_settings([name])
+
+    assert found.startswith(name)
+
+
 def test_a_name_like_no_other_has_no_suggestion() -> None:
     """A wrong suggestion misleads more than none."""
     assert unknown_settings(["xyzzy"]) == ["xyzzy"]
