@@ -142,5 +142,5 @@ def _unavailable(error: StoreUnavailableError) -> RequestError:
     _log.error("%s", error)
     if isinstance(error, StoreFullError):
         return RequestError("StoreFull", "there is no space to store sessions; the cause is in the server's log", 10.0)
-    message = "sessions cannot be stored at the moment; the cause is in the server's log. Send the request again"
+    message = "sessions cannot be stored at the moment; the cause is in the server's log. Send it again, with its step"
     return RequestError("StoreUnavailable", message, _RETRY_SECONDS)
