@@ -326,7 +326,7 @@ def remember(monkeypatch: pytest.MonkeyPatch, cache: Path, milliseconds: Mapping
 def test_a_bound_is_later_not_taken_for_a_measured_time(
     package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The engine with the bound is left out again, where a measured time as low would leave out the others."""
+    """The engine is left out again; a measured time as low would leave out the others."""
     auto_tries(monkeypatch, "bounded", "eager")
     monkeypatch.setenv("BOUND", "0.008")
     measure(monkeypatch, {"eager": 40.0}, further_ms=8.0, calm=False)

@@ -94,7 +94,7 @@ class Answering(BaseHTTPRequestHandler):
 
 @contextmanager
 def answering() -> Iterator[tuple[str, list[str]]]:
-    """A server that answers as TorchServe's management API; its address, and the paths that it was asked for."""
+    """A server that answers as TorchServe does; its address, and the paths that it was asked for."""
     paths: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Answering,), {"paths": paths}))
     thread = threading.Thread(target=server.serve_forever)
