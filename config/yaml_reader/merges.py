@@ -7,7 +7,7 @@ import yaml
 from .nodes import TAG
 
 MAX_MERGED = 10_000
-"""Entries that all merge keys of a text may copy: mappings that merge others can double them at each level."""
+"""Entries that all merge keys of a text may copy; nested ones can double them at each level."""
 
 
 class MergedEntries:
@@ -38,11 +38,11 @@ class MergedEntries:
             return 0
         if id(node) not in self._sizes:
             self._sizes[id(node)] = MAX_MERGED + 1  # until it is known: one that is merged into itself is excessive
-            of_mapping = isinstance(node, yaml.MappingNode)
-            self._sizes[id(node)] = self._mapping(node) if of_mapping else sum(map(self._size, node.value))
+            is_mapping = isinstance(node, yaml.MappingNode)
+            self._sizes[id(node)] = self._mapping(node) if is_mapping else sum(map(self._size, node.value))
         return self._sizes[id(node)]
 
-    def _mapping(self, node: yaml.MappingNode) -> int:
+    def _mapping(self, node: yaml.CollectionNode) -> int:
         own = merged = 0
         for key, value in node.value:
             self._size(key)
