@@ -178,8 +178,9 @@ ValueRange = Annotated[
 ]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PositiveInt = Annotated[int, Field(ge=1)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**63 - 1)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MAX_SIZE)]
+Threads = Annotated[int, Field(ge=1, le=4096)]
 
 CompilerArguments = Annotated[
     tuple[str, ...],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fields import PositiveFloat, PositiveInt
+from .fields import PositiveFloat, PositiveInt, Size
 from .request_limits import RequestLimits
 from .strict import Strict
 
@@ -16,7 +16,7 @@ class LimitsConfig(Strict):
     """The largest number of sequences."""
     timesteps: PositiveInt = _DEFAULTS.timesteps
     """The largest number of timesteps, of all sequences together."""
-    body_bytes: PositiveInt = _DEFAULTS.body_bytes
+    body_bytes: Size = _DEFAULTS.body_bytes
     """The largest body in bytes; TorchServe has another limit, max_request_size."""
     milliseconds: PositiveFloat | None = None
     """The longest computation, as estimated by the measured costs; left out, a tenth of responseTimeout."""

@@ -73,8 +73,7 @@ def load_block(path: Path) -> NeuronLstmBlock:
     """
     document = YamlDocument(str(path))
     document.read(_text(path))
-    written = document.values.get(BLOCK)
-    block = None if written is None else _checked(NeuronLstmBlock, document, written, (BLOCK,))
+    block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
     if block is None or document.diagnostics:
         raise ConfigError(str(path), document.diagnostics)
     return block

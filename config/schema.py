@@ -26,9 +26,9 @@ from .fields import (
     NonNegativeFloat,
     PadValue,
     PathText,
-    PositiveInt,
     Shape,
     Sizes,
+    Threads,
     ValueRange,
 )
 from .frontend import Frontend
@@ -110,19 +110,21 @@ class InputConfig(Strict):
     @classmethod
     def _in_dtype(cls, values: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
         dtype = info.data.get("dtype")
-        if values is None or dtype not in _WHOLE:
-            return values
-        return _whole(values[0], dtype), _whole(values[1], dtype)
+        return None if values is None else (_held(values[0], dtype), _held(values[1], dtype))
 
     @field_validator("pad_value")
     @classmethod
     def _castable(cls, value: float, info: ValidationInfo) -> float:
-        dtype = info.data.get("dtype")
-        if dtype in _WHOLE:
-            return _whole(value, dtype)
-        if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
-            raise ValueError(f"expected a finite {dtype}, got {format_value(value)}")
-        return value
+        return _held(value, info.data.get("dtype"))
+
+
+def _held(value: float, dtype: str | None) -> float:
+    """Return a value as the dtype holds it; unchanged without a dtype, which was refused."""
+    if dtype in _WHOLE:
+        return _whole(value, dtype)
+    if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
+        raise ValueError(f"expected a finite {dtype}, got {format_value(value)}")
+    return value
 
 
 def _whole(value: float, dtype: str) -> int:
@@ -209,9 +211,9 @@ class NeuronLstmBlock(Strict):
 
     Left out, a request is a whole sequence. {} takes all the defaults.
     """
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     """Threads per worker; left out, the host's cores divided by maxWorkers."""
-    device: Annotated[str, StringConstraints(pattern=r"^(auto|cuda:\d{1,3})$")] | None = None
+    device: Annotated[str, StringConstraints(pattern=r"^(auto|cuda:[0-9]{1,3})$")] | None = None
     """GPU of the engine: cuda:N, or auto (also left out) for the one that the server gives to a worker."""
     placement: Literal["cores"] | None = None
     """cores: each worker is pinned to cores that no other has; left out, the system places the workers."""

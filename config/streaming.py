@@ -20,7 +20,8 @@ from .fields import FieldName, NonNegativeInt, PositiveFloat, PositiveInt, Varia
 from .strict import Strict, as_mapping
 
 _TAKEN = {"accept", "body", "connection", "content_length", "content_type", "data", "host", "id", "inputs", "instances"}
-_TAKEN |= {"parameters", "transfer_encoding"}
+_TAKEN |= {"parameters", "transfer_encoding", "authorization", "cookie", "describe", "explain"}
+_TAKEN |= {"inference_header_content_length", "x_request_deadline_ms", "x_request_timeout_ms"}
 """Headers and JSON keys that have another meaning in a request."""
 _FIELDS = SessionFields()
 
@@ -131,6 +132,9 @@ class StreamingConfig(Strict):
                 yield (key,), f"expected none: it belongs to store: {own}, and the store is {store}"
         if store == "redis" and not given.get("redis"):
             yield ("redis",), "is missing: store: redis needs the server's address, as in {url: redis://cache:6379/0}"
+        if isinstance(header := given.get("client_header"), str):
+            for message in _client_header_errors(header, as_mapping(given.get("fields"))):
+                yield ("client_header",), message
         if as_mapping(given.get("redis")).get("cluster") is True:
             limits = {key: given.get(key, cls.model_fields[key].default) for key in ("max_sessions", "max_bytes")}
             for key, message in cluster_limit_errors(limits):
@@ -148,3 +152,12 @@ class StreamingConfig(Strict):
         values["redis"] = None if self.redis is None else RedisSettings(**as_mapping(self.redis))
         values["fields"] = SessionFields(**as_mapping(self.fields))
         return SessionSettings(state=state, **values)
+
+
+def _client_header_errors(header: str, fields: Mapping[str, Any]) -> Iterator[str]:
+    name = normalize_field_name(header)
+    if name in _TAKEN:
+        yield f"expected another name than {header}, which a request has for something else"
+    for key, own in {**vars(_FIELDS), **fields}.items():
+        if isinstance(own, str) and normalize_field_name(own) == name:
+            yield f"expected another name than that of fields.{key}"

@@ -30,7 +30,7 @@ _EXPECTED = {
     "string_too_short": "some text",
     "greater_than": "more than {gt:g}",
     "greater_than_equal": "{ge:g} or more",
-    "less_than_equal": "{le:.10g} or less",
+    "less_than_equal": "{le} or less",
     "literal_error": "{expected}",
     "too_short": "{min_length} or more entries",
 }

@@ -14,12 +14,14 @@ from ..frontend import Frontend, suggest_key
 from ..schema import BLOCK
 from .compose import MAX_DEPTH, compose_mapping
 from .duplicates import duplicate_keys
+from .merges import MAX_MERGED, MergedEntries
 from .misreading import misreading
 from .nodes import TAG, UNREADABLE, is_text, line_of, plain_tag
 
 _MAX_VALUES = 10_000  # with every alias written out
+_MAX_BITS = 2048  # more than a float has: Python refuses to write out numbers of some thousand digits
 _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp")
-_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
+_OTHER_BASE = re.compile(r"\s*[-+_]*0[0-9_]+\s*|.*:.*", re.DOTALL)
 
 
 @dataclass
@@ -40,6 +42,7 @@ class YamlDocument:
             ConfigError: it is not YAML, not a mapping, or too large.
         """
         root = compose_mapping(text, self.source)
+        self._refuse_excessive_merges(root)
         for location, line, message in duplicate_keys(root):
             self.diagnostics.append(Diagnostic(format_path(location), line, message))
         strangers = set()
@@ -55,6 +58,16 @@ class YamlDocument:
         if BLOCK not in self.values and BLOCK not in strangers:
             message = "is missing: this block names the model's inputs and the buckets to compile them for"
             self.diagnostics.append(Diagnostic(BLOCK, 1, message))
+
+    def _refuse_excessive_merges(self, root: yaml.MappingNode) -> None:
+        """Refuse merge keys that would take long to carry out, here and in TorchServe's workers."""
+        merged = MergedEntries()
+        for key, value in root.value:
+            merged.count(value)
+            if merged.is_excessive:
+                path = format_path((truncate(str(key.value)),))
+                message = f"expected merge keys that copy at most {MAX_MERGED} entries: write the keys out"
+                raise ConfigError(self.source, [Diagnostic(path, line_of(key), message)])
 
     def _refuse_unreadable(self, node: yaml.Node, at: Location) -> None:
         """Refuse a value of another program that no worker could read: workers read the whole file."""
@@ -112,8 +125,10 @@ class YamlDocument:
 
     def _scalar(self, node: yaml.ScalarNode, at: Location) -> Any:
         kind = node.tag.removeprefix(TAG)
-        if kind in ("int", "float") and node.style is None and _OTHER_BASE.fullmatch(node.value):
-            self.report(at, f"expected a decimal number, got {truncate(node.value)}, which YAML reads in base 8 or 60")
+        if kind in ("int", "float") and _OTHER_BASE.fullmatch(node.value):
+            self.report(
+                at, f"expected a decimal number, got {truncate(node.value.strip())}, which YAML reads in base 8 or 60"
+            )
         elif kind not in _PLAIN_TAGS:
             self.report(at, f"expected a plain value, got the tag {truncate(repr(node.tag))}")
         else:
@@ -122,10 +137,14 @@ class YamlDocument:
 
     def _constructed(self, node: yaml.ScalarNode, at: Location, kind: str) -> Any:
         try:
-            return yaml.constructor.SafeConstructor().construct_document(node)
+            value = yaml.constructor.SafeConstructor().construct_document(node)
         except UNREADABLE:
             self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
             return None
+        if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+            self.report(at, f"expected a number of at most {_MAX_BITS} bits, got {truncate(node.value)}")
+            return None
+        return value
 
     def _refuse_excess(self, at: Location) -> None:
         if len(at) > MAX_DEPTH or len(self.nodes) > _MAX_VALUES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from .merges import MergedEntries
 from .nodes import UNREADABLE
 
 
@@ -14,7 +15,12 @@ def max_workers(text: str) -> object:
     (2, None, None)
     """
     try:
-        found = yaml.safe_load(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        merged = MergedEntries()
+        merged.count(root)
+        if root is None or merged.is_excessive:
+            return None
+        found = yaml.constructor.SafeConstructor().construct_document(root)
     except (*UNREADABLE, RecursionError):
         return None
     return found.get("maxWorkers") if isinstance(found, dict) else None

@@ -20,6 +20,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A name that torch-model-archiver accepts."""
 _LEAST_BYTES = 6_553_500
 """TorchServe's own limit of a request and of a response."""
+_MOST_BYTES = 2**31 - 1
+"""The largest limit that TorchServe can read: an int of Java. Earlier archives may have a larger one."""
 _MINUTES_OF_A_YEAR = 525_600
 
 
@@ -49,7 +51,7 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
     """
     if taken := [name for name in _COMMAND_LINE_SETTINGS if name in settings.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
-    most_bytes = str(max(_LEAST_BYTES, settings.body_bytes))
+    most_bytes = str(min(_MOST_BYTES, max(_LEAST_BYTES, settings.body_bytes)))
     return {
         "inference_address": f"http://{settings.host}:{settings.port}",
         "management_address": f"http://127.0.0.1:{settings.port + 1}",

@@ -8,7 +8,7 @@ import pytest
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.diagnostics import ConfigError, Diagnostic
-from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.load import load_block, load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
 from .config_texts import SMALL, complaints, small_block
@@ -228,3 +228,14 @@ def test_the_name_of_a_histogram_cannot_break_a_message() -> None:
     buckets = '{batch: [1], length: {auto: 2, histogram: "a\\nb"}}'
     (line,) = complaints(small_block(buckets=buckets)).splitlines()
     assert "'a\\nb': cannot be read" in line
+
+
+def test_an_empty_block_of_an_archive_is_named(tmp_path: Path) -> None:
+    """The message has its path and line, as for a file that is not in an archive."""
+    path = tmp_path / "model-config.yaml"
+    path.write_text("batchSize: 1\nneuron_lstm:\n")
+
+    with pytest.raises(ConfigError) as refused:
+        load_block(path)
+
+    assert str(refused.value) == f"{path}:2: neuron_lstm: expected a mapping of keys, got nothing"

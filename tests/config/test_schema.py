@@ -177,6 +177,21 @@ def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value
 
 
 @pytest.mark.parametrize(
+    ("dtype", "values", "said"),
+    [
+        ("float16", "[0, 100000]", "expected a finite float16, got 100000"),
+        ("float32", "[-1.0e+39, 0]", "expected a finite float32, got -1e+39"),
+        ("uint8", "[0, 256]", "expected a whole number from 0 to 255 for uint8, got 256"),
+    ],
+)
+def test_a_range_that_the_dtype_cannot_hold_is_refused(dtype: str, values: str, said: str) -> None:
+    """Its values would be infinite, or others."""
+    inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], range: {values}}}}}"
+
+    assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.range: {said}"
+
+
+@pytest.mark.parametrize(
     ("shape", "said"),
     [
         ("[batch, time, batch]", "shape: expected batch once at most, got it 2 times"),
@@ -241,6 +256,13 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
         ({"outputs": '["a\\n"]'}, "outputs: expected printable names, got the text 'a\\n'"),
         ({"tolerance": "{atol: .inf}"}, "tolerance.atol: expected a finite number, got inf"),
         ({"threads": "1.0"}, "threads: expected a whole number, got 1.0"),
+        ({"threads": "99999999999999999999"}, "threads: expected 4096 or less, got 99999999999999999999"),
+        ({"limits": "{body_bytes: 2147483648}"}, "limits.body_bytes: expected 2147483647 or less, got 2147483648"),
+        (
+            {"limits": "{sequences: 99999999999999999999}"},
+            "limits.sequences: expected 9223372036854775807 or less, got 99999999999999999999",
+        ),
+        ({"device": '"cuda:\u0663"'}, "device: String should match pattern"),
         (
             {"model": "{args: {a b: 1}}"},
             "model.args['a b']: expected the name of a Python argument, got the text 'a b'",

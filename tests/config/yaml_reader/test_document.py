@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -10,7 +11,7 @@ from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import parse_config
 
-from ..config_texts import SMALL, complaints, small_block
+from ..config_texts import SMALL, complaints, doubling_merges, small_block
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:
@@ -33,7 +34,20 @@ def test_anchors_and_aliases_work() -> None:
     assert config.grid == BucketGrid((1, 2), (1, 2))
 
 
-@pytest.mark.parametrize("value", ["1:30", "010", "!!int x", "!!python/name:os.system x", "!!set {a}", "!x [a]"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1:30",
+        "010",
+        "!!int '010'",
+        '!!int "_010\\n"',
+        "!!float '1:30'",
+        "!!int x",
+        "!!python/name:os.system x",
+        "!!set {a}",
+        "!x [a]",
+    ],
+)
 def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) -> None:
     """Sexagesimal and octal numbers, and tags."""
     with pytest.raises(ConfigError) as refused:
@@ -76,3 +90,33 @@ def test_a_list_with_the_tag_of_a_mapping_is_refused() -> None:
     """Neither PyYAML nor TorchServe could make a value of it."""
     assert "expected a plain mapping or list, got the tag" in complaints(small_block(buckets="!!map [1]"))
     assert "expected a plain mapping, got the tag" in complaints("!theirs\n" + SMALL)
+
+
+def test_a_bomb_of_merge_keys_is_refused() -> None:
+    """Each level would have twice the entries of the one before it."""
+    begun = time.process_time()
+
+    assert complaints(SMALL + doubling_merges(18)) == (
+        "model-config.yaml:4: foo: expected merge keys that copy at most 10000 entries: write the keys out"
+    )
+    assert complaints(SMALL + doubling_merges(2000)).startswith("model-config.yaml:4: foo: expected merge keys")
+    assert time.process_time() - begun < 10
+
+
+def test_a_mapping_that_is_merged_into_itself_is_refused() -> None:
+    """It has no end."""
+    assert "foo: expected merge keys that copy" in complaints(SMALL + "foo: &a {<<: *a, k: 1}\n")
+
+
+def test_merge_keys_of_other_blocks_are_left_alone() -> None:
+    """A few of them are usual."""
+    parse_config(SMALL + "theirs: [&a {x: 1}, &b {<<: *a, y: 2}, {<<: [*a, *b]}]\nlist: &x [*x]\n", "f")
+
+
+def test_a_number_that_python_does_not_write_out_is_refused() -> None:
+    """Its message has the beginning of the number."""
+    message = complaints(small_block(threads="0x" + "f" * 6000))
+
+    assert message == (
+        f"model-config.yaml:4: neuron_lstm.threads: expected a number of at most 2048 bits, got 0x{'f' * 55}..."
+    )

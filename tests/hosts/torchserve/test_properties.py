@@ -89,3 +89,10 @@ def test_a_file_with_a_comma_is_refused() -> None:
     """TorchServe would read two files."""
     with pytest.raises(ArchiveError, match=r"comma in a,b\.mar"):
         properties(replace(SETTINGS, files={"a": "a,b.mar"}), METRICS)
+
+
+def test_a_limit_that_no_int_of_java_holds_is_lowered() -> None:
+    """Earlier archives may have one, with which TorchServe does not start."""
+    found = properties(replace(SETTINGS, body_bytes=2**40), METRICS)
+
+    assert (found["max_request_size"], found["max_response_size"]) == ("2147483647", "2147483647")
