@@ -137,8 +137,8 @@ def _check_address(address: str) -> None:
     if "://" in address or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), _CONNECT_S).close()
-    except OSError as error:
+        socket.create_connection((host.removeprefix("[").removesuffix("]"), int(port)), _CONNECT_S).close()
+    except (OSError, OverflowError, ValueError) as error:  # the others: no port or host can be like this
         raise ArchiveError(
             f"there is no Ray at {address} (RAY_ADDRESS): {error}; start it, or RAY_ADDRESS=local starts one here"
         ) from error

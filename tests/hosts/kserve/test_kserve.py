@@ -31,6 +31,22 @@ import runpy, sys
 sys.modules["onnxruntime"] = None
 runpy.run_module("{MODULE}", run_name="__main__", alter_sys=True)
 """
+FAILING_SERVER = f"""
+import sys
+from types import SimpleNamespace
+import {MODULE} as host
+
+async def close():
+    print("closed")
+
+def fail():
+    raise RuntimeError("the port is taken")
+
+sys.argv = ["kserve", "--archive", "a.mar"]
+host.load = lambda *_: SimpleNamespace(name="a", close=close)
+host.ArchiveServer = lambda _: SimpleNamespace(serve=fail)
+host.main()
+"""
 
 
 def test_500_mixed_requests_have_equal_bytes_on_kserve_and_in_process(
@@ -182,3 +198,11 @@ def test_arguments_that_do_not_fit_are_refused(words: list[str], told: str) -> N
     assert done.returncode != 0
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_archive_is_closed_when_the_server_fails() -> None:
+    """Its unpacked files would stay."""
+    done = subprocess.run([sys.executable, "-c", FAILING_SERVER], capture_output=True, text=True, check=False)
+
+    assert done.stdout == "closed\n", done.stderr
+    assert "RuntimeError: the port is taken" in done.stderr

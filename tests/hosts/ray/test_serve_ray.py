@@ -215,3 +215,24 @@ def test_a_serve_whose_proxy_starts_too_slowly_is_told(archive: Path, monkeypatc
 
     with pytest.raises(ArchiveError, match="RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"):
         serve_ray.serve_archives(serve_ray.RaySettings([archive]), print)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", f"127.0.0.1:{'9' * 5000}", "127.0.0.1:²", f"{'a' * 70}.b:1"])
+def test_an_address_of_ray_that_cannot_be_is_refused(address: str) -> None:
+    """The message names the variable."""
+    with pytest.raises(ArchiveError, match=r"there is no Ray at .* \(RAY_ADDRESS\)"):
+        serve_ray._check_address(address)
+
+
+def test_an_address_of_ray_may_be_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of IPv6 are written before a port."""
+    asked: list[object] = []
+
+    def connected(address: object, _timeout: float) -> socket.socket:
+        asked.append(address)
+        return socket.socket()
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    serve_ray._check_address("[::1]:6379")
+
+    assert asked == [("::1", 6379)]
