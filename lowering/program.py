@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
-from .one_request.time_bounds import TimeBound
+from .exporter.time_bounds import TimeBound
 
 
 @dataclass(frozen=True)

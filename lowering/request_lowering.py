@@ -15,11 +15,11 @@ from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, UnknownLoop, e
 from .excluded_shapes import include_excluded_shapes
 from .exporter.export import ModelExport, forward_name
 from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
+from .exporter.timestep_branches import BranchOnTimesteps, branch_error
 from .loops.rolled import export_rolled
 from .one_request.comparison import Comparison, DiffersAtLength
 from .one_request.longer_requests import export_longer, last_form, naming_fewest
 from .one_request.single_request import SingleExport
-from .one_request.timestep_branches import BranchOnTimesteps, branch_error
 from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged, has_time
 from .shortest import shortest_length

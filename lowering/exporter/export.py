@@ -18,8 +18,6 @@ from ...bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ...config.mask import MaskConfig
 from ...config.schema import NeuronLstmBlock, ServingConfig
 from ..errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
-from ..one_request.time_bounds import TimeBound, find_time_bound
-from ..one_request.timestep_branches import Branch, noted_branches
 from ..packing.packed_placeholder import reject_packed_outputs
 from ..packing.packed_sequence import packed_sequence_mode
 from .arguments import nested_arguments
@@ -28,6 +26,8 @@ from .mask import mask_of_lengths
 from .model_attributes import restored_attributes, with_listed_weights
 from .plain_outputs import plain_outputs
 from .shape_conditions import ShapeConditions, batch_sizes_of
+from .time_bounds import TimeBound, find_time_bound
+from .timestep_branches import Branch, noted_branches
 
 
 def bind_arguments(

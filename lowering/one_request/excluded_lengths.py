@@ -10,7 +10,7 @@ import torch
 
 from ..errors import PartialTrace, source_suffix
 from ..exporter.shape_conditions import Condition, ShapeConditions
-from .timestep_branches import Branch, branch_error
+from ..exporter.timestep_branches import Branch, branch_error
 
 _BATCHES = (1, 2, 5)
 _CHUNKS = re.compile(r"range\([^,]+,[^,]+,")

@@ -8,8 +8,8 @@ import torch
 
 from ...config.schema import ServingConfig
 from ..errors import LoweringError, PartialTrace
+from ..exporter.timestep_branches import BranchOnTimesteps
 from .single_request import SingleExport, example_timesteps, export_single
-from .timestep_branches import BranchOnTimesteps
 
 _MOST_TRACES = 4
 

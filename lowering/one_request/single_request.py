@@ -32,6 +32,8 @@ from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
 from ..exporter.plain_outputs import plain_outputs
 from ..exporter.shape_conditions import ShapeConditions
+from ..exporter.time_bounds import TimeBound, find_time_bound
+from ..exporter.timestep_branches import Branch, noted_branches
 from ..loops.cells import STEPS
 from ..outputs import vocabularies
 from .decomposed import decomposed
@@ -42,8 +44,6 @@ from .overwritten_buffers import drop_overwritten_buffers
 from .replaced_functions import replaced_functions
 from .single_mode import SingleRequestMode
 from .single_packing import reject_packed_results
-from .time_bounds import TimeBound, find_time_bound
-from .timestep_branches import Branch, noted_branches
 from .uniform_values import as_number, with_uniform_value
 from .value_ranges import with_range
 from .written_views import read_what_was_written

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 
-from ..exporter.shape_conditions import ShapeConditions
+from .shape_conditions import ShapeConditions
 from .timestep_branches import Branch
 
 _CHECKED = 1000

@@ -1,4 +1,4 @@
-"""Branches of forward() on the number of timesteps, with their lines, while one request is traced."""
+"""Branches of forward() on the number of timesteps, with their lines, while it is traced."""
 
 from __future__ import annotations
 
