@@ -17,7 +17,7 @@ from prose_rules import (
 )
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "mutants", "soak", "tests")
+EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "soak", "tests", "tools")
 """The sub-packages, and the folders beside them."""
 CODE = (".py", ".cpp", ".cu", ".h")
 
