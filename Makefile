@@ -189,10 +189,10 @@ test-hosts-all: $(HOSTS_STAMP)
 # For a release, and after one of torch. Corners at a time.
 test-matrix: JOBS ?= 1
 test-matrix: $(STAMP)
-	@$(BIN)/python -m matrix --jobs $(JOBS)
+	@$(BIN)/python -m tools.matrix --jobs $(JOBS)
 
 operators: $(STAMP)
-	@$(BIN)/python -m matrix.operators
+	@$(BIN)/python -m tools.operators
 
 $(MUTANTS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'

@@ -6,11 +6,20 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# The folder `tools/` as a package, without making the repository's other files importable.
+_TOOLS = ModuleSpec("tools", None, is_package=True)
+_TOOLS.submodule_search_locations = [str(Path(__file__).parents[1] / "tools")]
+sys.modules.setdefault("tools", module_from_spec(_TOOLS))
 
 # Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
 # before torch is imported, and processes started by the tests inherit it.

@@ -1,14 +1,13 @@
 """Serve archives on a host through TorchServe's own loader, and compare the answers with those of eager mode.
 
-    python serve.py FOLDER [--backends native eager] [--json]
+    python host.py FOLDER [BACKEND...]
 
-It needs nothing of this project, and runs on Python 3.9. FOLDER is what `package_models.py` wrote. Each archive is
-served in a separate process, as by a worker of TorchServe.
+It needs nothing of this project, and runs on Python 3.9. FOLDER is what `archives.py` wrote. Each archive is served in
+a separate process, as by a worker of TorchServe.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import multiprocessing
@@ -18,49 +17,28 @@ import tempfile
 import traceback
 import warnings
 import zipfile
-from importlib import metadata
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ATOL = RTOL = 1e-5
 
 
-def main() -> int:
-    """Serve every archive of a folder; returns 1 if one is not served or differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--backends", nargs="+", help="engines of the archives; all of them")
-    parser.add_argument("--json", action="store_true", help="print the worst share of the tolerance of each archive")
-    options = parser.parse_args()
-    cases = json.loads((options.folder / "requests.json").read_text(encoding="utf-8"))
-    served = {
-        name: case["requests"]
+def main(folder: Path, backends: list[str]) -> int:
+    """Serve the archives of a folder; returns 1 if one is not served or differs."""
+    cases = json.loads((folder / "requests.json").read_text(encoding="utf-8"))
+    results = {
+        name: _in_own_process(folder / f"{name}.mar", case["requests"])
         for name, case in cases.items()
-        if "requests" in case and (options.backends is None or name.rpartition("-")[2] in options.backends)
+        if "requests" in case and (not backends or name.rpartition("-")[2] in backends)
     }
-    found = {name: _in_own_process(options.folder / f"{name}.mar", requests) for name, requests in served.items()}
-    failed = {name: one for name, one in found.items() if not isinstance(one, float) or one > 1}
-    if options.json:
-        print(json.dumps({"software": _software(), "archives": found}))
-    else:
-        worst = max((one for one in found.values() if isinstance(one, float)), default=0.0)
-        print(
-            f"{_software()}: {len(found) - len(failed)} of {len(found)} exact, worst share of the tolerance {worst:.2g}"
-        )
-        for name, one in failed.items():
-            print(f"  {name}: {one}")
-    return 1 if failed or not found else 0
-
-
-def _software() -> str:
-    import torch
-
-    try:
-        version = metadata.version("numpy")
-    except metadata.PackageNotFoundError:
-        version = "none"
-    python = ".".join(map(str, sys.version_info[:3]))
-    return f"Python {python}, torch {torch.__version__.partition('+')[0]}, numpy {version}"
+    failed = {name: result for name, result in results.items() if not isinstance(result, float) or result > 1}
+    for name, result in failed.items():
+        print(f"  {name}: {result}")
+    worst = max((result for result in results.values() if isinstance(result, float)), default=0.0)
+    exact = f"{len(results) - len(failed)} of {len(results)} exact"
+    print(f"{exact}, worst share of the tolerance {worst:.2g}")
+    return 1 if failed or not results else 0
 
 
 def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> Any:
@@ -110,13 +88,12 @@ def _served(folder: Path, name: str, bodies: list[Any]) -> list[Any]:
     os.chdir(folder)
     sys.path.insert(0, str(folder))
     service = ModelLoaderFactory.get_model_loader().load(name, str(folder), "neuron_lstm.py", None, len(bodies))
+    json_type = "application/json"
     batch = [
         {
             "requestId": str(index).encode(),
-            "headers": [{"name": b"content-type", "value": b"application/json"}],
-            "parameters": [
-                {"name": "body", "value": bytearray(json.dumps(body).encode()), "contentType": "application/json"}
-            ],
+            "headers": [{"name": b"content-type", "value": json_type.encode()}],
+            "parameters": [{"name": "body", "value": bytearray(json.dumps(body).encode()), "contentType": json_type}],
         }
         for index, body in enumerate(bodies)
     ]
@@ -132,7 +109,7 @@ def _share(answer: Any, wanted: list[float]) -> float:
     return max((abs(a - b) / (ATOL + RTOL * abs(b)) for a, b in zip(flat, wanted)), default=0.0)
 
 
-def _numbers(value: Any) -> Any:
+def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, list):
         for item in value:
             yield from _numbers(item)
@@ -141,4 +118,4 @@ def _numbers(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,14 +1,11 @@
-"""Archives of every test model, with requests and the answers of eager mode.
+"""Archives of every test model, with requests and the answers of eager mode: `python -m tools.matrix.archives FOLDER`.
 
-    python -m matrix.package_models FOLDER [--backends native eager] [--models Tagger]
-
-It runs in each packaging environment. FOLDER gets `MODEL-BACKEND.mar` for each, and `requests.json`, which `serve.py`
+It runs in each packaging environment. FOLDER gets `MODEL-BACKEND.mar` for each, and `requests.json`, which `host.py`
 reads on other hosts.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -21,7 +18,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from model_cases import CASES, Case
 from ragged import alone, ragged
@@ -32,7 +29,7 @@ from torchserve_neuron_lstm.config.manifest import Manifest, parse_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
-SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 BACKENDS = ("native", "onnxruntime", "eager")
 LENGTHS = (5, 1, 16, 9, 3, 12)
 """Timesteps of the requests to a model that takes every length; another one gets its buckets' lengths."""
@@ -52,48 +49,37 @@ class Model(_Base):
 """
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Package all models; a refusal by an engine is told and counted."""
     supervise.archive_supervised = archive_command.archive  # in this process: the C++ library is compiled once
-    options = _options()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    told: dict[str, Any] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    packaged: dict[str, Any] = {}
     for case in CASES:
-        if options.models is None or case.name in options.models:
-            for backend in options.backends:
-                told[f"{case.name}-{backend}"] = _packaged(case, backend, options.folder)
-                print(".", end="", flush=True)
-    (options.folder / "requests.json").write_text(json.dumps(told), encoding="utf-8")
-    refused = {name: one["refused"] for name, one in told.items() if "refused" in one}
-    print(f"\ntorch {torch.__version__}: {len(told) - len(refused)} archives, {len(refused)} refused")
+        for backend in BACKENDS:
+            packaged[f"{case.name}-{backend}"] = _package(case, backend, folder)
+            print(".", end="", flush=True)
+    (folder / "requests.json").write_text(json.dumps(packaged), encoding="utf-8")
+    refused = {name: entry["refused"] for name, entry in packaged.items() if "refused" in entry}
     for name, reason in refused.items():
-        print(f"  {name}: {reason}")
+        print(f"\n  {name}: {reason}", end="")
+    print(f"\n{len(packaged) - len(refused)} archives, {len(refused)} refused")
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--backends", nargs="+", default=BACKENDS)
-    parser.add_argument("--models", nargs="+", help="class names of test models; default: all")
-    return parser.parse_args()
-
-
-def _packaged(case: Case, backend: str, store: Path) -> dict[str, Any]:
+def _package(case: Case, backend: str, store: Path) -> dict[str, Any]:
     """Package one model; returns its requests and answers, or the refusal."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
+        place, name = Path(folder), f"{case.name}-{backend}"
         torch.manual_seed(0)
         model = case.make().eval()
         (place / "model.py").write_text(_MODEL.format(support=str(SUPPORT), name=case.name), encoding="utf-8")
         torch.save(model.state_dict(), place / "weights.pt")
         config = place / "model-config.yaml"
         config.write_text(f"{_FRONTEND}{case.yaml}  backend: {backend}\n", encoding="utf-8")
-        name = f"{case.name}-{backend}"
         files = ["--model-file", str(place / "model.py"), "--serialized-file", str(place / "weights.pt")]
+        command = ["archive", "--model-name", name, "--version", "1.0", *files, "--handler", "neuron_lstm"]
         said = io.StringIO()
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            command = ["archive", "--model-name", name, "--version", "1.0", *files, "--handler", "neuron_lstm"]
             failed = cli.main([*command, "--config-file", str(config), "--export-path", str(store), "--force"])
         if failed:
             return {"refused": next((line for line in said.getvalue().splitlines() if "error" in line), "")[:300]}
@@ -114,4 +100,4 @@ def _requests(model: torch.nn.Module, config: ServingConfig, manifest: Manifest)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

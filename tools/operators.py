@@ -1,6 +1,4 @@
-"""Table of the releases of torch that have each operator, read from the releases themselves.
-
-    make operators
+"""`make operators`: the releases of torch that have each operator, read from the releases themselves.
 
 Every wheel of torch has the schemas of its operators. The wheels for macOS are the smallest. The table has operators
 that the oldest release lacks, or has with other arguments; whatever is not in it is as old as that.
@@ -8,7 +6,6 @@ that the oldest release lacks, or has with other arguments; whatever is not in i
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -30,15 +27,11 @@ Schemas = Mapping[str, list[str]]
 
 def main() -> None:
     """Download the releases, and write the table."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--releases", nargs="+", default=RELEASES)
-    releases = options.parse_args().releases
-    found = {}
-    for release in releases:
+    schemas = {}
+    for release in RELEASES:
         print(f"reading torch {release}", flush=True)
-        found[release] = _download(release)
-    TABLE.write_text(as_text(table(found)), encoding="utf-8")
-    print(f"wrote {TABLE}")
+        schemas[release] = _download(release)
+    TABLE.write_text(as_text(table(schemas)), encoding="utf-8")
 
 
 def as_text(content: Mapping[str, Any]) -> str:
@@ -76,14 +69,14 @@ def schemas_of(text: str) -> Schemas:
     >>> schemas_of("- func: add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
     {'aten.add.Tensor': ['self', 'other', 'alpha']}
     """
-    found = {}
+    schemas = {}
     for entry in yaml.safe_load(text):
         name, _, rest = entry["func"].partition("(")
         inner = rest[: rest.rindex(") ->")]
         operator = name if "." in name else f"{name}.default"
         arguments = [part.split("=")[0].split()[-1] for part in _split(inner) if part.strip() not in {"", "*"}]
-        found[f"aten.{operator}"] = arguments
-    return found
+        schemas[f"aten.{operator}"] = arguments
+    return schemas
 
 
 def _split(arguments: str) -> list[str]:

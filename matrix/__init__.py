@@ -1,1 +1,0 @@
-"""Other releases of torch and Python than the ones that the project is built with; run on demand."""
