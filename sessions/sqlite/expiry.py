@@ -2,8 +2,7 @@
 
 The table `expiry` has a time for each record, which is not after the record's last write. It is set when a session
 starts or ends, and otherwise only when it is read: a request of an open session changes nothing here. (An index of the
-last writes themselves would have a changed page for most of the requests of a batch.) Triggers set the time, so code
-that does not know the table keeps it right too.
+last writes themselves would have a changed page for most of the requests of a batch.) Triggers set the time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from ..settings import Limits
 
 EXPIRY_SCHEMA = """
 CREATE TABLE expiry (key BLOB PRIMARY KEY NOT NULL, ended INTEGER NOT NULL, last REAL NOT NULL) WITHOUT ROWID;
-INSERT INTO expiry SELECT key, ended, last FROM session;
 CREATE INDEX expiry_by_last ON expiry (ended, last);
 CREATE TRIGGER expiry_begins AFTER INSERT ON session BEGIN
     INSERT OR REPLACE INTO expiry VALUES (new.key, new.ended, new.last);
@@ -25,9 +23,7 @@ CREATE TRIGGER expiry_changes AFTER UPDATE OF ended ON session WHEN new.ended <>
     UPDATE expiry SET ended = new.ended, last = new.last WHERE key = new.key;
 END;
 CREATE TRIGGER expiry_ends AFTER DELETE ON session BEGIN DELETE FROM expiry WHERE key = old.key; END;
-DROP INDEX session_by_last;
 """
-"""The table, made of the records of a file that has none."""
 
 _REMOVED = 200
 """Records removed at a time, while other workers wait."""

@@ -32,31 +32,21 @@ CREATE TABLE session (
     size INTEGER NOT NULL,
     record BLOB NOT NULL
 );
-CREATE INDEX session_by_last ON session (ended, last);
-CREATE TABLE tally (open INTEGER NOT NULL, bytes INTEGER NOT NULL);
-INSERT INTO tally VALUES (0, 0);
-"""
-_ADDED = """
-ALTER TABLE tally ADD COLUMN time REAL NOT NULL DEFAULT 0;
-ALTER TABLE tally ADD COLUMN shared REAL;
-UPDATE tally SET time = coalesce((SELECT min(max(last), :now) FROM session HAVING max(last) IS NOT NULL), :now);
 CREATE INDEX unconfirmed_by_last ON session (last) WHERE revision < 0 AND ended = 0;
 CREATE TABLE owner (key BLOB PRIMARY KEY NOT NULL, client BLOB NOT NULL);
 CREATE INDEX owner_by_client ON owner (client);
 CREATE TRIGGER session_has_gone AFTER DELETE ON session BEGIN DELETE FROM owner WHERE key = old.key; END;
+CREATE TABLE tally (
+    open INTEGER NOT NULL, bytes INTEGER NOT NULL, time REAL NOT NULL, shared REAL, uncounted REAL NOT NULL
+);
 """
-_UNCOUNTED = "ALTER TABLE tally ADD COLUMN uncounted REAL NOT NULL DEFAULT 0;"
-"""The second layout: the store's time, unconfirmed sessions (those with a revision below 0) and their clients.
+"""Records, the client of each session, and totals with the store's time.
 
-It adds to the first one without a change to it, and has its version: code that knows only the first one can use the
-file at the same time as code that knows both. The same holds for the third layout, which has the table of
-`expiry.py` instead of an index.
+Unconfirmed sessions have a revision below 0.
 """
 _PAGE_BYTES = 8192
 """A record of 4.5 KB is one page of the log, in place of two of 4 KB and a fifth of one that says where they are."""
 _CACHE_KIBIBYTES = 32 * 1024
-_VACUUM_BYTES = 64 * 1024 * 1024
-"""Content up to which a file of the first layout is rewritten when it is opened, so that it can shrink later."""
 _WAL_LIMIT_BYTES = 128 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
 _CHECKPOINT_PAGES = 4 * 8192
@@ -247,31 +237,11 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
         f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}; PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF;"
     )
     if version == 0:
-        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tally)")}
-    if "time" not in columns:
         # The wall clock sets the initial time only; `sessions.store_time` says how it passes.
-        added = _ADDED.replace(":now", repr(time.time()))
-        connection.executescript(f"BEGIN IMMEDIATE; {added} COMMIT;")
-    if "uncounted" not in columns:
-        connection.executescript(_UNCOUNTED)
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'expiry'").fetchone() is None:
-        connection.executescript(f"BEGIN IMMEDIATE; {EXPIRY_SCHEMA} COMMIT;")
-    _let_shrink(connection)
-
-
-def _let_shrink(connection: sqlite3.Connection) -> None:
-    # A file of the first layout must be rewritten once. While others use it, that waits for the next opening.
-    if connection.execute("PRAGMA auto_vacuum").fetchone() != (0,):
-        return
-    pages = connection.execute("PRAGMA page_count").fetchone()[0] - _free_pages(connection)
-    if pages * _PAGE_BYTES > _VACUUM_BYTES:
-        return
-    try:
-        connection.executescript("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")
-    except sqlite3.OperationalError as error:
-        if "locked" not in str(error) and "full" not in str(error):
-            raise
+        connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {EXPIRY_SCHEMA}")
+        connection.execute("INSERT INTO tally VALUES (0, 0, ?, NULL, 0)", (time.time(),))
+        connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        connection.execute("COMMIT")
 
 
 _LEAST_FREE_PAGES = 128

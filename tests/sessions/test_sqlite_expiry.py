@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -77,23 +75,3 @@ def test_the_noted_times_are_never_after_the_last_writes(
         fresh = [last for last, new in lasts if last >= now - (LIMITS.lifetime if new else LIMITS.idle_seconds)]
         assert counted == (len(lasts) - len(fresh), min(fresh, default=None))
         now += seconds
-
-
-def test_a_file_without_the_table_gets_it_with_what_is_stored(tmp_path: Path) -> None:
-    """The index that it replaces is gone, and a second opening changes nothing."""
-    file = tmp_path / "tagger.sessions"
-    connection, _ = open_database(file, 1.0)
-    with closing(connection):
-        connection.executescript(
-            "DROP TABLE expiry; DROP TRIGGER expiry_begins; DROP TRIGGER expiry_changes; DROP TRIGGER expiry_ends;"
-            "CREATE INDEX session_by_last ON session (ended, last);"
-            "INSERT INTO session VALUES (x'01', 5, 0, 7.0, 1, x'00'), (x'02', 6, 1, 8.0, 1, x'00');"
-        )
-    for _ in range(2):
-        connection, _ = open_database(file, 1.0)
-        with closing(connection):
-            assert connection.execute("SELECT * FROM expiry ORDER BY key").fetchall() == [
-                (b"\x01", 0, 7.0),
-                (b"\x02", 1, 8.0),
-            ]
-            assert connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'session_by_last'").fetchone() is None
