@@ -17,12 +17,9 @@ from hashlib import blake2b
 
 from .token_key import KEY_BYTES
 
-_VERSION = 2
-_TIMELESS_VERSION = 1
-"""Version of the tokens that were made before tokens had a time and the name of a model."""
+_VERSION = 1
 _MODEL_BYTES = 16
 _HEAD = struct.Struct(f">B{_MODEL_BYTES}sQQ")
-_TIMELESS_HEAD = struct.Struct(f">B{_MODEL_BYTES}sQ")
 _MODEL_PERSON = b"neuron-lstm toke"
 _SIGNATURE_BYTES = 32
 _PERSON = b"neuron-lstm session token\n"
@@ -39,14 +36,11 @@ class TokenState:
     steps: int
     """Timesteps applied since the start of the session."""
     model: bytes
-    """The model that can resume this state, by `token_model`: 16 bytes.
-
-    In a token of the first version, the identity of the model alone.
-    """
+    """The model that can resume this state, by `token_model`: 16 bytes."""
     state: bytes
     """The model's carried values."""
-    issued: int | None
-    """Time of the token in seconds of the wall clock; None in one of the first version."""
+    issued: int
+    """Time of the token in seconds of the wall clock."""
 
 
 def token_model(state_id: bytes, name: str) -> bytes:
@@ -75,8 +69,6 @@ def sign_token(session: TokenState, key: bytes) -> str:
     """
     if len(session.model) != _MODEL_BYTES:
         raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
-    if session.issued is None:
-        raise ValueError("a token has the time at which it was made")
     try:
         content = _HEAD.pack(_VERSION, session.model, session.steps, session.issued) + session.state
     except struct.error as error:
@@ -100,27 +92,13 @@ def verify_token(text: str, keys: Sequence[bytes], max_state_bytes: int) -> Toke
     signed = _decode(text)
     content, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
     ours = [hmac.compare_digest(_sign(content, key), signature) for key in keys]
-    if not any(ours) or len(content) < _TIMELESS_HEAD.size:
+    if not any(ours) or len(content) < _HEAD.size:
         raise InvalidTokenError(
             "the session token was not made by this server, or was changed; send `start` to start again"
         )
-    found = _token_state(content)
-    if len(found.state) > max_state_bytes:  # a head without a time is shorter
-        raise InvalidTokenError(
-            f"a session token of this model has a state of up to {max_state_bytes} bytes, this one has "
-            f"{len(found.state)}"
-        )
-    return found
-
-
-def _token_state(content: bytes) -> TokenState:
-    version = content[0]
-    if version == _TIMELESS_VERSION:
-        _, model, steps = _TIMELESS_HEAD.unpack_from(content)
-        return TokenState(steps, model, content[_TIMELESS_HEAD.size :], None)
-    if version != _VERSION or len(content) < _HEAD.size:
+    version, model, steps, issued = _HEAD.unpack_from(content)
+    if version != _VERSION:
         raise InvalidTokenError(f"a session token of version {version} cannot be read, only {_VERSION}; start again")
-    _, model, steps, issued = _HEAD.unpack_from(content)
     return TokenState(steps, model, content[_HEAD.size :], issued)
 
 

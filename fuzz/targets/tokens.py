@@ -33,14 +33,12 @@ _FEW_CHARACTERS = 12
 
 
 def seeds() -> Mapping[str, bytes]:
-    """Return tokens of each version and key: all of them are read."""
+    """Return tokens of each key: all of them are read."""
     model, state = token_model(STATE_ID, "model"), b"\x00\x00\x80?" * 3
-    timeless = b"\x01" + STATE_ID + (7).to_bytes(8, "big") + state
     return {
         "new": sign_token(TokenState(7, model, state, NOW), KEYS[0]).encode(),
         "expired": sign_token(TokenState(7, model, state, 0), KEYS[0]).encode(),
         "older_key": sign_token(TokenState(2**64 - 1, model, state, NOW), KEYS[1]).encode(),
-        "timeless": signed(timeless, KEYS[0]),
     }
 
 
@@ -76,8 +74,8 @@ def check(content: bytes) -> None:
     except InvalidTokenError as error:
         require(len(text) <= _FEW_CHARACTERS or text not in str(error), "a message repeats nothing of a token")
     else:
-        written = [sign_token(found, key) for key in KEYS if found.issued is not None]
-        require(not written or text in written, "a token that was read is written with the same characters")
+        written = [sign_token(found, key) for key in KEYS]
+        require(text in written, "a token that was read is written with the same characters")
         require(len(found.state) <= STATE_BYTES, "a token has no larger state than that of the model")
     (loaded,) = SESSIONS.load([SessionKey("a", text)])
     if isinstance(loaded, RequestError):

@@ -52,17 +52,15 @@ class TokenSessions:
         if token is None:
             return LoadedSession(None)
         try:
-            found = verify_token(token, self.keys, self.state_bytes)
+            state = verify_token(token, self.keys, self.state_bytes)
         except InvalidTokenError as error:
             return RequestError("InvalidToken", str(error))
-        # A token of the first version has no name and no time: it is valid as long as its key.
-        model = self.state_id if found.issued is None else token_model(self.state_id, self.name)
-        if found.model != model:
+        if state.model != token_model(self.state_id, self.name):
             return RequestError("InvalidToken", "the token is of another model, whose sessions this one cannot resume")
         # A token from the future is refused too: a clock that was ahead would make tokens that live longer.
-        if found.issued is not None and abs(self.clock() - found.issued) > self.seconds:
+        if abs(self.clock() - state.issued) > self.seconds:
             return RequestError(
                 "SessionUnknown", "the session token has expired; send `start` to start another session"
             )
         # Replies are not stored: a request sent again comes with the token that it first came with.
-        return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, self.state_id))
+        return LoadedSession(Session(state.steps, -1, b"", Reply(b"", ""), state.state, self.state_id))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import struct
-from base64 import urlsafe_b64encode
 from dataclasses import replace
 
 from fake_streaming_model import SETTINGS, STATE
@@ -76,22 +73,3 @@ def test_a_key_is_replaced_without_the_end_of_a_session() -> None:
     ((status, third),) = ask(carried_service(new), piece({"ids": [4], TOKEN: second[TOKEN]}))
     assert (status, third["total"]) == (200, 10)
     assert ask(carried_service(new), piece({"ids": [3], TOKEN: first[TOKEN]}))[0][0] == 400
-
-
-def test_a_token_of_the_first_version_goes_on_with_one_of_the_second() -> None:
-    """It has no time: it ends with its key."""
-    token = first_version_token(steps=2, total=3.0)
-
-    ((status, body),) = ask(carried_service(now=1e9), piece({"ids": [3], TOKEN: token}))
-
-    assert (status, body["total"], body[STEP]) == (200, 6, 3)
-    assert ask(carried_service(now=1e9), piece({"ids": [4], TOKEN: body[TOKEN]}))[0][1]["total"] == 10
-    assert ask(carried_service(bytes(32)), piece({"ids": [3], TOKEN: token}))[0][0] == 400
-    assert ask(carried_service(state="cd" * 16), piece({"ids": [3], TOKEN: token}))[0][0] == 400
-
-
-def first_version_token(steps: int, total: float) -> str:
-    """A token as version 1 made it: version, model, steps, state, signature."""
-    content = struct.pack(">B16sQ", 1, bytes.fromhex(STATE), steps) + struct.pack("<f", total)
-    signature = hmac.digest(KEY, b"neuron-lstm session token\n" + content, "sha256")
-    return urlsafe_b64encode(content + signature).rstrip(b"=").decode()
