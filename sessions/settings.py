@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional
 
 from .redis_url import RedisUrl, read_redis_url
-
-_NEWER: Mapping[str, Any] = {"newer": True}
-"""A setting that older archives lack; it is not written if it has its default."""
-
 
 PARTITIONS = 16
 """Partitions of a model's sessions on a cluster.
@@ -110,9 +106,9 @@ class RedisSettings:
     """
     timeout_seconds: float = 1.0
     """Time limit of a connection attempt, and of a response."""
-    replicas: int = field(default=0, metadata=_NEWER)
+    replicas: int = 0
     """Replicas that must have a change before its request is answered."""
-    cluster: bool = field(default=False, metadata=_NEWER)
+    cluster: bool = False
     """Whether the server is one node of a cluster; the client finds the others."""
 
     def __post_init__(self) -> None:
@@ -147,11 +143,11 @@ class SessionSettings:
     max_sessions: int = 10_000
     max_bytes: int = 2**30
     fields: Annotated[SessionFields, "no other keys"] = SessionFields()
-    confirm_seconds: float = field(default=Limits.confirm_seconds, metadata=_NEWER)
-    client_header: Optional[str] = field(default=None, metadata=_NEWER)
+    confirm_seconds: float = Limits.confirm_seconds
+    client_header: Optional[str] = None
     """The header in which the host names the client; None: it names none."""
-    client_sessions: int = field(default=100, metadata=_NEWER)
-    token_seconds: float = field(default=86_400.0, metadata=_NEWER)
+    client_sessions: int = 100
+    token_seconds: float = 86_400.0
     """Time after which a session token expires."""
 
     def __post_init__(self) -> None:

@@ -41,6 +41,8 @@ def test_settings_are_written_under_their_own_names() -> None:
             "password_env": None,
             "ca_file": None,
             "timeout_seconds": 1.0,
+            "replicas": 0,
+            "cluster": False,
         },
         "key_env": None,
         "idle_seconds": 600.0,
@@ -53,6 +55,10 @@ def test_settings_are_written_under_their_own_names() -> None:
             "step": "ts_request_sequence_step",
             "token": "ts_request_sequence_token",
         },
+        "confirm_seconds": 60.0,
+        "client_header": None,
+        "client_sessions": 100,
+        "token_seconds": 86_400.0,
     }
 
 
