@@ -83,15 +83,14 @@ class RedisPartition:
 
     def read(self, members: Sequence[str]) -> list[Command]:
         """Return the commands that read the records of `members`."""
-        sizes = self._name("sizes")
-        stored = [Command(("HGET", sizes, field)) for field in ("clock", "uncounted")]
-        return [Command(("MGET", *map(self._record, members))), *stored, Command(("TIME",))]
+        clock = Command(("HGET", self._name("sizes"), "clock"))
+        return [Command(("MGET", *map(self._record, members))), clock, Command(("TIME",))]
 
     def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
         """Return the records from the replies to `read`, in order; None where there is none."""
-        values, clock, uncounted, (seconds, microseconds) = replies
+        values, clock, (seconds, microseconds) = replies
         shared = int(seconds) * 1000 + int(microseconds) / 1000 if self._clock is None else self._shared()
-        now = self._read_time(clock, uncounted, shared)
+        now = self._read_time(clock, shared)
         return [None if value is None else self._found(value, now) for value in values]
 
     @property
@@ -181,9 +180,8 @@ class RedisPartition:
         sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
         return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
 
-    def _read_time(self, clock: bytes | None, uncounted: bytes | None, shared: float) -> float:
-        time, then_shared = (shared, shared) if clock is None else map(float, clock.split())
-        stored = StoredTime(time, then_shared, float(uncounted or 0))
+    def _read_time(self, clock: bytes | None, shared: float) -> float:
+        stored = StoredTime(shared, shared) if clock is None else StoredTime(*map(float, clock.split()))
         now = Reading(shared, self._own())
         self._seen = self._seen and synchronize(self._seen, stored, now.own)
         return current_time(stored, self._seen, now).time

@@ -4,8 +4,8 @@ The value of a record's key is a header of 17 bytes and the record. The header h
 session has ended in 1, and the time of the write in milliseconds in 8: of an unconfirmed session, the time at which a
 confirmed one that expires with it was written. More keys are for the whole model: the open sessions, the unconfirmed
 ones and the ended ones, each sorted by last use; the sizes of all records, with their sum under "total" and the store's
-time (`store_time.py`) under "clock" and "uncounted"; and the client of each session, with each client's number of open
-sessions. A record that the server has removed by itself is still counted there, until it is swept.
+time (`store_time.py`) under "clock"; and the client of each session, with each client's number of open sessions. A
+record that the server has removed by itself is still counted there, until it is swept.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ local function milliseconds(given)
 end
 
 local function stored_time(key, shared)
-  local clock, uncounted = redis.call('HGET', key, 'clock'), redis.call('HGET', key, 'uncounted')
+  local clock = redis.call('HGET', key, 'clock')
   if not clock then return shared, 0, 0 end
-  local time, written = string.match(clock, '(%S+) (%S+)')
-  return tonumber(time), tonumber(uncounted or '0'), math.max(0, shared - tonumber(written))
+  local time, written, uncounted = string.match(clock, '(%S+) (%S+) (%S+)')
+  return tonumber(time), tonumber(uncounted), math.max(0, shared - tonumber(written))
 end
 
 local function current_time(key, shared, estimate)
@@ -84,21 +84,15 @@ end
 
 local function remove_lapsed(set, since)
   local members = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. since, 'LIMIT', 0, sweep_rows)
-  local removed = 0
   for _, member in ipairs(members) do
-    -- Code that knows no unconfirmed sessions has continued this one: it counts where that has put it.
-    local goes_on = set == UNCONFIRMED and (redis.call('ZSCORE', OPEN, member) or redis.call('ZSCORE', ENDED, member))
     -- Before all else: a cluster refuses it, and ends the script, where the record is on its way to another server.
-    if not goes_on then redis.call('DEL', prefix .. member) end
+    redis.call('DEL', prefix .. member)
     redis.call('ZREM', set, member)
-    if not goes_on then
-      redis.call('HINCRBY', SIZES, 'total', 0 - size_of(member)) -- the minus of nothing would be no integer
-      redis.call('HDEL', SIZES, member)
-      forget_client(member)
-      removed = removed + 1
-    end
+    redis.call('HINCRBY', SIZES, 'total', 0 - size_of(member)) -- the minus of nothing would be no integer
+    redis.call('HDEL', SIZES, member)
+    forget_client(member)
   end
-  return removed
+  return #members
 end
 
 local function sweep()
@@ -181,8 +175,7 @@ for number = 0, #KEYS - FIRST_KEY do
   table.insert(answer, wait)
   table.insert(answer, limit)
 end
-redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f', now, written))
-redis.call('HSET', SIZES, 'uncounted', string.format('%.3f', uncounted)) -- no part of the clock: older code reads that
+redis.call('HSET', SIZES, 'clock', string.format('%.3f %.3f %.3f', now, written, uncounted))
 -- When every record is gone, so is what counts them. Never sooner than what another worker has asked for.
 local last = kept(math.max(idle, retry)) + 2000
 for _, key in ipairs({OPEN, UNCONFIRMED, ENDED, SIZES, CLIENTS}) do
