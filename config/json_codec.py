@@ -1,13 +1,11 @@
 """JSON codec for dataclasses, driven by the types of their fields. Standard library only.
 
 Dataclasses and named tuples are JSON objects with one key per field, tuples and collections are lists, paths are
-strings. Every key must be present, defaults or not, but for those `LeftOut`. Types are not converted: an integer is
-accepted as a float and stays an integer. `Annotated` adds what a type cannot say:
+strings. Every key must be present, defaults or not. Types are not converted: an integer is accepted as a float and
+stays an integer. `Annotated` adds what a type cannot say:
 
 - `INFINITE`: a float that may be infinite. JSON has no infinity, so it is written as "inf" or "-inf".
 - `Key`: the key of a field, where it is not the field's name.
-- `LeftOut`: the value of a field that has no key in JSON; fields that are newer than the format have one. A class that
-  cannot import it says it of a field's default with the metadata `{"newer": True}`.
 - `NO_OTHER_KEYS`: an object without keys that its class does not know. Elsewhere such keys are ignored.
 - a function that raises a ValueError for a wrong value.
 
@@ -55,12 +53,6 @@ class Key(NamedTuple):
     """The key of a field in JSON."""
 
     name: str
-
-
-class LeftOut(NamedTuple):
-    """The value of a field that is left out of JSON, and that a missing key stands for."""
-
-    value: Any
 
 
 class JsonError(ValueError):
@@ -185,13 +177,9 @@ def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
 
 
 def _write_object(kind: Any, value: Any) -> dict[str, Any]:
-    found = _fields_of(kind)
-    items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in found]
-    return {
-        field.key: to_json(field.kind, item)
-        for field, item in zip(found, items)
-        if field.left_out is None or field.left_out.value != item
-    }
+    members = _fields_of(kind)
+    items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in members]
+    return {field.key: to_json(field.kind, item) for field, item in zip(members, items)}
 
 
 def _write_leaf(kind: Any, value: Any) -> Any:
@@ -253,9 +241,6 @@ def _read_object(kind: Any, value: Any, path: str) -> Any:
     given = _expect(dict, value, path)
     values = {}
     for field in _fields_of(kind):
-        if field.key not in given and field.left_out is not None:
-            values[field.name] = field.left_out.value
-            continue
         if field.key not in given:
             raise JsonError(f"{_member(path, field.key)} is missing")
         values[field.name] = _read(field.kind, given[field.key], _member(path, field.key))
@@ -337,7 +322,6 @@ class _Field(NamedTuple):
     name: str
     key: str
     kind: Any
-    left_out: LeftOut | None
 
 
 @cache
@@ -345,19 +329,7 @@ def _fields_of(kind: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     names = _names_of(kind) if is_dataclass(kind) else kind._fields
     keys = {name: mark.name for name in names for mark in get_args(hints[name]) if isinstance(mark, Key)}
-    newer = _newer(kind)
-    return tuple(
-        _Field(name, keys.get(name, name), hints[name], newer.get(name) or _left_out(hints[name])) for name in names
-    )
-
-
-def _left_out(kind: Any) -> LeftOut | None:
-    return next((mark for mark in get_args(kind) if isinstance(mark, LeftOut)), None)
-
-
-def _newer(kind: Any) -> dict[str, LeftOut]:
-    own = fields(kind) if is_dataclass(kind) else ()
-    return {field.name: LeftOut(field.default) for field in own if field.metadata.get("newer")}
+    return tuple(_Field(name, keys.get(name, name), hints[name]) for name in names)
 
 
 def _names_of(kind: Any) -> list[str]:

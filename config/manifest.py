@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
-from .json_codec import REPACKAGE, JsonError, LeftOut, abbreviate, from_json, parse_json, read_text, relative_path
+from .json_codec import REPACKAGE, JsonError, abbreviate, from_json, parse_json, read_text, relative_path
 from .manifest_values import (
     distribution_name,
     duration,
@@ -31,7 +31,7 @@ from .manifest_values import (
 from .request_limits import RequestLimits
 
 FILE_NAME = "variants.json"
-FORMAT = 5
+FORMAT = 1
 _NAMED = 5  # files of one message
 
 
@@ -105,7 +105,7 @@ class CostMeasurement:
     """Threads that each call could use."""
     doubts: tuple[str, ...] = ()
     """Reasons, for people, why the costs are unreliable. Empty: they are reliable."""
-    device: Annotated[Optional[str], LeftOut(None)] = None
+    device: Optional[str] = None
     """Name of the GPU that ran the calls; None: they ran on the CPU."""
 
 
@@ -165,8 +165,8 @@ class Manifest:
     They are of calls in which one row has all the timesteps and every other row has one. Empty: padding costs as much
     as data.
     """
-    measurement: Annotated[Optional[CostMeasurement], LeftOut(None)] = None
-    """Conditions of the measured costs; None: they are a compiler's estimates, or packaging did not say."""
+    measurement: Optional[CostMeasurement] = None
+    """Conditions of the measured costs; None: they are a compiler's estimates."""
     weights: Optional[RelativePath] = None
     """The user's serialized file: the only copy of the weights."""
     constants: Optional[RelativePath] = None
@@ -179,17 +179,17 @@ class Manifest:
     """
     placement: Optional[Literal["cores"]] = None
     """`cores`: each worker is pinned to cores that no other one has."""
-    device: Annotated[Optional[str], LeftOut(None)] = None
+    device: Optional[str] = None
     """The GPU that serves, e.g. cuda:1; None: the one that the server gives to the worker, else the first."""
     threads: Optional[Annotated[int, positive]] = None
     """Threads per worker; None: the host's cores divided by maxWorkers."""
     streaming: Optional[SessionSettings] = None
     """None: each request is a whole sequence; else each request is a chunk of a session."""
-    shortest: Annotated[int, positive, LeftOut(1)] = 1
+    shortest: Annotated[int, positive] = 1
     """Timesteps of the shortest sequence that the model takes."""
-    accepted: Annotated[tuple[AcceptedRange, ...], LeftOut(())] = ()
+    accepted: tuple[AcceptedRange, ...] = ()
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
-    limits: Annotated[RequestLimits, LeftOut(_LIMITS)] = _LIMITS
+    limits: RequestLimits = _LIMITS
     """Bounds of one request."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE

@@ -126,12 +126,18 @@ class ArchiveReader:
             raise ArchiveError(f"{self.path} is damaged: {key} in {STOCK_MANIFEST} is not the name of a file")
         return name
 
-    def file_list(self) -> bytes | None:
-        """Read the list SHA256SUMS; None for an archive of a version without lists."""
+    def file_list(self) -> bytes:
+        """Read the list SHA256SUMS.
+
+        Raises:
+            ArchiveError: there is none, or the archive is damaged.
+        """
         try:
             return self._read(LIST)
-        except (KeyError, FileNotFoundError):
-            return None
+        except (KeyError, FileNotFoundError) as error:
+            if not self.files_of([FILE_NAME]):
+                raise self._other_handler() from error
+            raise ArchiveError(f"{self.path} has no list {LIST}: package the model again") from error
 
     def files_of(self, names: Collection[str]) -> dict[str, bytes]:
         """Read those of the named files that the archive has, in one pass.

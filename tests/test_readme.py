@@ -102,6 +102,16 @@ def test_every_json_of_the_tables_is_json() -> None:
         json.loads(row)
 
 
+def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
+    """Clients compare both."""
+    from torchserve_neuron_lstm.handlers.responses import STATUSES
+
+    rows = re.findall(r"^\| (\d{3}) \| (`[^|]*) \|", README.read_text(), re.MULTILINE)
+    named = {kind: int(status) for status, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    assert len(named) >= 13
+    assert named == {kind: STATUSES[kind] for kind in named}
+
+
 def test_links_of_the_readmes_lead_to_files() -> None:
     """No link into the repository is broken."""
     for readme in (README, ROOT / "examples" / "surprise" / "README.md"):

@@ -40,9 +40,9 @@ def rewrite_manifest(archive: Path, text: str, destination: Path, read: bytes | 
 def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path, read: bytes | None = None) -> bool:
     """Write `archive` to `destination` with some of its files replaced; both may be the same.
 
-    `files` maps paths that are in the archive already to the new files. The archive's list SHA256SUMS is renewed, if it
-    has one. `read` is that list when the archive was read for this; None: it is not compared. Returns whether the
-    archive was signed: the signature holds no longer, and is removed.
+    `files` maps paths that are in the archive already to the new files. The archive's list SHA256SUMS is renewed.
+    `read` is that list when the archive was read for this; None: it is not compared. Returns whether the archive was
+    signed: the signature holds no longer, and is removed.
 
     Raises:
         PackagingError: it cannot be read or written, or is another one by now.
@@ -50,9 +50,6 @@ def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path,
     content = ArchiveReader(archive).file_list()
     if read is not None and content != read:
         raise PackagingError(f"{archive} was changed while it was used, and is left as it is: run the command again")
-    if content is None:  # packaged by a version without lists, whose code asks for none
-        write_files(archive, files, destination)
-        return False
     renewed, was_signed = renewed_list(content, files)
     with private_directory() as private:
         (private / LIST).write_bytes(renewed)

@@ -84,8 +84,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
 
     reader = ArchiveReader(archive)
     read = reader.file_list()
-    if read is not None:  # the model's code is run below
-        check_packed_files(archive, None)
+    check_packed_files(archive, None)  # the model's code is run below
     with private_directory() as private, temporary_files_in(private), reader.unpacked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found

@@ -50,8 +50,6 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
     from ..archive.writer import write_files
 
     content = ArchiveReader(archive).file_list()
-    if content is None:
-        raise PackagingError(f"{archive} has no list {LIST}, as older versions packaged it: package the model again")
     check_packed_files(archive, None)
     _, signed, _ = parsed(content)
     signature = _signature(key_file, signed)

@@ -291,7 +291,7 @@ def test_both_archives_plan_by_the_same_costs(tmp_path: Path) -> None:
     def made(name: str, milliseconds: float, rows: int) -> Path:
         cost = {"bucket": {"batch": rows}, "milliseconds": milliseconds}
         (tmp_path / name).mkdir()
-        text = json.dumps({"format": 5, "costs": [cost], "padding_costs": []})
+        text = json.dumps({"format": 1, "costs": [cost], "padding_costs": []})
         (tmp_path / name / "variants.json").write_text(text)
         return tmp_path / name
 

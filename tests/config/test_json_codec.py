@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -17,7 +17,6 @@ from torchserve_neuron_lstm.config.json_codec import (
     NO_OTHER_KEYS,
     JsonError,
     Key,
-    LeftOut,
     from_json,
     parse_json,
     read_json,
@@ -52,7 +51,6 @@ class Layer:
     settings: Mapping[str, Path]
     extra: Any = None
     in_tree: Annotated[str, Key("takes")] = ""
-    newer: Annotated[int, even, LeftOut(0)] = 0
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -80,7 +78,6 @@ layers = st.builds(
     settings=st.dictionaries(texts, st.sampled_from([Path("a"), Path("b/c")])),
     extra=st.none() | st.lists(st.integers()),
     in_tree=st.text(),
-    newer=st.integers().map(lambda number: 2 * number),
 )
 models = st.builds(Model, st.lists(layers, max_size=2).map(tuple), st.just(Size(1, 2)))
 
@@ -143,17 +140,6 @@ def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str
     with pytest.raises(JsonError) as refused:
         from_json(Model, {"layers": [LAYER | change], "exact": {"rows": 1, "columns": 2}})
     assert str(refused.value) == message
-
-
-def test_a_value_that_is_left_out_has_no_key_and_a_missing_key_is_that_value() -> None:
-    """Other values of the field are written and checked."""
-    layer = from_json(Layer, LAYER)
-
-    assert layer.newer == 0
-    assert "newer" not in to_json(Layer, layer)
-    assert to_json(Layer, replace(layer, newer=4))["newer"] == 4
-    with pytest.raises(JsonError, match="newer: expected an even number, got 3"):
-        from_json(Layer, {**LAYER, "newer": 3})
 
 
 def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:

@@ -47,23 +47,16 @@ def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None
     assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
 
 
-def test_a_manifest_without_a_measurement_is_one_of_an_earlier_release(tmp_path: Path) -> None:
-    """Nothing is known of its costs but that they were measured."""
-    (tmp_path / "variants.json").write_text(GOLDEN)
-
-    assert read_manifest(tmp_path).measurement is None
-
-
 def test_doubts_of_the_costs_are_written_after_the_costs(tmp_path: Path) -> None:
     """With the reasons, and the number of threads."""
     marked = replace(EXAMPLE, measurement=CostMeasurement(2, ("the machine was busy",)))
     write_manifest(marked, tmp_path)
     written = json.loads((tmp_path / "variants.json").read_text())
 
-    assert written["measurement"] == {"threads": 2, "doubts": ["the machine was busy"]}
+    assert written["measurement"] == {"threads": 2, "doubts": ["the machine was busy"], "device": None}
     assert list(written)[list(written).index("padding_costs") + 1] == "measurement"
     assert read_manifest(tmp_path) == marked
-    wrong = GOLDEN.replace('"padding_costs": []', '"padding_costs": [], "measurement": {"threads": 0, "doubts": []}')
+    wrong = GOLDEN.replace('"measurement": null', '"measurement": {"threads": 0, "doubts": [], "device": null}')
     assert "measurement.threads: expected a positive number, got 0" in refusal(tmp_path, wrong)
 
 

@@ -148,8 +148,8 @@ def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The message has the version that wrote the archive, if the archive has it."""
-    assert refusal(tmp_path, GOLDEN.replace('"format": 5', '"format": 1')) == (
-        "variants.json has format 1, and this code reads format 5: serve the archive with "
+    assert refusal(tmp_path, GOLDEN.replace('"format": 1', '"format": 2')) == (
+        "variants.json has format 2, and this code reads format 1: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
         "or package the model again with the version that is installed here"
     )

@@ -120,15 +120,6 @@ def test_limits_are_positive(key: str, value: int) -> None:
     assert f"streaming.{key}: expected a positive number, got {value}" in refusal(manifest)
 
 
-def test_a_setting_that_is_newer_is_written_where_it_is_used() -> None:
-    """Archives of one server stay as they were; one of a cluster is read back as it was written."""
-    given = {"store": "redis", "redis": {"url": "redis://cache:6379", "cluster": True}}
-    manifest = streaming_manifest(StreamingConfig.model_validate(given).settings(STATE))
-
-    assert json.loads(manifest_text(manifest))["streaming"]["redis"]["cluster"] is True
-    assert parse_manifest(manifest_text(manifest)).streaming == manifest.streaming
-
-
 @pytest.mark.parametrize(("key", "value"), [("max_sessions", 15), ("max_bytes", 1)])
 def test_each_partition_of_a_cluster_has_a_share(key: str, value: int) -> None:
     """Otherwise no session could begin."""

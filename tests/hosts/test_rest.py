@@ -97,6 +97,16 @@ def test_v1_v2_and_npy_have_their_own_paths_and_types(client: TestClient) -> Non
     assert torch.equal(read_npy(array.content), torch.tensor(eager([2, 3])))
 
 
+def test_a_response_and_its_keys_do_not_change_by_accident(client: TestClient) -> None:
+    """It is the one in the text file, apart from rounding."""
+    entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [2, 3]}
+    response = client.post("/v2/models/sums/infer", content=json.dumps({"inputs": [entry]}).encode(), headers=JSON)
+    rounded = [round(number, 4) for number in response.json()["outputs"][0]["data"]]
+    text = json.dumps(response.json() | {"outputs": [response.json()["outputs"][0] | {"data": rounded}]}, indent=2)
+
+    assert text + "\n" == Path(__file__).with_name("v2_response.json").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status", "kind"),
     [

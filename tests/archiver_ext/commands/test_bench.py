@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.contracts.projects import ARCHIVES
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -91,11 +90,13 @@ def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) 
     assert "expected a whole number from 1 on" in capsys.readouterr().err
 
 
-def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(tmp_path: Path, capsys: Capture) -> None:
+def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
+    native_archive: Path, tmp_path: Path, capsys: Capture
+) -> None:
     """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
     (tmp_path / "lengths.txt").write_text("1 4")
-    archive = ARCHIVES / "speech_native.mar"
-    arguments = ["bench", str(archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "2", "--rounds", "1"]
+    lengths = str(tmp_path / "lengths.txt")
+    arguments = ["bench", str(native_archive), "--lengths", lengths, "--batch", "2", "--rounds", "1"]
 
     assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
     padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.contracts.projects import ARCHIVES
 from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -125,11 +124,11 @@ def test_costs_of_a_quiet_machine_remove_the_mark(archive: Path, monkeypatch: py
 
 
 def test_people_see_padding_threads_and_operators_on_the_cpu(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    native_archive: Path, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An archive whose engine stops rows, and one that is divided between an engine and the CPU."""
-    padded = shutil.copy(ARCHIVES / "speech_native.mar", tmp_path)
-    divided = shutil.copy(ARCHIVES / "divided_onnxruntime.mar", tmp_path)
+    padded = shutil.copy(native_archive, tmp_path)
+    divided = shutil.copy(divided_archive, tmp_path)
 
     assert cli.main(["calibrate", str(padded), "--threads", "1"]) == 0
     shown = capsys.readouterr().out
@@ -149,9 +148,9 @@ def _on(cores: list[int]) -> str:
 
 
 @pytest.mark.long
-def test_beside_other_work_costs_are_consistent_or_doubtful(tmp_path: Path) -> None:
+def test_beside_other_work_costs_are_consistent_or_doubtful(native_archive: Path, tmp_path: Path) -> None:
     """Two threads of a real program, and a process that takes one of two cores from them all the time."""
-    archive = shutil.copy(ARCHIVES / "speech_native.mar", tmp_path)
+    archive = shutil.copy(native_archive, tmp_path)
     cores = sorted(os.sched_getaffinity(0))[:2]
     calibrate = f"from {cli.__name__} import main; main(['calibrate', {str(archive)!r}, '--threads', '2'])"
     hog = subprocess.Popen([sys.executable, "-c", f"{_on(cores[:1])}\nwhile True: pass"])

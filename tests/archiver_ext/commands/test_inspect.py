@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from fake_model import GRID, SUMS, TOTAL
 from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
-from tests.contracts.projects import ARCHIVES
-from tests.contracts.serving import unpack
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import inspect as inspect_command
@@ -116,17 +115,21 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert shown.count("0.125") == len(GRID.buckets)
     assert cli.main(["inspect", archive, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["measurement"] == {"threads": 2, "doubts": ["the machine was busy"]}
+    assert told["measurement"] == {"threads": 2, "doubts": ["the machine was busy"], "device": None}
+
+
+def unpack(archive: Path, folder: Path) -> Path:
+    """An archive's files in a folder."""
+    shutil.unpack_archive(archive, folder, "zip")
+    return folder
 
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_operators_on_the_cpu_are_read_from_the_programs(
-    packed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    packed: bool, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are in the archive's lists of segments, whatever form the archive has."""
-    archive = ARCHIVES / "divided_onnxruntime.mar"
-    if not packed:
-        archive = unpack(archive, tmp_path / "folder")
+    archive = divided_archive if packed else unpack(divided_archive, tmp_path)
 
     assert cli.main(["inspect", str(archive)]) == 0
     assert "operators on the CPU, not on onnxruntime: aten::linear\n" in capsys.readouterr().out
@@ -140,9 +143,11 @@ def test_the_file_of_segments_is_the_one_that_is_written() -> None:
 
 
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])
-def test_a_damaged_list_of_segments_is_named(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_list_of_segments_is_named(
+    content: str, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """There is one message, with the file."""
-    archive = unpack(ARCHIVES / "divided_onnxruntime.mar", tmp_path / "folder")
+    archive = unpack(divided_archive, tmp_path)
     damaged = next(archive.rglob(SEGMENTS))
     damaged.write_text(content)
 

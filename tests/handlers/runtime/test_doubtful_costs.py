@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from archiving import archived, write_source
 from busy_machine import BusyMachine
-from tests.contracts.projects import ARCHIVES
+from served_models import SCORER, TAGGER, TAGGING
 from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
@@ -180,10 +180,19 @@ def test_the_smaller_cost_is_taken_only_while_the_measurement_is_doubtful() -> N
     assert reliable_costs({key: 1.0}, taken, ("busy",)) == {key: 1.0}
 
 
-@pytest.mark.parametrize("name", ["speech_native", "stream_disk", "divided_onnxruntime", "exact_eager"])
-def test_real_archives_are_measured_whole(name: str, tmp_path: Path) -> None:
-    """Programs over whole sequences and over chunks, their starts and heads, and padding have new costs."""
-    with open_archive(shutil.copy(ARCHIVES / f"{name}.mar", tmp_path), threads=1) as model:
+CHUNKS = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+buckets: {batch: [2], length: [4], longest: 16}
+backend: native
+"""
+
+
+@pytest.mark.parametrize(("file", "block"), [(TAGGER, TAGGING), (SCORER, CHUNKS)], ids=["sequence", "chunks"])
+def test_real_archives_are_measured_whole(file: Path, block: str, tmp_path: Path) -> None:
+    """Programs over whole sequences and over chunks, and padding have new costs."""
+    archived(write_source(tmp_path / "source", file, block), "real", tmp_path)
+    with open_archive(tmp_path / "real.mar", threads=1) as model:
         manifest = model.loaded.manifest
         absurd = replace(
             manifest,

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
-from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
+from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.manifest import read_manifest
@@ -163,19 +163,16 @@ def test_calibrate_says_that_a_signature_is_gone(
     assert verify(archive)[0] == 0
 
 
-def test_an_archive_without_a_list_stays_without_one(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", [["sign", "--key", "own.pem"], ["calibrate"]])
+def test_an_archive_without_a_list_is_refused(
+    command: list[str], made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Older versions packaged it, whose code asks for no list; it cannot be signed."""
-    folder = Path(shutil.copytree(made / "tiny", tmp_path / "old"))
+    """The commands that write an archive compare its files with the list first."""
+    folder = Path(shutil.copytree(made / "tiny", tmp_path / "tiny"))
     (folder / "SHA256SUMS").unlink()
-    other = tmp_path / "other"
-    other.write_text("{}")
 
-    assert not rewrite_archive(folder, {"variants.json": other}, folder)
-    assert not (folder / "SHA256SUMS").exists()
-    assert main(["sign", str(folder), "--key", str(made / "own.pem")]) == 1
-    assert "has no list SHA256SUMS" in capsys.readouterr().err
+    assert main([command[0], str(folder), *command[1:]]) == 1
+    assert "has no list SHA256SUMS: package the model again" in capsys.readouterr().err
 
 
 def test_a_changed_archive_is_not_signed(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
