@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..backends.cores import available_cores
-from ..config.yaml_reader.max_workers import max_workers
+from ..config.yaml_text import max_workers
 from ..handlers.runtime.worker_threads import threads_per_worker
 from ..inference.reader import ArchiveReader
 

@@ -9,7 +9,7 @@ from typing import Any
 from .diagnostics import ConfigError, Diagnostic
 from .load import parse_config
 from .schema import BLOCK, ServingConfig
-from .yaml_reader.spans import SourceSpan, find_span
+from .yaml_text import SourceSpan, find_span
 
 _LENGTH = (BLOCK, "buckets", "length")
 _CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True, "resolved_lengths": True}

@@ -13,7 +13,7 @@ from .frontend import Frontend
 from .histogram import LengthsError, read_lengths
 from .schema import BLOCK, NeuronLstmBlock, ServingConfig
 from .strict import Strict
-from .yaml_reader.document import YamlDocument
+from .yaml_text import YamlDocument
 
 _HISTOGRAM = (BLOCK, "buckets", "length", "histogram")
 

@@ -41,7 +41,7 @@ def _check_engine(name: str, key: tuple[str, ...], file: Path) -> None:
     from ...config.diagnostics import ConfigError, Diagnostic, format_path
     from ...config.engine_choice import AUTO
     from ...config.schema import BLOCK
-    from ...config.yaml_reader.spans import find_span
+    from ...config.yaml_text import find_span
 
     if name in (AUTO, *backend_names()):
         return

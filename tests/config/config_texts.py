@@ -30,9 +30,3 @@ def complaints(text: str) -> str:
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "model-config.yaml")
     return str(refused.value)
-
-
-def doubling_merges(levels: int) -> str:
-    """A key of another program, in which each mapping merges the one before it twice."""
-    merges = "".join(f", &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, levels))
-    return f"foo: [&a0 {{k: 1}}{merges}]\n"

@@ -59,7 +59,7 @@ ALLOWED_PACKAGES = {
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
 
-ONE_PLACE = {"yaml": "config/yaml_reader/", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
+ONE_PLACE = {"yaml": "config/yaml_text.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that are imported in one place only: a file or a folder."""
 
 ONE_FILE = ("model_archiver",)

@@ -1,0 +1,299 @@
+"""Reader of YAML text: its values with their lines, and every problem that YAML itself does not report.
+
+The only file that imports yaml. A text is parsed into nodes, each with its position. Then every value of a known key is
+read; duplicate keys, tags, keys that are no text and numbers in other bases are reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import yaml
+
+from .diagnostics import ConfigError, Diagnostic, Location, format_path, truncate
+from .frontend import Frontend, suggest_key
+from .schema import BLOCK
+
+_TAG = "tag:yaml.org,2002:"
+"""Beginning of the tags that YAML itself defines."""
+_PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp")
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
+"""Errors of PyYAML on a text that is not what its tag promises: `!!int x`, a 13th month."""
+_OTHER_BASE = re.compile(r"\s*[-+_]*0[0-9_]+\s*|.*:.*", re.DOTALL)
+_EXPONENT = re.compile(r"([-+]?[0-9]+)(\.[0-9]*)?[eE]([-+]?)([0-9]+)")
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_TOO_DEEP = "lists and mappings are nested too deep, or hold themselves"
+
+
+@dataclass
+class YamlDocument:
+    """The values and positions of a file's known keys, and its problems."""
+
+    source: str
+    values: dict[str, Any] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    refused: set[Location] = field(default_factory=set)
+    lines: dict[Location, int] = field(default_factory=dict)
+    nodes: dict[Location, yaml.Node] = field(default_factory=dict)
+
+    def read(self, text: str) -> None:
+        """Read the values of known keys from a text, and every problem that does not end the reading.
+
+        Raises:
+            ConfigError: it is not YAML, or not a mapping.
+        """
+        root = _parse_mapping(text, self.source)
+        try:
+            for location, line, message in _duplicate_keys(root):
+                self.diagnostics.append(Diagnostic(format_path(location), line, message))
+            self._read_known(root)
+        except RecursionError as error:
+            raise ConfigError(self.source, [Diagnostic("", 1, _TOO_DEEP)]) from error
+
+    def report(self, location: Location, message: str) -> None:
+        """Report a problem with the value at `location`, or with its key."""
+        self.refused.add(location)
+        self.diagnostics.append(Diagnostic(format_path(location), self._line(location), message))
+
+    def report_once(self, location: Location, message: str) -> None:
+        """Report a problem with a value, unless the value was refused already."""
+        if location not in self.refused:
+            self.report(location, message + _misreading(self.nodes.get(location)))
+
+    def _read_known(self, root: yaml.MappingNode) -> None:
+        strangers = set()
+        for key, value in self._entries(root, ()):
+            slip = suggest_key(key, BLOCK)
+            if key in (*Frontend.model_fields, BLOCK):
+                self.values[key] = self._value(value, (key,))
+            elif slip:
+                strangers.add(slip)
+                self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
+            else:
+                self._refuse_unreadable(value, (key,))
+        if BLOCK not in self.values and BLOCK not in strangers:
+            message = "is missing: this block names the model's inputs and the buckets to compile them for"
+            self.diagnostics.append(Diagnostic(BLOCK, 1, message))
+
+    def _refuse_unreadable(self, node: yaml.Node, at: Location) -> None:
+        """Refuse a value of another program that no worker could read: workers read the whole file."""
+        try:
+            yaml.constructor.SafeConstructor().construct_document(node)
+        except _UNREADABLE:
+            self.report(at, "is a value that TorchServe's workers cannot read: expected plain YAML, without tags")
+
+    def _line(self, location: Location) -> int:
+        # The line of a missing value is that of the mapping that should hold it.
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+    def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
+        """Yield each key with its value, of duplicates the first.
+
+        Keys that are not text are reported and left out.
+        """
+        for key, value in node.value:
+            is_text = isinstance(key, yaml.ScalarNode) and key.tag == f"{_TAG}str"
+            written = truncate(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            location = (*at, key.value if is_text else written)
+            if not is_text:
+                self.lines.setdefault(location, _line_of(key))
+                self.report(location, _key_complaint(key, written))
+            elif location not in self.lines:
+                self.lines[location] = _line_of(key)
+                self.nodes[location] = value
+                yield key.value, value
+
+    def _value(self, node: yaml.Node, at: Location) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, at)
+        if node.tag != _plain_tag(node):
+            self.report(at, f"expected a plain mapping or list, got the tag {truncate(repr(node.tag))}")
+        if isinstance(node, yaml.MappingNode):
+            return {key: self._value(value, (*at, key)) for key, value in self._entries(node, at)}
+        return [self._item(item, (*at, index)) for index, item in enumerate(node.value)]
+
+    def _item(self, node: yaml.Node, at: Location) -> Any:
+        self.lines[at] = _line_of(node)
+        self.nodes[at] = node
+        return self._value(node, at)
+
+    def _scalar(self, node: yaml.ScalarNode, at: Location) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        if kind in ("int", "float") and _OTHER_BASE.fullmatch(node.value):
+            written = truncate(node.value.strip())
+            self.report(at, f"expected a decimal number, got {written}, which YAML reads in base 8 or 60")
+        elif kind not in _PLAIN_TAGS:
+            self.report(at, f"expected a plain value, got the tag {truncate(repr(node.tag))}")
+        else:
+            return self._constructed(node, at, kind)
+        return None
+
+    def _constructed(self, node: yaml.ScalarNode, at: Location, kind: str) -> Any:
+        try:
+            value = yaml.constructor.SafeConstructor().construct_document(node)
+            str(value)  # Python refuses to write out numbers of some thousand digits, as in messages
+        except _UNREADABLE:
+            self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
+            return None
+        return value
+
+
+class SourceSpan(NamedTuple):
+    """Position of a key's value in a text, in characters."""
+
+    key_end: int
+    """End of the key, before its colon."""
+    start: int
+    end: int
+
+
+def find_span(text: str, location: Location) -> SourceSpan | None:
+    """Find the value at `location` in a text that `parse_config` accepts; None if there is none.
+
+    >>> text = "a: {b: [1, 2]} # c"
+    >>> place = find_span(text, ("a", "b"))
+    >>> text[place.start:place.end], text[:place.key_end]
+    ('[1, 2]', 'a: {b')
+    """
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    entry: tuple[yaml.Node, yaml.Node] | None = None
+    for name in location:
+        entries = node.value if isinstance(node, yaml.MappingNode) else []
+        entry = next(((key, value) for key, value in entries if key.value == name), None)
+        node = None if entry is None else entry[1]
+    return None if entry is None else SourceSpan(entry[0].end_mark.index, entry[1].start_mark.index, _end(entry[1]))
+
+
+def max_workers(text: str) -> object:
+    r"""Return `maxWorkers` of a YAML; None if it has none, or if TorchServe cannot read it either.
+
+    >>> max_workers("minWorkers: 2\nmaxWorkers: 2"), max_workers("[maxWorkers"), max_workers("")
+    (2, None, None)
+    """
+    try:
+        keys = yaml.safe_load(text)
+    except (*_UNREADABLE, RecursionError):
+        return None
+    return keys.get("maxWorkers") if isinstance(keys, dict) else None
+
+
+def _parse_mapping(text: str, source: str) -> yaml.MappingNode:
+    try:
+        root = _parse(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [_syntax_problem(error, text)]) from error
+    if root is None:
+        raise ConfigError(source, [Diagnostic("", 1, f"is empty: expected TorchServe's keys and a {BLOCK}: block")])
+    if not isinstance(root, yaml.MappingNode):
+        got = "a list" if isinstance(root, yaml.SequenceNode) else truncate(repr(root.value))
+        raise ConfigError(source, [Diagnostic("", _line_of(root), f"expected keys with values, got {got}")])
+    if root.tag != _plain_tag(root):
+        message = f"expected a plain mapping, got the tag {truncate(repr(root.tag))}"
+        raise ConfigError(source, [Diagnostic("", _line_of(root), message)])
+    return root
+
+
+def _parse(text: str) -> yaml.Node | None:
+    loader = yaml.SafeLoader(text)
+    try:
+        root: yaml.Node | None = loader.get_single_node()  # type: ignore[no-untyped-call]  # PyYAML has no type for it
+    except (ValueError, OverflowError) as error:  # an escape that names no character
+        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from error
+    except RecursionError as error:
+        raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=loader.get_mark()) from error
+    return root
+
+
+def _syntax_problem(error: yaml.YAMLError, text: str) -> Diagnostic:
+    if isinstance(error, yaml.reader.ReaderError):
+        character = error.character if isinstance(error.character, str) else chr(error.character)
+        line = 1 + len(_LINE_BREAK.findall(text[: error.position]))
+        return Diagnostic("", line, f"is not YAML: the character {character!r} is not allowed")
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Diagnostic("", 1, str(error))
+    mark = error.problem_mark or error.context_mark
+    last = 1 + len(_LINE_BREAK.findall(text.rstrip("\n")))
+    line = min(mark.line + 1, last) if mark else 1
+    words = " ".join(part for part in (error.context, error.problem) if part)
+    advice = ": indent with spaces" if "'\\t'" in words else ""
+    return Diagnostic("", line, f"is not YAML: {truncate(words, 200)}{advice}")
+
+
+def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
+    """Yield each repeated key of a mapping, of which YAML would silently keep the last."""
+    for location, mapping in _mappings(root, (), set()):
+        first: dict[tuple[str, str], int] = {}
+        for key, _ in mapping.value:
+            identity = (key.tag, str(key.value) if isinstance(key, yaml.ScalarNode) else str(id(key)))
+            if identity in first:
+                message = f"is given twice, first on line {first[identity]}: expected each key once"
+                yield (*location, str(key.value)), _line_of(key), message
+            first.setdefault(identity, _line_of(key))
+
+
+def _mappings(node: yaml.Node, at: Location, seen: set[int]) -> Iterator[tuple[Location, yaml.MappingNode]]:
+    """Yield each mapping once, however many aliases lead to it."""
+    if id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        yield at, node
+        for key, value in node.value:
+            yield from _mappings(value, (*at, str(key.value) if isinstance(key, yaml.ScalarNode) else "?"), seen)
+    else:
+        for index, item in enumerate(node.value):
+            yield from _mappings(item, (*at, index), seen)
+
+
+def _misreading(node: yaml.Node | None) -> str:
+    """Explain how YAML read a value that looks like something else.
+
+    >>> [_misreading(yaml.compose(text)) for text in ("no", "1e-5", "'8'", "8")]
+    [' (YAML reads no as a boolean: quote it if a text is meant)', ' (YAML takes 1e-5 for text: write 1.0e-5)',
+     ' (without the quotes it is no text)', '']
+    """
+    if not isinstance(node, yaml.ScalarNode):
+        return ""
+    if node.style in ("'", '"'):
+        bare = yaml.compose(node.value, Loader=yaml.SafeLoader) if node.value.isalnum() else None
+        return "" if bare is None or bare.tag == f"{_TAG}str" else " (without the quotes it is no text)"
+    if node.tag == f"{_TAG}bool" and node.value.lower() not in ("true", "false"):
+        return f" (YAML reads {node.value} as a boolean: quote it if a text is meant)"
+    number = _EXPONENT.fullmatch(node.value) if node.tag == f"{_TAG}str" else None
+    if number is None:
+        return ""
+    whole, fraction, sign, exponent = number.groups()
+    return f" (YAML takes {truncate(node.value)} for text: write {whole}{fraction or '.0'}e{sign or '+'}{exponent})"
+
+
+def _key_complaint(key: yaml.Node, written: str) -> str:
+    if key.tag == f"{_TAG}merge":
+        return "expected no merge key: write the keys out"
+    if isinstance(key, yaml.ScalarNode):
+        kinds = {"bool": "true or false", "int": "a number", "float": "a number"}
+        kind = kinds.get(key.tag.removeprefix(_TAG), "no text")
+        return f"expected a text as key, but YAML reads {written!r} as {kind}: put it in quotes"
+    return "expected a text as key, got a list or a mapping"
+
+
+def _plain_tag(node: yaml.Node) -> str:
+    """Return the tag of an ordinary mapping or list, as this node should have it."""
+    return f"{_TAG}map" if isinstance(node, yaml.MappingNode) else f"{_TAG}seq"
+
+
+def _line_of(node: yaml.Node) -> int:
+    """Return the line of a node, counted from 1."""
+    return int(node.start_mark.line) + 1
+
+
+def _end(node: yaml.Node) -> int:
+    # In YAML a list or mapping without brackets ends only where the next node begins.
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
