@@ -173,7 +173,7 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:
-    from ...config.edit import replace_lengths
+    from .tuning.edit import replace_lengths
 
     return replace_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .diagnostics import ConfigError, Diagnostic
-from .load import parse_config
-from .schema import BLOCK, ServingConfig
-from .yaml_text import SourceSpan, find_span
+from ....config.diagnostics import ConfigError, Diagnostic
+from ....config.load import parse_config
+from ....config.schema import BLOCK, ServingConfig
+from ....config.yaml_text import SourceSpan, find_span
 
 _LENGTH = (BLOCK, "buckets", "length")
 _CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True, "resolved_lengths": True}
