@@ -51,16 +51,12 @@ STORE_FILES: Mapping[str, tuple[str, ...]] = {
     "redis": (
         "sessions/admission.py",
         "sessions/redis/__init__.py",
-        "sessions/redis/client.py",
-        "sessions/redis/cluster.py",
         "sessions/redis/connections.py",
         "sessions/redis/node.py",
         "sessions/redis/partition.py",
         "sessions/redis/partitions.py",
         "sessions/redis/scripts.py",
-        "sessions/redis/shards.py",
         "sessions/redis/store.py",
-        "sessions/redis/topology.py",
         "sessions/store_time.py",
     ),
 }

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Optional
 
 from ..settings import RedisSettings
-from ..store import StoreUnavailableError
-from .client import NO_REPLY, Address, make_connection, server_url
+from ..store import StoreFullError, StoreUnavailableError
 from .partition import Command
+from .scripts import TOTALS, WRITE
 
 _log = logging.getLogger(__name__)
 
+NO_REPLY = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""Errors of reading what no Redis server replies: another server, or a proxy, is at the address."""
+_LOAD_SCRIPTS: Sequence[Command] = (("SCRIPT", "LOAD", WRITE), ("SCRIPT", "LOAD", TOTALS))
 
-_TIME = ("TIME",)
-"""Command with the same reply for all partitions of a server, so that it is sent once."""
+
+class Address(NamedTuple):
+    """Address of one server."""
+
+    host: str
+    port: int
 
 
 class Replies(NamedTuple):
@@ -28,19 +36,23 @@ class Replies(NamedTuple):
 
 
 class RedisNode:
-    """One connection to one server.
+    """One connection to one server, which has loaded the scripts.
 
     `seconds` limits the attempt to connect. Every method raises the errors of the package `redis` and of the system.
     Whatever is raised closes the connection, so that no call reads the replies to an earlier one.
     """
 
     def __init__(self, settings: RedisSettings, address: Address, seconds: float) -> None:
-        self._connection = make_connection(settings, address, seconds)
-        self._commands: Sequence[Command] = ()
-        self._wait: tuple[int, int] | None = None
+        self._connection = _make_connection(settings, address, seconds)
+        self._commands = 0
+        self._waits = False
+        deadline = monotonic() + seconds
         try:
             self._connection.connect()
-            _warn_of_eviction(self, server_url(settings, address), monotonic() + seconds)
+            self.send([("INFO", "memory"), *_LOAD_SCRIPTS])
+            memory, *loaded = self.receive(deadline).values
+            _raise_first(loaded)
+            _warn_of_eviction(memory, server_url(settings, address))
         except BaseException as error:
             self.close()
             _raise_for_no_reply(error)
@@ -49,73 +61,29 @@ class RedisNode:
     def send(self, commands: Sequence[Command], replicas: int = 0, seconds: float = 0.0) -> None:
         """Send commands at once; `replicas` must have their changes within about `seconds`."""
         # Less than the time limit: the answer is the number of replicas, also if it is too small.
-        wait = (replicas, max(1, int(800 * seconds))) if replicas else None
-        self._commands, self._wait = commands, wait
-        self._send(commands)
+        wait = [("WAIT", replicas, max(1, int(800 * seconds)))] if replicas else []
+        self._commands, self._waits = len(commands), bool(wait)
+        self._connection.send_packed_command(self._connection.pack_commands([*commands, *wait]))
 
-    def receive(self, deadline: Optional[float] = None) -> Replies:
-        """Return the replies to the commands that were sent.
-
-        Scripts that the server does not know are loaded, and called again.
-        """
+    def receive(self, deadline: float) -> Replies:
+        """Return the replies to the commands that were sent."""
         try:
-            return self._receive_replies(deadline)
+            values = [self._reply(deadline) for _ in range(self._commands)]
+            replicas = _replica_count(self._reply(deadline)) if self._waits else None
         except BaseException as error:  # Ctrl-C comes between two replies, too
             self.close()
             _raise_for_no_reply(error)
             raise
-
-    def _receive_replies(self, deadline: float | None) -> Replies:
-        """Receive the replies; load scripts that the server does not know, and send their commands again."""
-        from redis.exceptions import NoScriptError
-
-        commands = self._commands
-        values, have = self._receive(commands, deadline)
-        unknown = [index for index, value in enumerate(values) if isinstance(value, NoScriptError)]
-        if unknown:
-            scripts = {script for index in unknown if (script := commands[index].script) is not None}
-            loads = [Command(("SCRIPT", "LOAD", script)) for script in scripts]
-            again = [*loads, *(commands[index] for index in unknown)]
-            self._send(again)
-            repeated, have = self._receive(again, deadline)
-            refused = next((one for one in repeated[: len(loads)] if isinstance(one, Exception)), None)
-            for index, value in zip(unknown, repeated[len(loads) :]):
-                values[index] = refused or value
-        return Replies(values, have)
+        return Replies(values, replicas)
 
     def close(self) -> None:
         """Close the connection."""
         self._connection.disconnect()
 
-    def _send(self, commands: Sequence[Command]) -> None:
-        words: list[tuple[Any, ...]] = []
-        for command in commands:
-            if command.words != _TIME or _TIME not in words:
-                words.append(command.words)
-        if self._wait is not None:
-            words.append(("WAIT", *self._wait))
-        self._connection.send_packed_command(self._connection.pack_commands(words))
-
-    def _receive(self, commands: Sequence[Command], deadline: float | None) -> Replies:
-        values: list[Any] = []
-        time: Any = None
-        for command in commands:
-            if command.words == _TIME and time is not None:
-                values.append(time)
-                continue
-            values.append(self._reply(deadline))
-            time = values[-1] if command.words == _TIME else time
-        have = None if self._wait is None else self._reply(deadline)
-        if isinstance(have, Exception):
-            raise have
-        if not (have is None or isinstance(have, int)):
-            raise ValueError(f"WAIT: expected a number, got {have!r}")
-        return Replies(values, have)
-
-    def _reply(self, deadline: float | None) -> Any:
+    def _reply(self, deadline: float) -> Any:
         from redis import exceptions
 
-        if deadline is not None and not self._connection.can_read(max(0.0, deadline - monotonic())):
+        if not self._connection.can_read(max(0.0, deadline - monotonic())):
             raise exceptions.TimeoutError("no reply")
         try:
             return self._connection.read_response()
@@ -123,14 +91,112 @@ class RedisNode:
             return error
 
 
-def too_few_replicas(settings: RedisSettings, url: str, replies: Replies) -> StoreUnavailableError | None:
-    """Return the error of changes that too few replicas have; None if enough have them."""
-    if replies.replicas is None or replies.replicas >= settings.replicas:
-        return None
-    return StoreUnavailableError(
-        f"the session store {url} has {replies.replicas} replicas that are up to date, and replicas: "
-        f"{settings.replicas} are expected; a change may be lost in a failover"
+def check_package() -> None:
+    """Check that the host has the client of servers.
+
+    Raises:
+        StoreUnavailableError: the package `redis` is missing.
+    """
+    try:
+        import redis  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise StoreUnavailableError(
+            f"sessions on a server need the package redis: pip install redis ({error})"
+        ) from error
+
+
+def store_error(settings: RedisSettings, error: Exception, url: str) -> StoreUnavailableError:
+    """Convert an error of the client to one that says what an operator can do; `url` is the server's."""
+    from redis import exceptions
+
+    what = f"the session store {url} cannot be used: {error}"
+    if isinstance(error, exceptions.AskError):  # or MovedError
+        what = f"the session store {url} cannot be used: slot {error.slot_id} moves to {error.host}:{error.port}"
+    advice = ""
+    # Within a script it is an error of the script, which quotes it.
+    is_full = isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error)
+    if is_full:
+        advice = "; give the server more memory, or allow fewer sessions"
+    elif isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
+        secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
+        advice = f"; check the username{secret}"
+    elif isinstance(error, exceptions.ReadOnlyError) or _says(error, "READONLY"):
+        advice = "; it is a replica, perhaps since a failover: give the address of the primary, or one that leads to it"
+    elif isinstance(error, exceptions.BusyLoadingError) or _says(error, "LOADING"):
+        advice = "; it has started and reads its data, after which requests are answered"
+    elif isinstance(error, exceptions.TimeoutError):
+        advice = f"; it did not answer within {settings.timeout_seconds:g} seconds"
+    elif "cluster support disabled" in str(error):
+        advice = "; it is not a node of a cluster: leave out cluster: true"
+    elif not settings.cluster and isinstance(error, exceptions.MovedError):
+        advice = "; it is a node of a cluster: set cluster: true"
+    converted = (StoreFullError if is_full else StoreUnavailableError)(f"{what}{advice}")
+    converted.__cause__ = error
+    return converted
+
+
+def server_url(settings: RedisSettings, address: Address) -> str:
+    """Return the complete address of a server, for messages."""
+    return str(settings.server._replace(host=address.host, port=address.port))
+
+
+def _make_connection(settings: RedisSettings, address: Address, seconds: float) -> Any:
+    """Return a `redis.Connection` to a server, which is not connected yet.
+
+    `seconds` limit the attempt to connect.
+
+    Raises:
+        StoreUnavailableError: the password is missing.
+    """
+    from redis import cluster
+    from redis.backoff import NoBackoff
+    from redis.connection import Connection, DefaultParser, SSLConnection
+    from redis.retry import Retry
+
+    tls: dict[str, Any] = {}
+    if settings.server.tls:
+        tls = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": settings.ca_file}
+    return (SSLConnection if settings.server.tls else Connection)(
+        host=address.host,
+        port=address.port,
+        db=settings.server.database,
+        username=settings.username,
+        password=_password(settings.password_env),
+        socket_timeout=settings.timeout_seconds,
+        socket_connect_timeout=seconds,
+        retry=Retry(NoBackoff(), 0),  # the caller knows which commands may be repeated
+        protocol=2,  # which all servers support
+        parser_class=getattr(cluster, "ClusterParser", DefaultParser),  # it has the errors of clusters, until release 8
+        **tls,
     )
+
+
+def _password(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if not (password := os.environ.get(variable)):
+        raise StoreUnavailableError(
+            f"the environment variable {variable}, which holds the session store's password, is not set"
+        )
+    return password
+
+
+def _says(error: Exception, code: str) -> bool:
+    """Whether an error has this code, also within the error of a script, which quotes it."""
+    return f"{code} " in f"{error} "
+
+
+def _raise_first(replies: Sequence[Any]) -> None:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+
+
+def _replica_count(reply: Any) -> int:
+    _raise_first([reply])
+    if not isinstance(reply, int):
+        raise ValueError(f"WAIT: expected a number, got {reply!r}")  # noqa: TRY004 - as any other reply
+    return reply
 
 
 def _raise_for_no_reply(error: BaseException) -> None:
@@ -141,15 +207,13 @@ def _raise_for_no_reply(error: BaseException) -> None:
         raise InvalidResponse(f"it does not reply as a Redis server does ({error})") from error
 
 
-def _warn_of_eviction(node: RedisNode, url: str, deadline: float) -> None:
+def _warn_of_eviction(memory: Any, url: str) -> None:
     # A server that evicts keys when its memory is full ends sessions without an error.
-    node.send([Command(("INFO", "memory"))])
-    (text,) = node.receive(deadline).values
-    if isinstance(text, Exception):
+    if isinstance(memory, Exception):
         return  # the user may lack the right
-    memory = dict(line.partition(":")[::2] for line in text.decode("utf-8", "replace").splitlines())
-    policy = memory.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and memory.get("maxmemory", "0") != "0":
+    facts = dict(line.partition(":")[::2] for line in memory.decode("utf-8", "replace").splitlines())
+    policy = facts.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
         _log.warning(
             "the session store %s has maxmemory-policy %s: it removes open sessions when its memory is full; "
             "set it to noeviction, and new sessions are refused instead",

@@ -35,11 +35,8 @@ _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records, unless more may have expired than were removed."""
 
 
-class Command(NamedTuple):
-    """One command of a server; a script is called by its digest."""
-
-    words: tuple[Any, ...]
-    script: Optional[str] = None
+Command = tuple[Any, ...]
+"""One command of a server; a script is called by its digest."""
 
 
 class PartitionWrite(NamedTuple):
@@ -53,7 +50,7 @@ class PartitionWrite(NamedTuple):
 
 def call_script(script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Command:
     """Return the command that runs a script."""
-    return Command(("EVALSHA", _digest(script), len(keys), *keys, *arguments), script)
+    return ("EVALSHA", _digest(script), len(keys), *keys, *arguments)
 
 
 @cache
@@ -83,8 +80,7 @@ class RedisPartition:
 
     def read(self, members: Sequence[str]) -> list[Command]:
         """Return the commands that read the records of `members`."""
-        clock = Command(("HGET", self._name("sizes"), "clock"))
-        return [Command(("MGET", *map(self._record, members))), clock, Command(("TIME",))]
+        return [("MGET", *map(self._record, members)), ("HGET", self._name("sizes"), "clock"), ("TIME",)]
 
     def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
         """Return the records from the replies to `read`, in order; None where there is none."""

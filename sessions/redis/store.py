@@ -20,9 +20,8 @@ from ..ids import store_key
 from ..settings import PARTITIONS, Limits, RedisSettings
 from ..store import Conflict, RecordUpdate, StoredRecord, StoreTotals, StoreUnavailableError, WriteOutcome
 from ..store_time import Reading
-from .client import NO_REPLY
-from .cluster import ClusterConnections
-from .connections import Answer, Connections, OneServer
+from .connections import Answer, RedisConnections
+from .node import NO_REPLY
 from .partition import Command, PartitionWrite, RedisPartition
 from .partitions import hash_slot, partition_limits, partition_of, partition_tags
 
@@ -50,9 +49,7 @@ class RedisStore:
         own = partition_limits(limits) if settings.cluster else limits
         extent = f" in one of {PARTITIONS} partitions" if settings.cluster else ""
         self._partitions = [RedisPartition(f"neuron-lstm:{{{tag}}}:", model, own, clock, extent) for tag in tags]
-        self._connections: Connections = (
-            ClusterConnections(settings, [*map(hash_slot, tags)]) if settings.cluster else OneServer(settings)
-        )
+        self._connections = RedisConnections(settings, [*map(hash_slot, tags)])
 
     @property
     def partitions(self) -> int:
@@ -107,8 +104,8 @@ class RedisStore:
                 for partition in dict.fromkeys((*places, *swept))
             }
             requests = {partition: [written.command] for partition, written in writes.items()}
-            hurried = frozenset(writes.keys() - places.keys()) if changes else frozenset()
-            answers = self._ask(requests, self._settings.replicas, hurried)
+            skip_if_down = frozenset(writes.keys() - places.keys()) if changes else frozenset()
+            answers = self._ask(requests, self._settings.replicas, skip_if_down)
             outcomes = {
                 partition: self._outcomes(
                     partition, writes[partition], answers[partition], len(places.get(partition, ()))
@@ -157,10 +154,10 @@ class RedisStore:
         return [key.hex() for key in keys], places
 
     def _ask(
-        self, requests: Mapping[int, Sequence[Command]], replicas: int = 0, hurried: frozenset[int] = frozenset()
+        self, requests: Mapping[int, Sequence[Command]], replicas: int = 0, skip_if_down: frozenset[int] = frozenset()
     ) -> dict[int, Answer]:
-        answers = self._connections.ask(requests, replicas, hurried)
-        wanted = [answer for partition, answer in answers.items() if partition not in hurried]
+        answers = self._connections.ask(requests, replicas, skip_if_down)
+        wanted = [answer for partition, answer in answers.items() if partition not in skip_if_down]
         errors = [answer for answer in wanted if isinstance(answer, StoreUnavailableError)]
         if errors and len(errors) == len(wanted):
             raise errors[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,7 +45,7 @@ class Wire:
             self.commands += len(commands)
             send(node, commands, replicas, seconds)
 
-        def received(node: RedisNode, deadline: float | None = None) -> Replies:
+        def received(node: RedisNode, deadline: float) -> Replies:
             self.calls.append("receive")
             return receive(node, deadline)
 
@@ -159,7 +159,7 @@ def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
     assert write(other, b"by the other", NAMES[15:]) == [Written()]
     receive, lost = RedisNode.receive, False
 
-    def lose_the_first(node: RedisNode, deadline: float | None = None) -> Replies:
+    def lose_the_first(node: RedisNode, deadline: float) -> Replies:
         nonlocal lost
         replies = receive(node, deadline)
         if not lost:
@@ -178,9 +178,9 @@ def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
     assert found == [b"by the other", *[b"next"] * (PARTITIONS - 2), b"by the other"]
 
 
-@pytest.mark.parametrize("reply", ["LOADING data", "MOVED"])
+@pytest.mark.parametrize("is_moved", [False, True], ids=["LOADING", "MOVED"])
 def test_a_write_that_was_refused_at_first_may_conflict(
-    cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch, reply: str
+    cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch, is_moved: bool
 ) -> None:
     """A server that refuses a script has made no change, so the conflict of the repeated one is certain."""
     store, other = store_on(cluster.url), store_on(cluster.url)
@@ -188,12 +188,13 @@ def test_a_write_that_was_refused_at_first_may_conflict(
     change = RecordUpdate(NAMES[0], b"next", revision(store, NAMES[0]))
     assert write(other, b"by the other", NAMES[:1]) == [Written()]
     slot = hash_slot(TAGS[0])
-    refusals = iter([reply if reply != "MOVED" else f"MOVED {slot} 127.0.0.1:{cluster.owner(slot).port}"])
+    moved = exceptions.MovedError(f"{slot} 127.0.0.1:{cluster.owner(slot).port}")
+    refusals: Iterator[Exception] = iter([moved if is_moved else exceptions.BusyLoadingError("data")])
     receive = RedisNode.receive
 
-    def refused_first(node: RedisNode, deadline: float | None = None) -> Replies:
+    def refused_first(node: RedisNode, deadline: float) -> Replies:
         replies = receive(node, deadline)
-        return next((Replies([exceptions.ResponseError(one)], None) for one in refusals), replies)
+        return next((Replies([refusal], None) for refusal in refusals), replies)
 
     monkeypatch.setattr(RedisNode, "receive", refused_first)
     assert store.write([change]) == [Conflict()]

@@ -11,8 +11,7 @@ from memory_store import Clock
 from redis import exceptions
 from store_calls import begin, read, revision, stored, write
 
-from torchserve_neuron_lstm.sessions.redis.client import Address
-from torchserve_neuron_lstm.sessions.redis.node import RedisNode
+from torchserve_neuron_lstm.sessions.redis.node import Address, RedisNode
 from torchserve_neuron_lstm.sessions.settings import RedisSettings
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 

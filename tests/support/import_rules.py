@@ -96,10 +96,8 @@ ENGINE_FILES = (
     *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
     ("backends/inductor_compiler.py", ("torch._inductor",)),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
-    ("sessions/redis/client.py", ("redis",)),
     ("sessions/redis/connections.py", ("redis",)),
     ("sessions/redis/node.py", ("redis",)),
-    ("sessions/redis/shards.py", ("redis",)),
     *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
 )
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""
