@@ -52,8 +52,10 @@ class Eager(Backend):
         Raises:
             CompileError: source cannot express an operator.
         """
+        from .program_source.write import program_source
+
         write_signature(signature_of(program, None), directory)
-        (directory / FILE_NAME).write_text(_source(program), encoding="utf-8")
+        (directory / FILE_NAME).write_text(program_source(program), encoding="utf-8")
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program over the weights.
@@ -63,12 +65,6 @@ class Eager(Backend):
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        program = load_source(read_source(directory, real, _source), real, path=directory / FILE_NAME)
+        program = load_source(read_source(directory), real, path=directory / FILE_NAME)
         set_torch_threads(threads)
         return ModuleProgram(signature, program, real.values())
-
-
-def _source(program: ExportedProgram) -> str:
-    from .program_source.write import program_source
-
-    return program_source(program)

@@ -25,9 +25,6 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
 """YAML keys that a compiler may support."""
 
-Option = CompilerOption
-"""Former name, which engines of other distributions may import."""
-
 
 @dataclass(frozen=True)
 class CompileSettings:
@@ -50,9 +47,6 @@ LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 Inputs are the declared ones in order, then lengths[B] int64 if the program takes them. All tensors are contiguous, on
 the CPU, and of exactly the bucket's shapes. The caller owns the outputs: no later call changes them.
 """
-
-Run = LoadedProgram
-"""Former name."""
 
 
 @runtime_checkable
@@ -99,12 +93,6 @@ class LoadError(RuntimeError):
 
 class CompileError(RuntimeError):
     """The engine does not support the program or the shape. The message names which, and what to do."""
-
-
-CannotLoad = LoadError
-"""Former name."""
-CannotCompile = CompileError
-"""Former name."""
 
 
 class Backend(Protocol):

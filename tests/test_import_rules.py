@@ -62,7 +62,7 @@ BROKEN = [
         "from ..handlers.formats import custom",
         "config must not import handlers.formats.custom: it may import bucketing",
     ),
-    ("config/a.py", "from ..backends.interface import Run", "config must not import backends.interface.Run"),
+    ("config/a.py", "from ..backends.interface import Backend", "config must not import backends.interface.Backend"),
     ("config/manifest.py", "import torch", "the standard library only, here"),
     ("config/manifest.py", "def f():\n    import pydantic", "pydantic cannot travel in an archive"),
     ("config/schema.py", "import yaml", "yaml may be imported in config/yaml_text.py only"),

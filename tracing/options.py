@@ -1,22 +1,19 @@
-"""Options of a trace, by name or (with a warning) by position, and their compiler settings."""
+"""Options of a trace, and their compiler settings."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..backends.interface import Backend, CompilerOption, CompileSettings, precision_of
 from ..config.partitioner import PartitionerConfig, shell_words
 
-_POSITIONS = 6
-
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Options of `trace`, in the documented order."""
+    """Options of `trace`."""
 
     input_output_aliases: Mapping[Any, int] | None = None
     compiler_workdir: str | Path | None = None
@@ -25,38 +22,10 @@ class TraceOptions:
     inline_weights_to_neff: bool = True
     cpu_backend: bool = False
     compiler_python: str | Path | None = None
-    """Python interpreter of the engine's compiler; by name only, because NeuronX has no such option."""
+    """Python interpreter of the engine's compiler; NeuronX has no such option."""
 
     def __post_init__(self) -> None:
         split_arguments(self.compiler_args)
-
-    def with_positional(self, given: Sequence[Any]) -> TraceOptions:
-        """Add options that were given by position, with a warning.
-
-        >>> with warnings.catch_warnings(record=True) as caught:
-        ...     warnings.simplefilter("always")
-        ...     TraceOptions().with_positional([None, "work"]).compiler_workdir
-        'work'
-        >>> print(caught[0].message)
-        options of trace() given by position are deprecated: write input_output_aliases=..., compiler_workdir=...
-
-        Raises:
-            TypeError: there are too many of them, or one is also given by name.
-        """
-        if not given:
-            return self
-        names = [field.name for field in fields(self)][:_POSITIONS]
-        if len(given) > len(names):
-            raise TypeError(f"{len(given)} options by position, but trace() has {len(names)}: {', '.join(names)}")
-        positional = dict(zip(names, given, strict=False))
-        twice = [name for name in positional if getattr(self, name) != getattr(TraceOptions, name)]
-        if twice:
-            raise TypeError(f"{' and '.join(twice)} given by position and by name: remove the position")
-        keywords = ", ".join(f"{name}=..." for name in positional)
-        warnings.warn(
-            f"options of trace() given by position are deprecated: write {keywords}", FutureWarning, stacklevel=3
-        )
-        return replace(self, **positional)
 
 
 def split_arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:

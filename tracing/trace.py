@@ -31,7 +31,7 @@ from .weights import dedupe_weights
 def trace(
     func: Function,
     example_inputs: Any,
-    *args: Any,
+    *,
     input_output_aliases: Mapping[Any, int] | None = None,
     compiler_workdir: str | Path | None = None,
     compiler_args: str | Sequence[str] | None = None,
@@ -53,7 +53,6 @@ def trace(
     Args:
         func: an `nn.Module`, which is traced in eval mode, or a function over tensors.
         example_inputs: a tensor, or a tuple of tensors that may be nested; one argument each.
-        args: options by position, deprecated; in the order of the keywords up to `cpu_backend`.
         input_output_aliases: for each state (the index of an example's tensor, that tensor, or a buffer of the module)
             the index of the output that is its next value. The trace keeps the states: calls neither pass nor receive
             them.
@@ -79,7 +78,7 @@ def trace(
         inline_weights_to_neff,
         cpu_backend,
         compiler_python,
-    ).with_positional(args)
+    )
     own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
     held, aliases = resolve_aliases(options.input_output_aliases, func, own)
     exported = export_function(func, example_inputs, held)

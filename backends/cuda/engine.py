@@ -262,7 +262,7 @@ def _module(
 ) -> Module:
     """The program of a directory over tensors of a device."""
     own = {name: tensors[name] for name in read_signature(directory).weights}
-    source = placed_source(read_source(directory, own, _no_former), device)
+    source = placed_source(read_source(directory), device)
     precision = read_program_file(_Facts, directory / _FACTS).precision
     functions = recurrent_functions(derived, flatten, kernel, getattr(torch, precision))
     return load_source(source, own, functions, directory / FILE_NAME)
@@ -275,7 +275,3 @@ def placed_source(source: str, device: torch.device) -> str:
     "torch.ops.aten.arange.default(4, device=torch.device('cuda:1'))"
     """
     return source.replace(_PACKAGED_DEVICE, f"torch.device({str(device)!r})")
-
-
-def _no_former(program: object) -> str:
-    raise LoadError("no earlier version wrote programs of this engine: package the model again")

@@ -90,17 +90,10 @@ class Native(Backend):
         layers = {} if pool is None else layer_functions(pool)
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
-        source = read_source(directory, real, _source)
-        module = load_source(source, real, layers, directory / FILE_NAME)
+        module = load_source(read_source(directory), real, layers, directory / FILE_NAME)
         if pool is None:
             return ModuleProgram(signature, module, real.values())
         return ModuleProgram(signature, module, real.values(), pool.wake)
-
-
-def _source(program: ExportedProgram) -> str:
-    from .rewrite import native_source
-
-    return native_source(program).text
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:

@@ -13,7 +13,7 @@ import torch
 
 from ..interface import LoadError
 from .huge_pages import in_huge_pages
-from .packing import FLOAT32, SUMS, pack_linear
+from .packing import SUMS, pack_linear
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
@@ -21,11 +21,7 @@ _NO_MEMORY, _NO_SUCH_ID = 1, 3
 
 
 class RecurrentLibrary:
-    """A loaded recurrent library.
-
-    One of an earlier archive reads no ids and has no other new functions (`reads_ids` is false); nor does its program
-    ask for them. A later one multiplies no tables (`multiplies_tables` is false).
-    """
+    """A loaded recurrent library."""
 
     def __init__(self, file: Path) -> None:
         """Map the file.
@@ -36,12 +32,10 @@ class RecurrentLibrary:
         try:
             _check_complete(file)
             self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be searched for in other directories
-            self.reads_ids = hasattr(self.code, "recurrence_run_batch")
-            self.multiplies_tables = hasattr(self.code, "recurrence_multiply_table")
-            self.run = self.code.recurrence_run_batch if self.reads_ids else self.code.recurrence_run
+            self.run = self.code.recurrence_run_batch
             self._declare_types()
             self.lanes = int(self.code.recurrence_lanes())
-            self.weights = int(self.code.recurrence_weights()) if self.reads_ids else FLOAT32
+            self.weights = int(self.code.recurrence_weights())
             self.linear_block = int(self.code.recurrence_product_block())
         except (OSError, AttributeError) as error:
             raise LoadError(
@@ -53,23 +47,20 @@ class RecurrentLibrary:
         """Declare the types of the functions, for ctypes.
 
         Raises:
-            AttributeError: one that every version has is missing.
+            AttributeError: one is missing.
         """
         code = self.code
         code.recurrence_open_pool.restype = code.recurrence_open_stack.restype = _POINTER
         code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
         code.recurrence_close_pool.argtypes = code.recurrence_close_stack.argtypes = [_POINTER]
-        if hasattr(code, "recurrence_open_projected_stack"):
-            code.recurrence_open_projected_stack.restype = _POINTER
-            code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
-        if self.reads_ids:
-            code.recurrence_wake_pool.argtypes = [_POINTER]
-            code.recurrence_wake_pool.restype = None
-        if self.multiplies_tables:
-            code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
+        code.recurrence_open_projected_stack.restype = _POINTER
+        code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
+        code.recurrence_wake_pool.argtypes = [_POINTER]
+        code.recurrence_wake_pool.restype = None
+        code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
         self.run.argtypes = [
             *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
-            *((_POINTER, _SIZE) if self.reads_ids else ()),  # ids, rows of their table
+            *(_POINTER, _SIZE),  # ids, rows of their table
             *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x or the table, strides of x or of ids, h_0, c_0
             *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
         ]
@@ -127,8 +118,7 @@ class ThreadPool:
 
     def wake(self) -> None:
         """Wake the threads that sleep, because a call follows soon."""
-        if self.library.reads_ids:
-            self.library.code.recurrence_wake_pool(self.handle)
+        self.library.code.recurrence_wake_pool(self.handle)
 
 
 class LayerStack:
@@ -172,7 +162,7 @@ class LayerStack:
             )
         if self.handle is None:
             raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
-        self._run, self._reads_ids = pool.library.run, pool.library.reads_ids
+        self._run = pool.library.run
         weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
 
     def multiply_table(self, table: torch.Tensor, most_bytes: int) -> bool:
@@ -186,7 +176,7 @@ class LayerStack:
         library = self._library
         padded = -(-self._hidden // library.lanes) * library.lanes
         size = 4 * len(table) * self._directions * SUMS[self.cell] * padded
-        if not 0 < size <= most_bytes or not library.multiplies_tables:
+        if not 0 < size <= most_bytes:
             return False
         if library.code.recurrence_multiply_table(self.handle, table.data_ptr(), len(table)):
             raise MemoryError(f"out of memory for the sums of a table of {len(table)} rows: {size / 2**20:.0f} MiB")
@@ -224,7 +214,7 @@ class LayerStack:
         ids = (None, 0) if table is None else (x.data_ptr(), table.shape[0])  # `len` takes longer
         status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
-            *(ids if self._reads_ids else ()),
+            *ids,
             *((x if table is None else table).data_ptr(), x.stride(0), x.stride(1), _address(h_0), _address(c_0)),
             *((None, 0, 0) if y is None else (y.data_ptr(), y.stride(0), y.stride(1))),
             *(h_n.data_ptr(), c_n.data_ptr()),

@@ -14,8 +14,6 @@ from ..interface import LoadError
 from .control_flow import CONTROL_FLOW
 
 FILE_NAME = "program.py"
-FORMER_NAME = "program.pt2"
-"""Name of an exported program, which earlier versions wrote."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"lstm": masked.lstm, "rnn": masked.rnn, **CONTROL_FLOW}
 """Functions that a source calls beside torch's operators."""
@@ -23,24 +21,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"lstm": masked.lstm, "rnn": maske
 _RAISED_AS_IT_IS = (LoadError, MemoryError)
 
 
-Write = Callable[[Any], str]
-"""A function from an exported program to its source."""
-
-
-def read_source(directory: Path, tensors: Mapping[str, torch.Tensor], write_former: Write) -> str:
+def read_source(directory: Path) -> str:
     """Return the source of a directory's program.
-
-    `write_former` writes the source of an exported program, which earlier versions saved in its place.
 
     Raises:
         LoadError: the file is missing or damaged.
     """
     path = directory / FILE_NAME
-    former = directory / FORMER_NAME
-    if not path.is_file() and former.is_file():
-        from .former import read_former_program
-
-        return write_former(read_former_program(former, tensors))
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,8 +14,8 @@ from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.travelling_files import BASE, STORE_FILES, travelling_files
 
 ROOT = Path(__file__).parents[2]
-ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py", "bucketing/grid.py")
-"""Imported by TorchServe, and by backends of other distributions."""
+ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
+"""Imported by TorchServe."""
 
 COMPILE_ONLY = {
     "backends/aws_neuron/source_export.py",
@@ -31,7 +31,6 @@ COMPILE_ONLY = {
     "backends/partitioning/backend.py",
     "backends/onnx_export.py",
     "backends/openvino_recurrences.py",
-    "backends/program_source/former.py",
     "backends/program_source/write.py",
     "backends/torch_files.py",
     "backends/vollo/compiler.py",

@@ -240,23 +240,6 @@ def test_an_example_is_tensors_on_the_cpu(example: object) -> None:
         tracing.trace(double_and_add, example, backend="eager")
 
 
-def test_options_by_position_are_taken_with_a_warning(tmp_path: Path) -> None:
-    """Options by position work, with a warning."""
-    with pytest.warns(FutureWarning, match="write input_output_aliases=..., compiler_workdir=..."):
-        traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), None, None, backend="eager")
-
-    assert traced(torch.ones(3), torch.ones(3)).tolist() == [3, 3, 3]
-
-
-def test_an_option_by_position_and_by_name_is_refused() -> None:
-    """Too many options by position are refused as well."""
-    x = torch.rand(3)
-    with pytest.raises(TypeError, match="compiler_workdir given by position and by name"):
-        tracing.trace(double_and_add, (x, x), None, "here", compiler_workdir="there", backend="eager")
-    with pytest.raises(TypeError, match="7 options by position, but trace"):
-        tracing.trace(double_and_add, (x, x), *[None] * 7, backend="eager")
-
-
 def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
     """The error names the option."""
     x = torch.rand(3)

@@ -32,17 +32,17 @@ SEEN = dict.fromkeys(range(3, 41), 5) | {64: 1}
 
 PICKY_ENGINES = """
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 
 class Refuses(Eager):
     name = "refuses"
     def compile(self, program, bucket, directory, settings):
-        raise CannotCompile("not this program")
+        raise CompileError("not this program")
 
 class Stuck(Eager):
     name = "stuck"
     def load(self, directory, weights, host, threads):
-        raise CannotLoad("not on this host")
+        raise LoadError("not on this host")
 """
 ENTRY_POINTS = """
 [torchserve_neuron_lstm.backends]

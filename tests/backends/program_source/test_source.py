@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.backends.exported_program import quiet
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.program_source.read import FILE_NAME, load_source, read_source
@@ -175,7 +174,7 @@ def test_a_missing_or_unreadable_file_is_refused(content: bytes | None, tmp_path
         (tmp_path / FILE_NAME).write_bytes(content)
 
     with pytest.raises(LoadError, match=r"program\.py is missing or damaged \(.*\): package the model again"):
-        read_source(tmp_path, {}, program_source)
+        read_source(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [LoadError, MemoryError])
@@ -195,26 +194,3 @@ def test_memory_that_torch_does_not_get_is_not_taken_for_damage() -> None:
 
     with pytest.raises(MemoryError, match="out of memory for the weights of a program"):
         load_source(source, {})
-
-
-@torch.no_grad()
-def test_programs_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """They are exported programs, whose weights have one number each."""
-    program = exported(lambda model, x: nn.functional.linear(x, model.w))
-    weights = weights_of(program)
-    x = torch.randn(2, 3, 3)
-    wanted = program.module()(x)
-    stripped = {name: one.detach().new_zeros(()).expand(one.shape) for name, one in program._state_dict.items()}
-    program._state_dict = {name: nn.Parameter(one, requires_grad=False) for name, one in stripped.items()}
-    with quiet():
-        torch.export.save(program, tmp_path / "program.pt2")
-
-    assert torch.equal(load_source(read_source(tmp_path, weights, program_source), weights)(x)[0], wanted)
-
-
-def test_a_former_program_that_this_torch_cannot_read_is_refused(tmp_path: Path) -> None:
-    """It has to be packaged again."""
-    (tmp_path / "program.pt2").write_bytes(b"no program")
-
-    with pytest.raises(LoadError, match=r"cannot read .*program\.pt2 \(.*\): package the model again"):
-        read_source(tmp_path, {}, program_source)
