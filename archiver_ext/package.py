@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,11 +39,9 @@ from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
-from .evaluation.omitted_engine import OmittedEngine
 from .evaluation.partitioning import cpu_operators_in
-from .evaluation.prepare_trials import prepare_trials
-from .evaluation.selection import candidate_engines, is_quick, select_fastest
-from .evaluation.trials import TrialResults
+from .evaluation.selection import candidate_engines, select_fastest
+from .evaluation.trials import TrialResults, prepare_trials
 from .model_file import importable
 from .state_dict import load_state_dict
 from .unused_input_notes import unused_input_notes
@@ -68,8 +65,6 @@ class PackagingResult:
     """The manifest of the archive."""
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
-    omitted: tuple[OmittedEngine, ...] = ()
-    """Engines that were not compiled for every bucket."""
     cpu_operators: tuple[str, ...] = ()
     """Operators that the selected engine leaves to the CPU."""
     notes: tuple[str, ...] = ()
@@ -146,9 +141,8 @@ def _build(
     engines: Sequence[Backend],
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
-    began = time.monotonic()
     with compile_processes(work / "compilers") as processes:
-        if len(engines) > 1 or not is_quick(engines[0]):
+        if len(engines) > 1 or not engines[0].polymorphic:
             processes.prepare()
         loaded = _load(flags, config, tree)
         program = _lower(loaded.model, config)
@@ -159,7 +153,7 @@ def _build(
         build = BuildInput(tree, loaded.weights, config, threads)
         cached = cache_folder(os.environ)
         compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path, processes)
-        trials = prepare_trials(build, compiler, loaded.model, engines, began)
+        trials = prepare_trials(build, compiler, loaded.model)
         results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results.measured)
     _install(build, selected, work)
@@ -225,7 +219,6 @@ def _result(
         manifest=read_manifest(build.tree),
         others=tuple(result for result in results.measured if result is not selected),
         rejected=results.rejected,
-        omitted=results.omitted,
         cpu_operators=cpu_operators_in(build.tree, selected.backend),
         notes=notes,
     )

@@ -15,7 +15,7 @@ from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
 from .cost_report import cost_lines, doubt_lines
 from .evaluation.candidate import CandidateResult
-from .evaluation.omitted_engine import OmittedEngine
+from .evaluation.selection import MARGIN
 from .host_needs import PYTHON, machine, software
 from .package import PackagingResult
 from .tables import make_table
@@ -90,8 +90,6 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
-    for omitted in outcome.omitted:
-        yield f"{omitted.backend} was left out: {omitted.reason}"
     yield _selected(outcome)
     selected = outcome.selected
     yield from cost_lines(selected.backend, selected.measurement, bool(selected.padding), outcome.cpu_operators)
@@ -145,7 +143,9 @@ def _selected(outcome: PackagingResult) -> str:
         return f"{selected.backend} is packaged"
     others = ", ".join(f"{other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
     total = f"{selected.total_ms:.2f} ms for one batch of each size, with evenly spread lengths"
-    return f"{selected.backend} is packaged, the fastest: {total}; {others}"
+    is_fastest = all(selected.total_ms <= other.total_ms for other in outcome.others)
+    rank = "the fastest" if is_fastest else f"since no other saves more than {MARGIN:.0%}"
+    return f"{selected.backend} is packaged, {rank}: {total}; {others}"
 
 
 def _precision(outcome: PackagingResult) -> str:
@@ -165,7 +165,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket;
     `padding_milliseconds` those of one with as much padding as possible, where that was measured apart. `notes`
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
-    `engines` were compiled for every bucket, `left_out` for a few of them or for none, and `dropped` failed.
+    `engines` were measured, and `dropped` failed.
     """
     return {
         "archive": str(outcome.archive),
@@ -185,18 +185,6 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
         **({"notes": list(outcome.notes)} if outcome.notes else {}),
         "dropped": [{"backend": rejected.backend, "reason": rejected.reason} for rejected in outcome.rejected],
-        "left_out": [_omitted(omitted) for omitted in outcome.omitted],
-    }
-
-
-def _omitted(omitted: OmittedEngine) -> dict[str, Any]:
-    return {
-        "backend": omitted.backend,
-        "reason": omitted.reason,
-        "expected_ms": omitted.expected_ms,
-        "fastest": omitted.fastest,
-        "fastest_ms": omitted.fastest_ms,
-        "measured": [{"bucket": bucket, "milliseconds": ms} for bucket, ms in omitted.measured.items()],
     }
 
 

@@ -7,7 +7,7 @@ plain RNNs. So the serving process registers that operator too.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +98,6 @@ class Inductor:
             raise CompileError("inductor compiles for one bucket at a time")
         write_signature(signature_of(program, bucket), directory)
         compile_library(program, bucket, settings, library=directory / _LIBRARY, calls=directory / _CALLS)
-
-    def lower_bound(self, program: ExportedProgram, inputs: Sequence[torch.Tensor]) -> Callable[[], object] | None:
-        """Return a function that computes only the recurrences, which the library calls as they are."""
-        from .inductor_recurrences import recurrences_of
-
-        return recurrences_of(program, inputs)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the library and give it the addresses of the weights.

@@ -52,8 +52,6 @@ class EngineSpec:
     """Device that a host needs beside its processor, for people."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
-    quick: bool = False
-    """Whether a program is compiled in seconds, for all buckets; otherwise each bucket takes ten and more."""
     toolchain: Optional[tuple[str, ...]] = None
     """Distributions that decide what is compiled, beside torch, this package and the C++ compiler.
 
@@ -97,7 +95,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Native",
         files=(*_NATIVE_FILES, *_COMPILED_CODE_FILES, *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
-        quick=True,
         toolchain=(),
     ),
     "inductor": EngineSpec(
@@ -105,7 +102,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Inductor",
         files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", *MODULE_PROGRAM_FILES, "recurrent_operators.py"),
         packages=("torch._inductor",),
-        auto={"serve_float32": 1, "serve_bfloat16": 1, "serve_float16": 1, "serve_int8": 1, "trace": 0},
+        auto={"trace": 0},  # ten seconds and more for each bucket: to serve, the YAML names it
         toolchain=(),
     ),
     "onnxruntime": EngineSpec(
@@ -121,7 +118,6 @@ ENGINES: Mapping[str, EngineSpec] = {
             "trace": 1,
             "choose_lengths": 0,
         },
-        quick=True,
         toolchain=(*_ONNX_EXPORTER, "onnxruntime"),
     ),
     "openvino": EngineSpec(
@@ -130,7 +126,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("openvino.py", "onnx_engine.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
-        quick=True,
         toolchain=(*_ONNX_EXPORTER, "openvino"),
     ),
     "cuda": EngineSpec(
@@ -140,7 +135,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         packages=("cuda",),
         device="an NVIDIA GPU",
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
-        quick=True,
         toolchain=(),
     ),
     "vollo": EngineSpec(
@@ -169,7 +163,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Eager",
         files=CPU_FILES,
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
-        quick=True,
         toolchain=(),
     ),
 }
@@ -213,7 +206,7 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
     """Return the engines that `auto` tries for a purpose, in the order of their ranks.
 
     >>> auto_engines("serve_float32")
-    ('native', 'inductor', 'onnxruntime', 'cuda')
+    ('native', 'onnxruntime', 'cuda')
     """
     ranks = {name: ENGINES[name].auto[purpose] for name in _built_in() if purpose in ENGINES[name].auto}
     return tuple(sorted(ranks, key=ranks.__getitem__))

@@ -54,7 +54,6 @@ class Packaging:
     compiled: int
     """Programs of the compared engines that were compiled, not copied from the cache."""
     backend: str
-    left_out: tuple[str, ...]
     floor_s: float
 
     @property
@@ -116,16 +115,14 @@ def _package(folder: Path, change: str, floor_s: float) -> Packaging:
         after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
         sum(not program["cached"] for engine in report["engines"] for program in engine["programs"]),
         report["backend"],
-        tuple(one["backend"] for one in report["left_out"]),
         floor_s,
     )
 
 
 def _sentence(one: Packaging) -> str:
-    out = f", {' and '.join(one.left_out)} left out" if one.left_out else ""
     return (
         f"{one.change}: {one.seconds:.1f} s (at most {one.floor_s:.0f}), {one.cpu_seconds:.1f} s of CPU time; "
-        f"{one.compiled} programs compiled, {one.backend} packaged{out}"
+        f"{one.compiled} programs compiled, {one.backend} packaged"
     )
 
 

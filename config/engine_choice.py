@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -11,20 +10,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    PlainValidator,
     TypeAdapter,
     ValidatorFunctionWrapHandler,
-    WithJsonSchema,
     WrapValidator,
 )
 
 from .fields import EngineName
-from .strict import Strict, format_value, tuple_from_list
+from .strict import Strict, tuple_from_list
 
 AUTO = "auto"
 """The name that stands for the fastest verified engine."""
-
-_TIME = r"[0-9]{1,9}(s|min)"
 
 
 def _different(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -36,17 +31,8 @@ def _different(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
     return names
 
 
-def _seconds(value: Any) -> float | None:
-    if value is None:
-        return None
-    found = re.fullmatch(_TIME, value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError(f"expected seconds or minutes, as in 60s or 5min, got {format_value(value)}")
-    return float(value[: found.start(1)]) * (60 if found[1] == "min" else 1)
-
-
 class AutoOptions(Strict):
-    """Bounds of what `auto` compiles."""
+    """Options of `auto`."""
 
     engines: Annotated[
         tuple[EngineName, ...] | None,
@@ -54,18 +40,9 @@ class AutoOptions(Strict):
         BeforeValidator(tuple_from_list),
         AfterValidator(_different),
     ] = None
-    """The engines to compare, as in [native, inductor]; each is compiled for every bucket.
+    """The engines to compare, as in [native, inductor], in the order of preference.
 
-    Left out, those of docs/backends.md that are installed; one that compiles slowly only if it could win.
-    """
-    time: Annotated[
-        float | None,
-        PlainValidator(_seconds),
-        WithJsonSchema({"anyOf": [{"type": "string", "pattern": f"^{_TIME}$"}, {"type": "null"}]}),
-    ] = None
-    """The time after which no engine that compiles slowly begins another program, as in 60s or 5min.
-
-    Left out, there is no bound.
+    Left out, those of docs/backends.md that are installed.
     """
 
 
@@ -73,7 +50,7 @@ class EngineChoice(Strict):
     """`auto` with its options."""
 
     auto: AutoOptions
-    """The engines to compare, and the time to compile them."""
+    """The engines to compare."""
 
 
 _NAME: TypeAdapter[str] = TypeAdapter(EngineName, config=ConfigDict(strict=True))
@@ -95,7 +72,7 @@ Engine = Annotated[EngineName | EngineChoice, WrapValidator(_name_or_options)]
 def chosen_engine(backend: object) -> object:
     """Return the engine's name in a value of `backend:`, which may be invalid.
 
-    >>> chosen_engine("native"), chosen_engine({"auto": {"time": "60s"}})
+    >>> chosen_engine("native"), chosen_engine({"auto": {"try": ["native"]}})
     ('native', 'auto')
     """
     return AUTO if isinstance(backend, Mapping | EngineChoice) else backend

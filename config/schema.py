@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
-from ..bucketing.shapes import Bucket, BucketGrid, DType, TensorSpec
+from ..bucketing.shapes import BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
 from .compiler import PartitionerBlock, compiler_option_errors
 from .contradictions import contradictions
@@ -177,7 +177,7 @@ class NeuronLstmBlock(Strict):
     backend: Engine = AUTO
     """The engine: auto (the fastest verified one), or a name as in onnxruntime: docs/backends.md.
 
-    A mapping, as in {auto: {try: [native, inductor], time: 60s}}, bounds what auto compiles.
+    A mapping, as in {auto: {try: [native, inductor]}}, names those that auto compares.
     """
     compiler_workdir: PathText | None = None
     """The folder for the compiler's intermediate files; left out, they are deleted."""
@@ -318,11 +318,6 @@ class ServingConfig(NeuronLstmBlock):
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
         """Return a copy with these lengths, ascending, in place of those of `buckets`."""
         return self.model_copy(update={"resolved_lengths": lengths})
-
-    def with_one_bucket(self, bucket: Bucket) -> Self:
-        """Return a copy whose grid is this bucket; the longest sequence stays what it is."""
-        buckets = self.buckets.model_copy(update={"batch": (bucket.batch,), "longest": self.longest})
-        return self.model_copy(update={"buckets": buckets, "resolved_lengths": (bucket.length,)})
 
     @property
     def _truncates(self) -> bool:

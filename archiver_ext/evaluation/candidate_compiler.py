@@ -23,15 +23,8 @@ from .candidate import Candidate, RejectedEngine, make_candidate
 from .compile_jobs import compile_jobs
 from .partitioning import partitioner_config, with_cpu_fallback
 
-
-@dataclass(frozen=True)
-class Compiled:
-    """The compiled programs of one candidate."""
-
-    candidate: Candidate
-    programs: tuple[CompileResult, ...]
-    is_complete: bool
-    """False: the time was up before all of them were compiled."""
+Compiled = tuple[Candidate, tuple[CompileResult, ...]]
+"""A candidate with its compiled programs."""
 
 
 @dataclass(frozen=True)
@@ -64,42 +57,35 @@ class CandidateCompiler:
         beyond_grid = self.config.longest > self.config.grid.lengths[-1]
         return make_candidate(engine, self.program, streams=self.config.streaming is not None, beyond_grid=beyond_grid)
 
-    def compile(
-        self,
-        candidates: Sequence[Candidate],
-        grids: Sequence[BucketGrid],
-        until: float | None = None,
-    ) -> tuple[list[Compiled], list[RejectedEngine]]:
-        """Compile for all candidates together, in the buckets of `grids`.
+    def compile(self, candidates: Sequence[Candidate], grid: BucketGrid) -> tuple[list[Compiled], list[RejectedEngine]]:
+        """Compile for all candidates together, in the buckets of `grid`.
 
-        After `until`, a time of the monotonic clock, no program is begun. Returns the compiled candidates, and the
-        engines that failed.
+        Returns the compiled candidates, and the engines that failed.
         """
         self.work.mkdir(exist_ok=True)
-        jobs = [job for one in candidates for job in self._jobs(one, grids)]
-        outcomes = self._compile_jobs(jobs, until)
-        failed = {outcome.job.backend: outcome for outcome in outcomes if isinstance(outcome, CompileFailure)}
+        jobs = [job for candidate in candidates for job in self._jobs(candidate, grid)]
+        outcomes = self._compile_jobs(jobs)
+        failures = {outcome.job.backend: outcome for outcome in outcomes if isinstance(outcome, CompileFailure)}
         results = [outcome for outcome in outcomes if isinstance(outcome, CompileResult)]
-        compiled = []
-        for candidate in candidates:
-            if candidate.backend not in failed:
-                own = tuple(result for result in results if result.job.backend == candidate.backend)
-                wanted = sum(job.backend == candidate.backend for job in jobs)
-                compiled.append(Compiled(candidate, own, is_complete=len(own) == wanted))
-        return compiled, [RejectedEngine(name, f"{one.job}: {one.reason}") for name, one in failed.items()]
+        compiled = [
+            (candidate, tuple(result for result in results if result.job.backend == candidate.backend))
+            for candidate in candidates
+            if candidate.backend not in failures
+        ]
+        rejected = [RejectedEngine(name, f"{failure.job}: {failure.reason}") for name, failure in failures.items()]
+        return compiled, rejected
 
-    def _jobs(self, candidate: Candidate, grids: Sequence[BucketGrid]) -> Iterator[CompileJob]:
+    def _jobs(self, candidate: Candidate, grid: BucketGrid) -> Iterator[CompileJob]:
         programs = candidate.program.parts
         files = {role: self.work / f"{role}.pt2" for role in programs}
         for role, file in files.items():
             if not file.exists():
                 save_program(programs[role], file)
         digests = {role: program_digest(program) for role, program in programs.items()}
-        for grid in grids:
-            for job in compile_jobs([candidate.engine], files, grid, self.work, self._settings()):
-                yield replace(job, content=digests[job.part])
+        for job in compile_jobs([candidate.engine], files, grid, self.work, self._settings()):
+            yield replace(job, content=digests[job.part])
 
-    def _compile_jobs(self, jobs: Sequence[CompileJob], until: float | None) -> list[CompileOutcome]:
+    def _compile_jobs(self, jobs: Sequence[CompileJob]) -> list[CompileOutcome]:
         done = 0
 
         def count(outcome: CompileOutcome) -> None:
@@ -108,7 +94,7 @@ class CandidateCompiler:
             report(done, len(jobs), _sentence(outcome))
 
         with show_progress("compile", self.console) as report:
-            return compile_all(jobs, self.processes, count, cache=self.cache, until=until)
+            return compile_all(jobs, self.processes, count, cache=self.cache)
 
     def _settings(self) -> CompileSettings:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""

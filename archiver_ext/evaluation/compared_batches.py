@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...bucketing.shapes import Bucket
 from ...config.manifest import Manifest
-from ...handlers.runtime.loader import LoadedArchive, planner_from_manifest
-from ...handlers.runtime.user_code import selected_lengths
-from .candidate import Candidate
-from .manifest_builder import BuildInput, build_manifest, with_costs
+from ...handlers.runtime.loader import LoadedArchive
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:
@@ -28,14 +22,3 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
 def planned_total_ms(loaded: LoadedArchive) -> float:
     """Return the planned milliseconds of a batch of every size."""
     return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in compared_batches(loaded.manifest))
-
-
-def expected_total_ms(build: BuildInput, candidate: Candidate, costs: Mapping[Bucket, float]) -> float:
-    """Plan one batch of each size by the costs of a few buckets, as if all were compiled.
-
-    Returns milliseconds.
-    """
-    manifest = build_manifest(build, candidate)
-    planned = with_costs(manifest, {manifest.kind: dict(costs)}, {})
-    planner = planner_from_manifest(planned, selected_lengths(planned, build.tree))
-    return sum(planner.plan(lengths).milliseconds(planner.cost) for lengths in compared_batches(manifest))

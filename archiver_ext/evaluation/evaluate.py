@@ -10,23 +10,18 @@ import torch
 from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend, Ragged, precision_of, simulation_of
 from ...bucketing.cost import CostModel
-from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
 from ...config.manifest import Manifest
 from ...config.manifest_writer import write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
-from ...handlers.runtime.measurement import Call
-from ...handlers.runtime.program_calls import full_call
 from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
-from ..torch_threads import on_threads
 from .calibrate import Costs, MeasuredCosts, measure_costs
 from .candidate import Candidate, CandidateResult
 from .compared_batches import planned_total_ms
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
-from .tolerance_exceeded import ToleranceExceeded
 from .value_ranges import with_value_ranges
 from .verification_cases import VerificationCase
-from .verify import verify_bucket
 from .verify_programs import verify_programs
 
 _UNESTIMATED_US = 1.0
@@ -40,10 +35,6 @@ class LoadedEngine:
     archive: LoadedArchive
     torch_threads: int
     """Threads of torch that loading has set: engines that start threads leave it one."""
-
-    def full_call(self, bucket: Bucket) -> Call:
-        """Return one call with every row at the bucket's full length, on its number of threads."""
-        return on_threads(self.torch_threads, full_call(self.archive, self.archive.manifest.kind, bucket))
 
 
 @dataclass(frozen=True)
@@ -95,25 +86,6 @@ def evaluate_engine(
         simulation=simulation,
     )
     return EvaluatedEngine(result, LoadedEngine(planned, torch_threads))
-
-
-def load_bucket(
-    build: BuildInput, candidate: Candidate, bucket: Bucket, cases: Sequence[VerificationCase]
-) -> LoadedEngine:
-    """Load the programs of one bucket from the tree, and verify them in it.
-
-    Raises:
-        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
-        LoadError: the engine cannot load here what it compiled here.
-    """
-    manifest = build_manifest(replace(build, config=build.config.with_one_bucket(bucket)), candidate)
-    write_manifest(manifest, build.tree)
-    loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
-    torch_threads = torch.get_num_threads()
-    result = verify_bucket(loaded, bucket, manifest, cases, manifest.tolerance)
-    if not result.passed:
-        raise ToleranceExceeded(manifest.backend, [result], manifest.tolerance)
-    return LoadedEngine(loaded, torch_threads)
 
 
 def _measure(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:

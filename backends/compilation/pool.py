@@ -3,8 +3,9 @@
 When packaging stops (an unsupported program, a failure, Ctrl-C), the processes end, with the compilers that they
 started, and leave no files behind.
 
-A single engine that compiles quickly does so in this process, which has imported torch already. Beside other engines it
-has a separate process: if that ends, the others continue. A program that was compiled before is copied from the cache.
+A single engine whose programs serve every shape compiles them in this process, which has imported torch already. Beside
+other engines it has a separate process: if that ends, the others continue. A program that was compiled before is copied
+from the cache.
 """
 
 from __future__ import annotations
@@ -31,16 +32,14 @@ def compile_all(
     processes: CompileProcesses,
     report: Callable[[CompileOutcome], None],
     cache: Path | None = None,
-    until: float | None = None,
 ) -> list[CompileOutcome]:
     """Compile all jobs.
 
     After a job fails, the other jobs of its engine are skipped; when no engine is left, all processes are stopped.
     `report` is called with each result as it arrives. `cache` is the folder of the cache; None: every job is compiled.
-    After `until`, a time of the monotonic clock, no job is begun, and the results are fewer than the jobs.
     """
     if cache is None:
-        return _compile(jobs, processes, report, until)
+        return _compile(jobs, processes, report)
     keys = {job.directory: key for job in jobs if (key := program_key(job)) is not None}
     known = [job for job in jobs if job.directory in keys]
     copied = {
@@ -48,7 +47,7 @@ def compile_all(
     }
     for result in copied.values():
         report(result)
-    compiled = _compile([job for job in jobs if job.directory not in copied], processes, report, until)
+    compiled = _compile([job for job in jobs if job.directory not in copied], processes, report)
     for outcome in compiled:
         if isinstance(outcome, CompileResult) and outcome.job.directory in keys:
             entries.keep(cache, keys[outcome.job.directory], outcome.job.directory)
@@ -67,13 +66,12 @@ def _compile(
     jobs: Sequence[CompileJob],
     processes: CompileProcesses,
     report: Callable[[CompileOutcome], None],
-    until: float | None,
 ) -> list[CompileOutcome]:
-    if _quick(jobs):
+    if _are_compiled_here(jobs):
         return _compile_here(jobs, report)
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
-    pending = [] if _is_over(until) else list(jobs)
+    pending = list(jobs)
     running: dict[Future[CompileOutcome], CompileProcess] = {}
     # Programs for any shape are compiled in less time than a further process takes to start.
     free = processes.take(len({(job.backend, job.bucket) for job in pending}))
@@ -88,7 +86,7 @@ def _compile(
                     results.append(done.result())
                     report(results[-1])
                 engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
-                pending = [job for job in pending if job.backend in engines and not _is_over(until)]
+                pending = [job for job in pending if job.backend in engines]
         except BaseException:
             processes.stop()  # also a job that Ctrl-C kept from being noted
             raise
@@ -98,17 +96,11 @@ def _compile(
     return results
 
 
-def _is_over(until: float | None) -> bool:
-    return until is not None and time.monotonic() >= until
-
-
-def _quick(jobs: Sequence[CompileJob]) -> bool:
-    """Whether the jobs, if there are any, are those of one engine that compiles quickly."""
-    if not jobs:
-        return True
+def _are_compiled_here(jobs: Sequence[CompileJob]) -> bool:
+    """Whether the jobs, if there are any, are those of one engine of this package, and few."""
     engines = {job.backend for job in jobs}
-    whole = all(job.partitioner is None for job in jobs)
-    return whole and len(engines) == 1 and all(name in ENGINES and ENGINES[name].quick for name in engines)
+    few = all(job.bucket is None and job.partitioner is None for job in jobs)
+    return few and len(engines) <= 1 and engines <= ENGINES.keys()
 
 
 def _compile_here(jobs: Sequence[CompileJob], report: Callable[[CompileOutcome], None]) -> list[CompileOutcome]:

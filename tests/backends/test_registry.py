@@ -82,9 +82,9 @@ def test_a_broken_distribution_is_named() -> None:
 
 def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
     """The order is given for each purpose, of installed engines only."""
-    assert registry.auto_engines("serve_float32") == ("native", "inductor", "onnxruntime", "cuda")
-    assert registry.auto_engines("serve_bfloat16") == ("native", "inductor", "onnxruntime", "openvino", "cuda")
-    assert registry.auto_engines("serve_float16") == ("native", "inductor", "onnxruntime", "cuda")
+    assert registry.auto_engines("serve_float32") == ("native", "onnxruntime", "cuda")
+    assert registry.auto_engines("serve_bfloat16") == ("native", "onnxruntime", "openvino", "cuda")
+    assert registry.auto_engines("serve_float16") == ("native", "onnxruntime", "cuda")
     assert registry.auto_engines("fallback") == ("eager",)
     assert registry.auto_engines("trace") == ("inductor", "onnxruntime", "eager")
     assert registry.auto_engines("choose_lengths") == ("onnxruntime", "eager")

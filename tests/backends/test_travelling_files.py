@@ -25,7 +25,6 @@ COMPILE_ONLY = {
     "backends/exported_program.py",
     "backends/exported_tensors.py",
     "backends/inductor_compiler.py",
-    "backends/inductor_recurrences.py",
     "backends/native/build.py",
     "backends/native/rewrite.py",
     "backends/partitioning/backend.py",

@@ -27,22 +27,21 @@ def parsed(backend: str) -> ServingConfig:
     return parse_config(YAML.replace("BACKEND", backend), "model-config.yaml")
 
 
-@pytest.mark.parametrize("line", ["", "backend: auto", "backend: {auto: {}}", "backend: {auto: {try: , time: }}"])
-def test_auto_has_no_bounds_of_its_own(line: str) -> None:
+@pytest.mark.parametrize("line", ["", "backend: auto", "backend: {auto: {}}", "backend: {auto: {try: }}"])
+def test_auto_names_no_engines_of_its_own(line: str) -> None:
     """Left out, as a word, and without options it means the same."""
     config = parsed(line)
 
     assert config.engine == "auto"
-    assert (config.auto.engines, config.auto.time) == (None, None)
+    assert config.auto.engines is None
 
 
-def test_engines_and_time_are_bounds_of_auto() -> None:
-    """The time is in seconds."""
-    config = parsed("backend: {auto: {try: [native, inductor], time: 2min}}")
+def test_the_engines_of_auto_are_in_the_order_of_the_yaml() -> None:
+    """It is the order of preference."""
+    config = parsed("backend: {auto: {try: [native, inductor]}}")
 
     assert config.engine == "auto"
-    assert (config.auto.engines, config.auto.time) == (("native", "inductor"), 120.0)
-    assert parsed("backend: {auto: {time: 60s}}").auto.time == 60.0
+    assert config.auto.engines == ("native", "inductor")
 
 
 def test_an_engine_by_name_has_no_options() -> None:
@@ -53,13 +52,11 @@ def test_an_engine_by_name_has_no_options() -> None:
 @pytest.mark.parametrize(
     ("backend", "path", "message"),
     [
-        ("{auto: {time: 60}}", ".auto.time", "expected seconds or minutes, as in 60s or 5min, got 60"),
-        ("{auto: {time: 1h}}", ".auto.time", "expected seconds or minutes, as in 60s or 5min, got the text '1h'"),
         ("{auto: {try: []}}", ".auto.try", "expected 1 or more entries, got none"),
         ("{auto: {try: native}}", ".auto.try", "expected a list, got the text 'native'"),
         ("{auto: {try: [native, native]}}", ".auto.try", "expected different names, got native twice"),
         ("{auto: {try: [auto]}}", ".auto.try", "expected the names of backends, got auto"),
-        ("{auto: {names: [native]}}", ".auto.names", "is not a key here: expected one of try, time"),
+        ("{auto: {names: [native]}}", ".auto.names", "is not a key here: expected one of try"),
         ("{native: {}}", ".native", "is not a key here"),
         ("{auto: 60s}", ".auto", "expected a mapping of keys, got the text '60s'"),
         ("[native]", "", "expected text, got a list"),
@@ -81,6 +78,6 @@ def test_compiler_options_need_one_engine() -> None:
 
 def test_a_valid_configuration_may_be_given_again() -> None:
     """A model is accepted in place of the mapping."""
-    given: Any = parsed("backend: {auto: {time: 60s}}")
+    given: Any = parsed("backend: {auto: {try: [native]}}")
 
-    assert ServingConfig.model_validate({**dict(given)}).auto.time == 60.0
+    assert ServingConfig.model_validate({**dict(given)}).auto.engines == ("native",)

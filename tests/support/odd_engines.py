@@ -71,7 +71,6 @@ class Wrong(Good):
 class Late(Good):
     """Takes milliseconds for every call, and tells what it compiles."""
     name = "late"
-    seconds = 0.008
     def compile(self, program, bucket, directory, settings):
         if "LATE_TELLS" in os.environ:
             with open(os.environ["LATE_TELLS"], "a") as file:
@@ -80,17 +79,9 @@ class Late(Good):
     def load(self, directory, weights, host, threads):
         run = super().load(directory, weights, host, threads)
         def late(tensors):
-            time.sleep(self.seconds)
+            time.sleep(0.008)
             return run(tensors)
         return late
-
-
-class Bounded(Late):
-    """Is as late as Late, and has a lower bound of BOUND seconds, or none."""
-    name = "bounded"
-    def lower_bound(self, program, inputs):
-        seconds = os.environ["BOUND"]
-        return (lambda: time.sleep(float(seconds))) if seconds else None
 
 
 class Crashes(Good):
@@ -116,7 +107,7 @@ class Unusable(Good):
         return "no such chip here; buy one"
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "bounded", "crashes", "simulated", "unusable")
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "crashes", "simulated", "unusable")
 
 
 def install(site: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import CandidateResult, make_candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
-from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import measure_together, with_total
+from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import measured_totals
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
@@ -117,8 +118,8 @@ def attempted(
         """Ignore the progress."""
 
     found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
-    totals = measure_together([found]).totals
-    return with_total(found.result, totals), build
+    totals = measured_totals([found])
+    return replace(found.result, total_ms=totals[engine.name]), build
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
