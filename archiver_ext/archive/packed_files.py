@@ -1,24 +1,22 @@
 """Files of an archive, read from its bytes; refused if another reader could see other files.
 
 TorchServe reads a .mar from its start, entry by entry, as Java's ZipInputStream does; Python goes by the directory at
-its end. A file of which the two see different contents could be signed as one and served as the other.
+its end. A file of which the two see different contents could be signed as one and served as the other. Readers of tar
+differ in more ways, so a .tar.gz is neither signed nor verified.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from typing_extensions import Self
-
 from ...config.file_errors import describe_cause
 from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
-from ...inference.reader import DAMAGE, read_to_end
+from ...inference.reader import DAMAGE, ArchiveReader, is_zip
 from ..errors import PackagingError
 
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
@@ -26,18 +24,28 @@ _ZIP64 = struct.Struct("<HHQQ")
 _FLAGS = 0x806  # UTF-8 names, and two bits on the speed of compression; not encryption, not sizes after the data
 _LONGEST_LIST = 1 << 26
 """Bytes of a list: half a million files."""
-_TAR_TYPES = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.XHDTYPE)
-_TAR_MAGIC = slice(257, 265)
-_PAX_KEYS = frozenset({"mtime", "atime", "ctime", "path", "uid", "gid", "uname", "gname"})
+
+
+def check_files(archive: Path) -> None:
+    """Compare every file of a .mar, a .tar.gz or a folder with its list. Nothing of it is run.
+
+    Raises:
+        ArchiveError: it is not as it was packaged, or cannot be read.
+    """
+    if archive.is_dir() or is_zip(archive):
+        check_packed_files(archive, None)
+        return
+    with ArchiveReader(archive).unpacked() as folder:
+        check_packed_files(folder, None)
 
 
 def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
-    """Compare every file of an archive with its list, and the signature with the keys, if given.
+    """Compare every file of a .mar or a folder with its list, and the signature with the keys, if given.
 
-    The archive may be a .mar, a .tar.gz or a folder. Nothing of it is run or unpacked. Returns the number of files.
+    Nothing of it is run or unpacked. Returns the number of files.
 
     Raises:
-        PackagingError: it is not as it was packaged and signed, or cannot be read.
+        PackagingError: it is a .tar.gz, or not as it was packaged and signed, or cannot be read.
     """
     keys = None if trusted_keys is None else str(trusted_keys)
     try:
@@ -46,12 +54,12 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
             if keys is not None:
                 _refuse_bytecode(archive)
             return len(listed)
-        found, content = _digests(archive)
+        digests, content = _digests(archive)
         listed, signed, signature = parse_list(content)
         if keys is not None:
             check_signature(signed, signature, keys)
-        changed = [f"{name} was changed" for name in listed if found.get(name, listed[name]) != listed[name]]
-        refuse(misplaced(set(found), listed) + changed)
+        changed = [f"{name} was changed" for name in listed if digests.get(name, listed[name]) != listed[name]]
+        refuse(misplaced(set(digests), listed) + changed)
         return len(listed)
     except OSError as error:
         raise PackagingError(f"{archive}: {describe_cause(error)}") from error
@@ -69,22 +77,25 @@ def _refuse_bytecode(folder: Path) -> None:
 
 def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
     """The sha256 of each file except the list, and the content of the list."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     content = b""
+    if not is_zip(archive):
+        raise PackagingError(
+            f"{archive} is not a .mar or a folder, and nothing else is signed or verified: readers of a .tar.gz can "
+            "see different files; package the model without --archive-format tgz"
+        )
     with archive.open("rb") as file:
-        is_zip = file.read(2) == b"PK"
-        file.seek(0)
-        for name, data in _zip_entries(file) if is_zip else _tar_entries(file):
+        for name, data in _zip_entries(file):
             parts = name.split("/")
-            if name in found or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
+            if name in digests or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
                 raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
             if name == LIST:
                 content = data.read(_LONGEST_LIST + 1)
                 if len(content) > _LONGEST_LIST:
                     raise PackagingError(f"{archive}: {LIST} has more than {_LONGEST_LIST} bytes")
-            found[name] = _sha256(data)
-    found.pop(LIST, None)
-    return found, content
+            digests[name] = _sha256(data)
+    digests.pop(LIST, None)
+    return digests, content
 
 
 def _sha256(data: IO[bytes]) -> str:
@@ -127,40 +138,3 @@ def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
         position += _LOCAL_HEADER.size + name_size + extra_size + entry.compress_size
     if position != archive.start_dir:
         raise zipfile.BadZipFile("there are other bytes before its directory")
-
-
-def _tar_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Read a .tar.gz; TorchServe removes the first part of every path."""
-    with tarfile.open(fileobj=file, mode="r:gz", tarinfo=_StrictHeader) as archive:
-        for member in archive:
-            data = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-            if member.pax_headers.keys() - _PAX_KEYS or (data is None and (not member.isdir() or member.size)):
-                raise tarfile.TarError(f"the entry {member.name!r} is not as torch-model-archiver writes it")
-            if data is not None:
-                yield member.name.partition("/")[2], data
-        if not read_to_end(archive):
-            raise tarfile.TarError("there are other bytes behind its end")
-
-
-class _StrictHeader(tarfile.TarInfo):
-    """Header that every reader takes for the same.
-
-    Python takes a wrong checksum for the end of the archive, and other readers go on.
-    """
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Read a header.
-
-        Raises:
-            ReadError: torch-model-archiver does not write such a header.
-        """
-        if not buf.strip(b"\0"):
-            return super().frombuf(buf, encoding, errors)  # the end, which is told by an error
-        try:
-            found = super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"a header cannot be read ({error})") from error
-        if buf[_TAR_MAGIC] != tarfile.POSIX_MAGIC or found.type not in _TAR_TYPES:
-            raise tarfile.ReadError(f"the header of {found.name!r} is not as torch-model-archiver writes it")
-        return found

@@ -14,12 +14,13 @@ from pathlib import Path
 from ...config.file_errors import describe_file_error
 from ...config.manifest import FILE_NAME
 from ...handlers.neuron_lstm import LIST
+from ...inference.errors import ArchiveError
 from ...inference.private_directory import private_directory
 from ...inference.reader import ArchiveReader, is_zip
 from .. import model_archiver
 from ..errors import PackagingError
 from .file_list import renewed_list, write_list
-from .packed_files import check_packed_files
+from .packed_files import check_files
 from .replace import replace_atomically
 
 
@@ -177,6 +178,6 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
 def _read_back(archive: Path) -> None:
     # The archiver leaves out a folder that it cannot read, without an error.
     try:
-        check_packed_files(archive, None)
-    except PackagingError as error:
+        check_files(archive)
+    except ArchiveError as error:
         raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error

@@ -78,13 +78,13 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
-    from ..archive.packed_files import check_packed_files
+    from ..archive.packed_files import check_files
     from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 
     reader = ArchiveReader(archive)
     read = reader.file_list()
-    check_packed_files(archive, None)  # the model's code is run below
+    check_files(archive)  # the model's code is run below
     with private_directory() as private, temporary_files_in(private), reader.unpacked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...config.file_errors import describe_cause
 from ..errors import PackagingError
-from . import Commands, add_archive, add_archive_output, check_output
+from . import Commands, add_archive_output, check_output
 
 
 def add_to(commands: Commands) -> None:
@@ -19,7 +19,7 @@ def add_to(commands: Commands) -> None:
         "`openssl genpkey -algorithm ed25519 -out signing.pem`. An earlier signature is replaced. "
         "`openssl pkey -in signing.pem -pubout` prints the public key for `neuron-lstm verify`.",
     )
-    add_archive(command)
+    command.add_argument("archive", type=Path, help="a .mar or a folder")
     command.add_argument("--key", type=Path, required=True, help="the private key, a PEM file that only you can read")
     add_archive_output(command)
     command.set_defaults(run=_run)

@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
         description="Check that every file of each archive is unchanged since a trusted key signed it, and that there "
         "is no other file. Nothing of an archive is run. The exit code is 0 if all of them pass.",
     )
-    command.add_argument("archives", type=Path, nargs="+", help="a .mar, a .tar.gz or a folder each")
+    command.add_argument("archives", type=Path, nargs="+", help="a .mar or a folder each")
     command.add_argument(
         "--trusted-keys", type=Path, required=True, help="a file of ed25519 public keys in PEM, one after the other"
     )

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from failing_files import FailingFiles, Fault, some_of_each
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.packed_files import check_packed_files
+from torchserve_neuron_lstm.archiver_ext.archive.packed_files import check_files
 from torchserve_neuron_lstm.archiver_ext.archive.writer import publish, rewrite_manifest
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 SUFFIXES = {"default": ".mar", "tgz": ".tar.gz", "no-archive": ""}
@@ -98,9 +98,10 @@ def content(archive: Path) -> dict[str, str]:
 def is_whole(archive: Path) -> bool:
     """Whether all files of the archive are as listed."""
     try:
-        return check_packed_files(archive, None) > 0
-    except PackagingError:
+        check_files(archive)
+    except ArchiveError:
         return False
+    return True
 
 
 def flags(root: Path, form: str) -> model_archiver.Flags:
