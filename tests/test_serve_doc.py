@@ -7,8 +7,7 @@ import shlex
 from pathlib import Path
 
 from torchserve_neuron_lstm.archiver_ext.cli import _parser
-from torchserve_neuron_lstm.hosts.torchserve.installation import unknown_settings
-from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties
+from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties, unknown_settings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "serve.md").read_text(encoding="utf-8")
 WRITTEN = properties(ServeSettings({"a": "a.mar"}, 1), Path("/metrics.yaml"))

@@ -16,11 +16,11 @@ from ...inference.reader import ArchiveReader
 from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
-from .installation import java_environment, unknown_settings
+from .installation import check_torchserve, java_environment
 from .log_configuration import log_configuration
 from .paths import check_absolute, check_files
 from .process import KEYS, running
-from .properties import DEFAULT_PORT, ServeSettings, properties, properties_text
+from .properties import DEFAULT_PORT, ServeSettings, properties, properties_text, unknown_settings
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _LOG_FOLDER = "LOG_LOCATION"
@@ -102,6 +102,7 @@ def _write_files(
     options: ServeOptions, files: Mapping[str, str], folder: Path, *, with_log_file: bool
 ) -> dict[str, str]:
     """Write the files, and return the settings in them. Nothing is written if a setting is wrong."""
+    check_torchserve()
     if unknown := unknown_settings([*options.overrides]):
         raise ArchiveError(
             f"--set: TorchServe has no setting {', '.join(unknown)}: expected a key of config.properties, as in "

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 
 from ...inference.errors import ArchiveError
@@ -15,6 +16,25 @@ from ...inference.errors import ArchiveError
 DEFAULT_PORT = 8080
 LAUNCHER_SETTINGS = ("vmargs", "plugins_path")
 """Settings that TorchServe's Python reads, and its Java does not."""
+_NAMES = """
+allowed_urls async_logging blacklist_env_vars certificate_file cors_allowed_headers cors_allowed_methods
+cors_allowed_origin cpp_log_config cpu_launcher_args cpu_launcher_enable debug decode_input_request
+default_response_timeout default_service_handler default_startup_timeout default_workers_per_model
+disable_system_metrics disable_token_authorization enable_envvars_config enable_grpc_ssl enable_metrics_api
+enable_model_api grpc_inference_address grpc_inference_max_connection_age_grace_ms
+grpc_inference_max_connection_age_ms grpc_inference_port grpc_management_address
+grpc_management_max_connection_age_grace_ms grpc_management_max_connection_age_ms grpc_management_port
+inference_address initial_distribution_port initial_worker_port install_py_dep_per_model io_ratio ipex_enable
+ipex_gpu_enable job_queue_size keystore keystore_pass keystore_type limit_max_image_pixels load_models
+management_address max_request_size max_response_size metric_time_interval metrics_address metrics_config
+metrics_mode model_metrics_auto_detect model_server_home model_snapshot model_store models netty_client_threads
+number_of_gpu number_of_netty_threads prefer_direct_buffer private_key_file python service_envelope
+system_metrics_cmd token_expiration_min ts_header_key_sequence_end ts_header_key_sequence_id
+ts_header_key_sequence_start ts_open_inference_protocol unregister_model_timeout use_env_allowed_urls use_native_io
+workflow_store
+"""
+TORCHSERVE_SETTINGS = (*LAUNCHER_SETTINGS, *_NAMES.split())
+"""Settings of TorchServe 0.12, the last release: it ignores others without a message."""
 _COMMAND_LINE_SETTINGS = ("load_models", "model_store")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """A name that torch-model-archiver accepts."""
@@ -89,6 +109,24 @@ def _model(name: str, file: str) -> str:
 
 def _word(value: bool) -> str:
     return "true" if value else "false"
+
+
+def unknown_settings(names: list[str]) -> list[str]:
+    """Return the names that TorchServe does not read.
+
+    After each one that is like a name that it reads, the message asks for that.
+    """
+    return [name + _suggestion(name) for name in names if name not in TORCHSERVE_SETTINGS]
+
+
+def _suggestion(name: str) -> str:
+    spellings = {_plain(setting): setting for setting in TORCHSERVE_SETTINGS}
+    near = get_close_matches(_plain(name[:100]), spellings, n=1)
+    return f" (did you mean {spellings[near[0]]}?)" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def properties_text(found: Mapping[str, str]) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib.metadata import distribution
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties, properties_text
+from torchserve_neuron_lstm.hosts.torchserve.properties import (
+    LAUNCHER_SETTINGS,
+    TORCHSERVE_SETTINGS,
+    ServeSettings,
+    properties,
+    properties_text,
+    unknown_settings,
+)
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 SETTINGS = ServeSettings({"tagger": "tagger.mar", "other": "b.tar.gz"}, body_bytes=1000)
@@ -96,3 +105,36 @@ def test_a_limit_that_no_int_of_java_holds_is_lowered() -> None:
     found = properties(replace(SETTINGS, body_bytes=2**40), METRICS)
 
     assert (found["max_request_size"], found["max_response_size"]) == ("2147483647", "2147483647")
+
+
+def test_torchserve_reads_every_setting_that_is_written() -> None:
+    """A name with a typing error would have no effect, and no message."""
+    assert unknown_settings([*properties(SETTINGS, METRICS)]) == []
+
+
+def test_a_name_that_torchserve_does_not_read_is_found() -> None:
+    """The beginning of a known name is not that name."""
+    assert unknown_settings(["job_queue", "job_queue_size", "vmargs"]) == ["job_queue (did you mean job_queue_size?)"]
+
+
+@pytest.mark.parametrize("name", ["workers", "port", "key", "this", "Code", "address", "version", "TS_CONFIG_FILE"])
+def test_a_name_that_torchserve_has_for_something_else_is_found(name: str) -> None:
+    """It is no setting."""
+    (found,) = unknown_settings([name])
+
+    assert found.startswith(name)
+
+
+def test_a_name_like_no_other_has_no_suggestion() -> None:
+    """A wrong suggestion misleads more than none."""
+    assert unknown_settings(["xyzzy"]) == ["xyzzy"]
+
+
+def test_the_installed_torchserve_reads_every_setting_of_the_list() -> None:
+    """Its class of settings has each name as a constant."""
+    with ZipFile(str(distribution("torchserve").locate_file("ts/frontend/model-server.jar"))) as jar:
+        content = jar.read("org/pytorch/serve/util/ConfigManager.class")
+    constants = {bytes((len(name) >> 8, len(name) & 255)) + name.encode(): name for name in TORCHSERVE_SETTINGS}
+
+    absent = {name for constant, name in constants.items() if constant not in content}
+    assert absent == set(LAUNCHER_SETTINGS)
