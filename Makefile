@@ -27,7 +27,7 @@ help:
 	@echo "make faults   fault injection: allocations of the C++ library for recurrences and calls on files fail once, or always: about 30 minutes"
 	@echo "make properties  the property-based tests with many new values, which \`make test\` has few of: about an hour"
 	@echo "make sanitize the C++ library for recurrences under GCC's sanitizers (address, undefined, thread): about 10 minutes"
-	@echo "make compose  2,000 random models compared with each request alone; continues where it stopped: hours"
+	@echo "make compose  2,000 random models compared with each request alone, or COMPOSED_MODELS=100: hours"
 	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a coverage-guided fuzzer"
 	@echo "make mutants  mutation testing: changes of the code that tests must notice: hours"
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
@@ -133,8 +133,11 @@ sanitize: export OMP_WAIT_POLICY = passive
 sanitize: $(STAMP)
 	@$(BIN)/python -m pytest tests/backends/native/test_sanitizers.py
 
+# So many random models.
+compose: export COMPOSED_MODELS ?= 2000
+compose: export OMP_WAIT_POLICY = passive
 compose: $(STAMP)
-	@$(BIN)/python -m composer
+	@$(BIN)/python -m pytest -s -o timeout=0 tests/lowering/test_composed.py
 
 # Minutes of all targets together.
 fuzz: MINUTES ?= 10

@@ -1,0 +1,332 @@
+"""Random models: each is refused, or equals each request alone at every length. `make compose` judges many."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from tools.composer.layers import Place
+from tools.composer.models import (
+    FEATURES,
+    LONGEST,
+    VOCABULARY,
+    ComposedModel,
+    ComposedOfSequences,
+    ComposedWithLengths,
+    alone,
+    compose,
+    composed_models,
+    configuration,
+    requests,
+)
+from tools.composer.sequence_layers import Reduction
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors, execute
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
+from torchserve_neuron_lstm.bucketing.padding import pad, torch_dtype
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole, TensorSpec
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.chunks.chunk_check import random_chunk_plan
+from torchserve_neuron_lstm.lowering.lower import lower_batch
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+
+Outcome = Literal["lowered", "bucket lengths only", "refused", "wrong", "crashed"]
+MODELS = int(os.environ.get("COMPOSED_MODELS", "0"))
+COUNTS = [MODELS] if MODELS else [2, pytest.param(40, marks=pytest.mark.long)]
+NOT_LOWERED = frozenset((17, 35))
+"""Seeds below 40 that are refused: the exporter does not vouch for a bucket of four timesteps. None may be added."""
+BATCHES, ROWS, SHORT = 20, 8, 4
+GARBAGE = (1e3, -1e3, float("nan"), float("inf"))
+TOLERANCE = 1e-5
+CHUNKED = 4
+"""One in so many batches also runs in chunks of time, if the model can be cut."""
+PLACE = Place(1, 4, 1, lengths=False)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_a_random_model_is_refused_or_right_at_every_length(count: int) -> None:
+    """In ragged batches with garbage in padding and rows; the counts and what is not lowered are printed."""
+    outcomes: dict[int, Outcome] = {}
+
+    @settings(max_examples=count, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @given(composed=composed_models(count))
+    def judge_all(composed: ComposedModel) -> None:
+        outcomes[composed.seed], message = judged(composed)
+        if message:
+            print(f"seed {composed.seed}: {outcomes[composed.seed]}: {', '.join(composed.features)}: {message}")  # noqa: T201
+
+    judge_all()
+    counts = Counter(outcomes.values())
+    print(f"{len(outcomes)} random models: {counts['lowered']} lowered, {counts['wrong']} wrong, {dict(counts)}")  # noqa: T201
+
+    assert sorted(outcomes) == list(range(count))
+    assert counts["wrong"] == counts["crashed"] == 0
+    assert {seed for seed in range(min(count, 40)) if outcomes[seed] != "lowered"} <= NOT_LOWERED
+
+
+def judged(composed: ComposedModel) -> tuple[Outcome, str]:
+    """Lower a model, and compare it with each request alone; returns the outcome, and the reason if it is another."""
+    try:
+        lowered = lower(composed.model, parse_config(composed.yaml, "model-config.yaml"))
+    except LoweringError as error:
+        return "refused", str(error).partition("\n")[0]
+    except Exception as error:  # noqa: BLE001 - lowering promises LoweringError only
+        return "crashed", f"lower: {type(error).__name__}: {error}"
+    try:
+        differences = list(differences_of(composed, lowered))
+    except Exception as error:  # noqa: BLE001 - a served program must not fail
+        return "crashed", f"run: {type(error).__name__}: {error}"
+    if differences:
+        finite = [line for line, is_finite in differences if is_finite]
+        first = finite[0] if finite else differences[0][0]
+        return "wrong", f"{len(differences)} answers differ, {len(finite)} with finite padding and rows: {first}"
+    if lowered.padding == "exact_lengths":
+        return "bucket lengths only", lowered.padding_reason
+    return "lowered", ""
+
+
+@dataclass(frozen=True)
+class RaggedBatch:
+    """Lengths of the rows of a batch, the program's shape, and the garbage in the padding of a float input."""
+
+    lengths: tuple[int, ...]
+    bucket: Bucket
+    garbage: float
+    bad_row: int | None
+    """Row whose request is all NaN; its answer is not compared."""
+
+
+def ragged_batches(seed: int, *, any_length: bool) -> Iterator[RaggedBatch]:
+    """Draw batches: first the extremes. The last one of each five is the one before, permuted."""
+    choose = random.Random(seed)
+    extremes = [(1,) * ROWS, (LONGEST,) * ROWS, (1,), (LONGEST,)]
+    lengths = extremes[0]
+    for index in range(BATCHES):
+        if index < len(extremes):
+            lengths = extremes[index]
+        elif index % 5 == 4:
+            lengths = tuple(choose.sample(lengths, len(lengths)))
+        else:
+            longest = SHORT if choose.random() < 0.2 else LONGEST
+            more = [choose.randint(1, longest) for _ in range(choose.randint(0, ROWS - 2))]
+            lengths = tuple(choose.sample([1, longest, *more], 2 + len(more)))
+        yield _batch(lengths, choose, any_length=any_length)
+
+
+def bucket_batches(seed: int) -> Iterator[RaggedBatch]:
+    """Draw batches of one bucket length each, for a model that takes no others."""
+    choose = random.Random(seed)
+    for index in range(BATCHES):
+        length = (SHORT, LONGEST)[index % 2]
+        batch = _batch((length,) * choose.randint(1, ROWS), choose, any_length=False)
+        yield replace(batch, bucket=Bucket(ROWS, length))
+
+
+def _batch(lengths: tuple[int, ...], choose: random.Random, *, any_length: bool) -> RaggedBatch:
+    longest = max(lengths)
+    padded = SHORT if longest <= SHORT else LONGEST
+    if any_length:
+        padded = choose.choice((padded, LONGEST, longest, longest + 3))
+    bad = choose.randrange(len(lengths)) if len(lengths) > 1 and choose.random() < 0.5 else None
+    return RaggedBatch(lengths, Bucket(choose.choice((len(lengths), ROWS)), padded), choose.choice(GARBAGE), bad)
+
+
+def pad_with(garbage: float, seed: int) -> Pad:
+    """Return `padding.pad` with garbage in the padding and in dummy rows: a float, or any valid id."""
+
+    def padded(items: Sequence[Tensor], spec: TensorSpec, bucket: Bucket) -> Tensor:
+        real = pad([torch.ones_like(item, dtype=torch.bool) for item in items], replace(spec, dtype="bool"), bucket)
+        rng = torch.Generator().manual_seed(seed)
+        ids = torch.randint(0, VOCABULARY, real.shape, generator=rng)
+        filler = torch.full(real.shape, garbage) if spec.dtype.startswith("float") else ids
+        return torch.where(real, pad(items, spec, bucket), filler.to(torch_dtype(spec)))
+
+    return padded
+
+
+class _Answers:
+    """Three requests of every length, with their answers alone in eager mode."""
+
+    def __init__(self, composed: ComposedModel) -> None:
+        self.model = composed.model
+        self.exact = copy.deepcopy(composed.model).double()
+        lengths = list(range(1, LONGEST + 1))
+        pools = [requests(self.model, lengths, 1 + composed.seed * 3 + number) for number in range(3)]
+        self.requests = {length: [pool[length - 1] for pool in pools] for length in lengths}
+        self.expected = {length: [alone(self.model, item) for item in self.requests[length]] for length in lengths}
+
+    def differs(self, length: int, chosen: int, answer: Sequence[Tensor]) -> float | None:
+        """Return the largest difference if it is no rounding error of single precision; a NaN counts."""
+        expected = self.expected[length][chosen]
+        if _equal(answer, expected):
+            return None
+        item = self.requests[length][chosen]
+        if _equal(answer, alone(self.exact, item.double() if item.is_floating_point() else item)):
+            return None
+        pairs = [pair for pair in zip(answer, expected, strict=True) if pair[0].shape == pair[1].shape]
+        return max((float((ours - theirs).abs().max()) for ours, theirs in pairs), default=math.nan)
+
+
+def _equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+    return len(ours) == len(theirs) and all(
+        mine.shape == other.shape and torch.allclose(mine.double(), other.double(), TOLERANCE, TOLERANCE)
+        for mine, other in zip(ours, theirs, strict=True)
+    )
+
+
+def differences_of(composed: ComposedModel, lowered: LoweredModel) -> Iterator[tuple[str, bool]]:
+    """Run all batches; yield a line for each wrong answer, and whether padding and rows were finite."""
+    answers, choose, programs = _Answers(composed), random.Random(composed.seed), _Programs(lowered)
+    drawn = (
+        bucket_batches(composed.seed)
+        if lowered.padding == "exact_lengths"
+        else ragged_batches(composed.seed, any_length=lowered.any_shape)
+    )
+    for index, batch in enumerate(drawn):
+        chosen = [choose.randrange(3) for _ in batch.lengths]
+        pairs = list(zip(batch.lengths, chosen, strict=True))
+        items = [[answers.requests[length][number].clone()] for length, number in pairs]
+        if batch.bad_row is not None and items[batch.bad_row][0].is_floating_point():
+            items[batch.bad_row][0].fill_(float("nan"))
+        results = {"whole": programs.whole(batch, items)}
+        if lowered.chunked is not None and index % CHUNKED == 0:
+            results["in chunks"] = programs.chunked(batch, items, index)
+        for how, answered in results.items():
+            for row, (length, number) in enumerate(pairs):
+                if row != batch.bad_row and (off := answers.differs(length, number, answered[row])) is not None:
+                    line = f"batch {index} ({batch}), {how}: row {row} differs by {off:.1e}"
+                    yield line, math.isfinite(batch.garbage) and batch.bad_row is None
+
+
+class _Programs:
+    """Programs of a lowered model, run as an engine runs them."""
+
+    def __init__(self, lowered: LoweredModel) -> None:
+        self.lowered = lowered
+        self.sequence = lowered.exported.module()
+        parts = {} if lowered.chunked is None else lowered.chunked.parts
+        self.parts = {part: program.module() for part, program in parts.items()}
+
+    def whole(self, batch: RaggedBatch, items: list[list[Tensor]]) -> list[Tensors]:
+        """Run a batch in one program call."""
+        plan, lowered = Plan((ProgramCall(batch.bucket, tuple(range(len(items)))),)), self.lowered
+
+        def run(bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
+            with torch.no_grad():
+                return [result.contiguous() for result in self.sequence(*tensors)]
+
+        filled, takes_lengths = pad_with(batch.garbage, len(items)), lowered.takes_lengths
+        return execute(plan, items, batch.lengths, lowered.inputs, lowered.outputs, takes_lengths, run, filled)
+
+    def chunked(self, batch: RaggedBatch, items: list[list[Tensor]], seed: int) -> list[Tensors]:
+        """Run a batch in random chunks of time."""
+        assert self.lowered.chunked is not None
+        signature = ChunkSignature(self.lowered.inputs, self.lowered.outputs, self.lowered.chunked.carried)
+        plan = random_chunk_plan(batch.lengths, random.Random(seed))
+
+        def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
+            with torch.no_grad():
+                return [result.contiguous() for result in self.parts[part](*tensors)]
+
+        return execute_chunks(plan, items, batch.lengths, signature, run, pad_with(batch.garbage, len(items)))
+
+
+def _mean_model() -> ComposedModel:
+    torch.manual_seed(0)
+    head = Reduction(random.Random(0), PLACE)
+    head.variant = "mean"
+    model = ComposedOfSequences(None, [], [head], PLACE).eval()
+    return ComposedModel(0, ("reduction",), model, configuration(PLACE, ids=False))
+
+
+def test_padding_that_reaches_an_output_is_noticed() -> None:
+    """A mean over time, exported for a padded batch, counts the padding."""
+    composed = _mean_model()
+    wrong = replace(lower_batch(composed.model, parse_config(composed.yaml, "m.yaml")), padding="masked")
+
+    differences = list(differences_of(composed, wrong))
+
+    assert any(finite for _, finite in differences)
+
+
+def test_another_row_that_reaches_an_output_is_noticed() -> None:
+    """A row that is all NaN makes every answer NaN, or a permutation changes the answers."""
+    composed = _mean_model()
+    right = lower(composed.model, parse_config(composed.yaml, "m.yaml"))
+    graph = right.exported.graph_module.graph
+    output = next(node for node in graph.nodes if node.op == "output")
+    (result,) = output.all_input_nodes
+    with graph.inserting_before(output):
+        mixed = graph.call_function(torch.ops.aten.cumsum.default, (result, 0))
+        mixed.meta = dict(result.meta)
+    output.replace_input_with(result, mixed)
+    for spec in right.exported.graph_signature.output_specs:
+        spec.arg.name = mixed.name
+    right.exported.graph_module.recompile()
+
+    assert list(differences_of(composed, right))
+
+
+def test_a_weight_that_changed_is_noticed() -> None:
+    """The reference is the model itself: an error of 1e-3 in a weight is found."""
+    torch.manual_seed(0)
+    model = ComposedOfSequences(None, [], [nn.Linear(4, 3)], PLACE).eval()
+    composed = ComposedModel(0, (), model, configuration(PLACE, ids=False))
+    lowered = lower(copy.deepcopy(model), parse_config(composed.yaml, "m.yaml"))
+    assert list(differences_of(composed, lowered)) == []
+
+    with torch.no_grad():
+        next(model.heads.parameters()).add_(1e-3)
+
+    assert list(differences_of(composed, lowered))
+
+
+def test_batches_have_the_extremes_permutations_and_garbage() -> None:
+    """All rows short, all rows long, one row, and the batch before in another order; garbage is in the padding only."""
+    batches = list(ragged_batches(seed=0, any_length=True))
+
+    assert [batch.lengths for batch in batches[:4]] == [(1,) * ROWS, (LONGEST,) * ROWS, (1,), (LONGEST,)]
+    assert all(sorted(batches[place].lengths) == sorted(batches[place - 1].lengths) for place in (9, 14, 19))
+    assert any(batch.bad_row is not None for batch in batches)
+    assert all(max(batch.lengths) <= batch.bucket.length for batch in batches)
+    items, floats = [torch.ones(3, 2), torch.full((1, 2), 2.0)], TensorSpec("x", "float32", ("time", "batch", 2))
+    padded = pad_with(float("inf"), 0)(items, floats, Bucket(3, 4))
+    assert torch.equal(padded[:3, 0], items[0])
+    assert torch.equal(padded[:1, 1], items[1])
+    assert torch.cat([padded[3:, 0], padded[1:, 1], padded[:, 2]]).isposinf().all()
+    ids = pad_with(0.0, 0)([torch.tensor([3, 4])], TensorSpec("x", "int64", ("batch", "time")), Bucket(8, 16))
+    assert ids[0, :2].tolist() == [3, 4]
+    assert 0 <= int(ids.min()) < int(ids.max()) < VOCABULARY
+
+
+def test_a_seed_is_one_model_with_a_part_for_each_feature() -> None:
+    """It is the same for every call; over the seeds, features, layouts, lengths and numbers of outputs differ."""
+    torch.manual_seed(99)
+    models = [compose(seed) for seed in range(30)]
+    assert repr(compose(7)) == repr(models[7])
+    weights = compose(7).model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in models[7].model.state_dict().items())
+
+    for composed in models:
+        parts = Counter(type(part).__name__ for part in composed.model.modules())
+        names = {feature.replace("stride", "strided convolution").title().replace(" ", "") for feature in FEATURES}
+        assert {name for name in names if parts[name]} == {
+            feature.replace("stride", "strided convolution").title().replace(" ", "") for feature in composed.features
+        }
+    assert {feature for composed in models for feature in composed.features} == set(FEATURES)
+    assert {composed.model.time for composed in models} == {0, 1}
+    assert {isinstance(composed.model, ComposedWithLengths) for composed in models} == {False, True}
+    assert {composed.model.embedding is None for composed in models} == {False, True}
+    assert {len(composed.model.heads) for composed in models} == {1, 2}

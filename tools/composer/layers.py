@@ -1,0 +1,310 @@
+"""Parts of random models: each maps a sequence, and its lengths if the model has any, to another sequence.
+
+Here are those that read one timestep, or a window of timesteps; `sequence_layers.py` has those that read all of them.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Place:
+    """Facts about the sequence that reaches a part."""
+
+    time: int
+    """Dimension of time: 1 in [B, T, F], 0 in [T, B, F]."""
+    width: int
+    """Number of features, the same in front of every part and behind it."""
+    shortest: int
+    """Number of timesteps here of a request of one timestep."""
+    lengths: bool
+    """Whether the model takes lengths."""
+
+
+class Part(nn.Module):
+    """A part that maps x[B, T, F] or [T, B, F], and lengths[B] or None, to the same of its own timesteps.
+
+    A part draws its variant, and its sizes, while it is made.
+    """
+
+    keeps_time = True
+    """Whether the output has as many timesteps as the input."""
+    variants: tuple[str, ...] = ()
+    masked_variants: tuple[str, ...] = ()
+    """Variants that need lengths."""
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__()
+        self.time = place.time
+        self.width = place.width
+        self.variant = choose.choice(self.variants + (self.masked_variants if place.lengths else ()))
+
+    def steps(self, timesteps: int) -> int:
+        return timesteps
+
+    def extra_repr(self) -> str:
+        return self.variant
+
+    def channels(self, x: Tensor) -> Tensor:
+        """Return x as [B, F, T], as convolutions take it."""
+        return x.transpose(1, 2) if self.time == 1 else x.permute(1, 2, 0)
+
+    def sequence(self, x: Tensor) -> Tensor:
+        """Return x[B, F, T] in the order of the model."""
+        return x.transpose(1, 2) if self.time == 1 else x.permute(2, 0, 1)
+
+    def mask(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Return the mask of the real timesteps: bool [B, T, 1] or [T, B, 1]."""
+        steps = torch.arange(x.size(self.time))
+        if self.time == 1:
+            return (steps.unsqueeze(0) < lengths.unsqueeze(1)).unsqueeze(2)
+        return (steps.unsqueeze(1) < lengths.unsqueeze(0)).unsqueeze(2)
+
+
+class Convolution(Part):
+    """A convolution with as many timesteps as before."""
+
+    variants = ("plain", "dilated", "named same", "two dimensions")
+    masked_variants = ("masked before",)
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        size = choose.choice((3, 5))
+        dilation = 2 if self.variant == "dilated" else 1
+        padding = "same" if self.variant == "named same" else dilation * (size // 2)
+        if self.variant == "two dimensions":
+            self.conv: nn.Module = nn.Conv2d(1, 1, 3, padding=1)
+        else:
+            self.conv = nn.Conv1d(place.width, place.width, size, padding=padding, dilation=dilation)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.variant == "masked before" and lengths is not None:
+            x = x.masked_fill(~self.mask(x, lengths), 0.0)
+        channels = self.channels(x)
+        if self.variant == "two dimensions":
+            channels = self.conv(channels.unsqueeze(1)).squeeze(1)
+        else:
+            channels = self.conv(channels)
+        return torch.relu(self.sequence(channels)), lengths
+
+
+class StridedConvolution(Part):
+    """A convolution with a stride over time."""
+
+    keeps_time = False
+    variants = ("3 by 2", "2 by 2", "5 by 3", "1 by 2")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.size, self.stride = (int(number) for number in self.variant.split(" by "))
+        self.padding = self.size // 2
+        self.conv = nn.Conv1d(place.width, place.width, self.size, self.stride, self.padding)
+
+    def steps(self, timesteps: int) -> int:
+        return (timesteps + 2 * self.padding - self.size) // self.stride + 1
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        x = torch.tanh(self.sequence(self.conv(self.channels(x))))
+        return x, None if lengths is None else (lengths + 2 * self.padding - self.size) // self.stride + 1
+
+
+class ValidConvolution(Part):
+    """A convolution without padding; the sequence is padded before where it may be too short."""
+
+    keeps_time = False
+    variants = ("causal", "both sides")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.size = choose.choice((2, 3, 4))
+        self.missing = max(0, self.size - place.shortest)
+        self.before = self.missing if self.variant == "causal" else self.missing // 2
+        self.conv = nn.Conv1d(place.width, place.width, self.size)
+
+    def steps(self, timesteps: int) -> int:
+        return timesteps + self.missing - self.size + 1
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        channels = self.channels(x)
+        if self.missing:
+            channels = functional.pad(channels, (self.before, self.missing - self.before))
+        x = torch.relu(self.sequence(self.conv(channels)))
+        return x, None if lengths is None else lengths + (self.missing - self.size + 1)
+
+
+class Pooling(Part):
+    """A maximum or mean over windows of timesteps."""
+
+    keeps_time = False
+    variants = ("max 3 by 1", "max 2 by 2", "max 3 by 2", "mean 3 by 1", "mean 2 by 2", "mean of real 3 by 1")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.size, self.stride = (int(number) for number in self.variant.rsplit(" ", 3)[1::2])
+        padding = 1 if self.size == 3 else 0
+        ceil_mode = self.size == 2
+        if self.variant.startswith("max"):
+            self.pool: nn.Module = nn.MaxPool1d(self.size, self.stride, padding, ceil_mode=ceil_mode)
+        else:
+            real = "real" in self.variant
+            self.pool = nn.AvgPool1d(self.size, self.stride, padding, ceil_mode, count_include_pad=not real)
+
+    def steps(self, timesteps: int) -> int:
+        return (timesteps + self.stride - 1) // self.stride
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        x = self.sequence(self.pool(self.channels(x)))
+        return x, None if lengths is None else (lengths + self.stride - 1) // self.stride
+
+
+class Upsampling(Part):
+    """Twice as many timesteps."""
+
+    keeps_time = False
+    variants = ("repeated", "nearest", "linear", "transposed convolution")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.up = nn.ConvTranspose1d(place.width, place.width, 2, 2)
+
+    def steps(self, timesteps: int) -> int:
+        return 2 * timesteps
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.variant == "repeated":
+            x = x.repeat_interleave(2, self.time)
+        elif self.variant == "transposed convolution":
+            x = self.sequence(self.up(self.channels(x)))
+        else:
+            x = self.sequence(functional.interpolate(self.channels(x), scale_factor=2, mode=self.variant))
+        return x, None if lengths is None else 2 * lengths
+
+
+class Elementwise(Part):
+    """A function of each element, or of its timestep."""
+
+    variants = ("gelu", "gate", "where", "clamp", "position", "exponential")
+    masked_variants = ("masked", "zero filled")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.gate = nn.Linear(place.width, place.width)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.variant == "masked" and lengths is not None:
+            return x * self.mask(x, lengths).to(x.dtype), lengths
+        if self.variant == "zero filled" and lengths is not None:
+            return x.masked_fill(~self.mask(x, lengths), 0.0), lengths
+        return self._changed(x), lengths
+
+    def _changed(self, x: Tensor) -> Tensor:
+        if self.variant == "gelu":
+            return functional.gelu(x)
+        if self.variant == "gate":
+            return x * torch.sigmoid(self.gate(x))
+        if self.variant == "where":
+            return torch.where(x > 0, x, 0.1 * x)
+        if self.variant == "clamp":
+            return x.abs().clamp(0.0, 2.0)
+        if self.variant == "exponential":
+            return torch.exp(-x * x)
+        steps = torch.arange(x.size(self.time), dtype=x.dtype)
+        return x + torch.sin(steps / 3).reshape((1, -1, 1) if self.time == 1 else (-1, 1, 1))
+
+
+class Einsum(Part):
+    """An Einstein sum over features, over pairs of timesteps, or over time."""
+
+    variants = ("features", "pairs", "time")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.weight = nn.Parameter((torch.rand(place.width, place.width) - 0.5) / 2)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        sequence, other = ("btf", "bsf") if self.time == 1 else ("tbf", "sbf")
+        if self.variant == "features":
+            return torch.einsum(f"{sequence},fg->{sequence[:2]}g", x, self.weight), lengths
+        if self.variant == "pairs":
+            weights = torch.softmax(torch.einsum(f"{sequence},{other}->bts", x, x), 2)
+            return torch.einsum(f"bts,{other}->{sequence}", weights, x), lengths
+        products = torch.einsum(f"{sequence},{sequence[:2]}g->bfg", x, torch.tanh(x)) / x.size(self.time)
+        return torch.einsum(f"{sequence},bfg->{sequence[:2]}g", x, torch.tanh(products)), lengths
+
+
+class Transpose(Part):
+    """A layer in another order of the dimensions."""
+
+    variants = ("channels", "flattened", "swapped", "heads")
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.layer = nn.Linear(place.width, place.width)
+        self.channel = nn.Conv1d(place.width, place.width, 1)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        if self.variant == "channels":
+            return self.sequence(self.channel(self.channels(x))), lengths
+        if self.variant == "flattened":
+            flat = torch.tanh(self.layer(x.reshape(-1, self.width)))
+            return flat.view(x.size(0), x.size(1), -1), lengths
+        if self.variant == "swapped":
+            return self.layer(x.transpose(0, 1).contiguous()).transpose(0, 1), lengths
+        heads = self.layer(x).view(x.size(0), x.size(1), 2, self.width // 2).transpose(1, 2)
+        heads = heads * torch.softmax(heads, 3)
+        return heads.transpose(1, 2).reshape(x.size(0), x.size(1), self.width), lengths
+
+
+class Norm(Part):
+    """A normalisation. Variances have a constant added, so that rounding errors stay small."""
+
+    variants = ("layer", "group", "group of all", "batch", "time", "time and features")
+    masked_variants = ("masked time",)
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.layer = nn.LayerNorm(place.width, eps=1e-2)
+        self.group = nn.GroupNorm(1 if self.variant == "group of all" else 2, place.width, eps=1e-2)
+        self.batch = nn.BatchNorm1d(place.width)
+        nn.init.uniform_(self.batch.running_mean, -0.5, 0.5)  # type: ignore[arg-type]  # it tracks them
+        nn.init.uniform_(self.batch.running_var, 0.5, 1.5)  # type: ignore[arg-type]  # it tracks them
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self._normal(x, lengths), lengths
+
+    def _normal(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        if self.variant == "layer":
+            normal: Tensor = self.layer(x)
+            return normal
+        if self.variant == "batch":
+            return self.sequence(self.batch(self.channels(x)))
+        if self.variant.startswith("group"):
+            return self.sequence(self.group(self.channels(x)))
+        if self.variant == "masked time" and lengths is not None:
+            mask = self.mask(x, lengths).to(x.dtype)
+            count = mask.sum(self.time, keepdim=True)
+            mean = (x * mask).sum(self.time, keepdim=True) / count
+            variance = ((x - mean) ** 2 * mask).sum(self.time, keepdim=True) / count
+            return (x - mean) / torch.sqrt(variance + 0.1)
+        over = (self.time, 2) if self.variant == "time and features" else (self.time,)
+        mean = x.mean(over, keepdim=True)
+        return (x - mean) / torch.sqrt(x.var(over, unbiased=False, keepdim=True) + 0.1)
+
+
+class Feedforward(Part):
+    """A layer for each timestep: the inner part where no other one fits."""
+
+    variants = ("feedforward",)
+
+    def __init__(self, choose: random.Random, place: Place) -> None:
+        super().__init__(choose, place)
+        self.layer = nn.Linear(place.width, place.width)
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return torch.tanh(self.layer(x)), lengths
