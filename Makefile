@@ -9,7 +9,7 @@ MUTANTS_STAMP := .venv/.installed-mutants
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-rest bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults properties sanitize compose fuzz mutants operators test-matrix test-arm64 test-gpu bench-gpu test-hosts test-hosts-all lint types format clean
+.PHONY: help install lock demo demo-ray test test-all test-browser bench bench-serve bench-hosts bench-backward bench-compare seeds chaos chaos-cluster soak faults properties sanitize compose fuzz mutants operators test-matrix test-arm64 test-gpu bench-gpu test-hosts test-hosts-all lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,8 +17,7 @@ help:
 	@echo "make demo-ray  a model on two nodes of Ray: a replica is killed, a node removed, no request lost: about 3 minutes"
 	@echo "make test     all tests, also end to end through a real TorchServe: about 25 minutes on two slow cores"
 	@echo "make test-all the same, and more engines, models and forms"
-	@echo "make bench    the engine compared with other engines, on an idle machine, with floors: about 4 minutes"
-	@echo "make bench-rest  TorchServe with our archive, compared with a plain handler: about 3 minutes"
+	@echo "make bench    the engine compared with other engines, on an idle machine: about 4 minutes"
 	@echo "make bench-serve  neuron-lstm serve compared with a plain handler on stock settings, by CPU time: about 8 minutes"
 	@echo "make bench-hosts  Ray Serve with our archive, compared with a plain application and TorchServe: about 4 minutes"
 	@echo "make chaos    200 sessions, of which none may be lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
@@ -38,9 +37,9 @@ help:
 	@echo "make test-browser  the report of neuron-lstm tune in Chromium, which is installed from Debian where there is none: about 1 minute"
 	@echo "make test-hosts  archives on Ray Serve and KServe, in an environment of their own: about 5 minutes"
 	@echo "make test-hosts-all  the same, and the tests that each start Ray: about 12 minutes"
-	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
-	@echo "make bench-compare BASE=COMMIT  a request's CPU time compared with that of another commit, with floors: about 5 minutes"
-	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
+	@echo "make bench-backward  training with packing, with a mask and lowered: about 3 minutes"
+	@echo "make bench-compare BASE=COMMIT  CPU time of a request and packaging, compared with another commit: about 8 minutes"
+	@echo "make seeds    every example of the tracing APIs on every engine: about 6 minutes"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy --strict"
 	@echo "make format   let ruff format the code"
@@ -96,16 +95,13 @@ test-all: $(STAMP)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)
-	@$(BIN)/python -m benchmarks.ragged
-
-bench-rest: $(STAMP)
-	@$(BIN)/python -m benchmarks.rest
+	@$(BIN)/python -m tools.bench engines
 
 bench-serve: $(STAMP)
-	@$(BIN)/python -m benchmarks.serve
+	@$(BIN)/python -m tools.bench serve
 
 bench-hosts: $(HOSTS_STAMP)
-	@.hosts/bin/python -m benchmarks.hosts
+	@.hosts/bin/python -m tools.bench hosts
 
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos
@@ -158,12 +154,12 @@ mutants: $(MUTANTS_STAMP)
 test-arm64: $(STAMP)
 	@$(BIN)/python -m pytest tests/arm64
 
-# Without a GPU the tests say "not run". A machine without this environment has `benchmarks/gpu/run.sh` for both.
+# Without a GPU the tests say "not run".
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu tests/gpu
 
 bench-gpu: $(STAMP)
-	@$(BIN)/python -m benchmarks.gpu
+	@$(BIN)/python -m tools.bench gpu
 
 # A browser is no part of the environment. Without one, this installs Debian's.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable chrome
@@ -206,11 +202,11 @@ $(FUZZ_STAMP): $(STAMP)
 	@touch $@
 
 bench-backward: $(STAMP)
-	@$(BIN)/python -m benchmarks.pack_unpack
+	@$(BIN)/python -m tools.bench train
 
-# Without HEAD the working tree is compared, as it stands.
+# The working tree is compared, as it stands.
 bench-compare: $(STAMP)
-	@$(BIN)/python -m benchmarks.compare $(BASE) $(HEAD)
+	@$(BIN)/python -m tools.bench compare $(BASE)
 
 seeds: $(STAMP)
 	@$(BIN)/python -m examples.seeds

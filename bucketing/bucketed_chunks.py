@@ -9,7 +9,7 @@ over the ways to start it, of
     a call's cost + the least for the rows still active at its end + the least for the remaining rows
 
 All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered;
-plans hardly become more expensive by that (`benchmarks/planning.py` compares):
+plans hardly become more expensive by that:
 
 - batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths; for the whole batch also
   those of the rows that last more than half as long as the longest row, which are then called apart from the others;

@@ -27,7 +27,6 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
-from benchmarks.standing import Standing, missed, standings_table
 from chaos.archive import make_model
 from chaos.expected import expect
 from chaos.model import TOKENS, Tagger
@@ -42,6 +41,7 @@ from .good_requests import draw_sentences
 from .load import Observed, run_load
 from .readings import parent
 from .report import figures, kind_table, process_table
+from .standing import Standing, missed, standings_table
 from .steadiness import process_standings
 from .tally import Tally, answer_standings
 from .workers import replaced_standing, worker_pids

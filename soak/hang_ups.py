@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from benchmarks.load import http_post
 from chaos.verdict import ID, START
+from tools.bench.load import http_post
 
 from .archives import STREAM, TAGGER
 from .request import predictions

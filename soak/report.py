@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.standing import Standing, plain_table, standings_json
 from rich.table import Table
 
 from .load import Observed
 from .readings import Reading
+from .standing import Standing, plain_table, standings_json
 from .steadiness import ends
 
 _MB = 1e6

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.standing import Standing
-
 from .readings import Reading
+from .standing import Standing
 
 WARM_UP_SECONDS = 300.0
 """The longest warm-up; that of a shorter run is half of it.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from benchmarks.standing import Standing
+from .standing import Standing
 
 LEAST_BAD_PERCENT = 9.0
 """The least share of bad requests. Clients mean 10 %, and a short run ends within a client's ten."""

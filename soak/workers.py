@@ -5,8 +5,9 @@ from __future__ import annotations
 import urllib.error
 from collections.abc import Mapping, Sequence
 
-from benchmarks.standing import Standing
 from torchserve_process import TorchServe
+
+from .standing import Standing
 
 
 def worker_pids(server: TorchServe, models: Sequence[str]) -> dict[str, int]:

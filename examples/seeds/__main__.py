@@ -1,6 +1,6 @@
 """`make seeds`: every example of the NeuronX tracing and Vollo LSTM documentation, on every engine.
 
-Run from the repository's root: `python -m examples.seeds [--json FILE] [--engine NAME] [--example NAME] [--quick]`.
+Run from the repository's root: `python -m examples.seeds [--json FILE] [--engine NAME] [--example NAME]`.
 Each line names the source of the answers. Exits 1 if an example that ran fails.
 """
 
@@ -24,7 +24,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from . import any_batch, bucketed, function, lstm, module, partitioned, separate_weights, streaming_lstm
-from .archives import archive_rows
 from .engines import ENGINES, engine_named, neuron_stood_in
 from .row import Row, row_of
 from .shown import Engine, Shown
@@ -87,9 +86,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", action="append", choices=names, help="only this one; may be given again")
     examples = [example.name for example in EXAMPLES]
     parser.add_argument("--example", action="append", choices=examples, help="only this one; may be given again")
-    parser.add_argument(
-        "--quick", action="store_true", help="without the archives of twelve buckets: some minutes less"
-    )
     return parser.parse_args(arguments)
 
 
@@ -107,9 +103,6 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
         if row.status == "failed":
             _tell(f"  failed: {row.note}")
         yield row
-    if not (options.quick or options.example or options.engine):
-        _tell("archives of twelve buckets")
-        yield from archive_rows()
 
 
 def _tell(text: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from archiving import Source, archived, write_source
-from benchmarks.refusals.attacks import ATTACKS, BLOCK, LARGEST_ANSWER
+from attacks import ATTACKS, BLOCK, LARGEST_ANSWER
 from rest import JSON, Reply, assert_close, post, post_json
 from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving

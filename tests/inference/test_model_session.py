@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.model_session import SessionError
 from torchserve_neuron_lstm.inference.values import InvalidSequence
 
-SCORER = Path(__file__).parents[2] / "benchmarks" / "refusals" / "model.py"
+SCORER = Path(__file__).parents[1] / "e2e" / "models" / "scorer.py"
 BLOCK = """
 inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
 lengths: lengths

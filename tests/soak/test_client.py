@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.standing import missed
 from chaos.archive import make_model
 from chaos.connection import Connection, Reply
 from chaos.expected import expect
@@ -25,6 +24,7 @@ from soak.bad_sessions import SESSION_KINDS, OpenSession
 from soak.client import KINDS, Client, Supply, is_refusal
 from soak.good_requests import draw_sentences
 from soak.hang_ups import HANG_UPS
+from soak.standing import missed
 from soak.tally import Tally, answer_standings
 
 MODEL = make_model()

@@ -6,11 +6,11 @@ import argparse
 from collections import Counter
 
 import pytest
-from benchmarks.standing import missed
 from soak.__main__ import _minutes, standings
 from soak.client import KINDS
 from soak.load import Observed
 from soak.readings import Reading
+from soak.standing import missed
 from soak.tally import Tally
 
 SECONDS = 120.0

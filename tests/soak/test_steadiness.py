@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from benchmarks.standing import missed
 from hypothesis import given
 from hypothesis import strategies as st
 from soak.readings import Reading
+from soak.standing import missed
 from soak.steadiness import LEAST_READINGS, ends, process_standings, warm_up_seconds
 
 FULL = 1800.0

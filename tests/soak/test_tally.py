@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from benchmarks.standing import missed
+from soak.standing import missed
 from soak.tally import SHOWN, Tally, answer_standings
 
 KINDS = ("not JSON", "too long")

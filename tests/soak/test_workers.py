@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.standing import missed
+from soak.standing import missed
 from soak.workers import replaced_standing, worker_pids
 from torchserve_process import TorchServe, free_ports
 

@@ -8,7 +8,7 @@ from torchserve_neuron_lstm.backends.registry import get_backend
 
 _ROOT = Path(__file__).parents[2]
 TAGGER = _ROOT / "tests" / "e2e" / "models" / "tagger.py"
-SCORER = _ROOT / "benchmarks" / "refusals" / "model.py"
+SCORER = _ROOT / "tests" / "e2e" / "models" / "scorer.py"
 
 HAS_COMPILER = get_backend("inductor").unavailable() is None
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"

@@ -1,1 +1,0 @@
-"""Rate of fused multiply-adds of the cores: the limit of a matrix product."""

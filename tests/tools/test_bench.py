@@ -1,0 +1,272 @@
+"""Benchmarks: each program runs on a tiny setting and writes its JSON, and its statistics are right."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from graph_device import GraphDevice
+from hypothesis import given
+from hypothesis import strategies as st
+from tools.bench import __main__ as bench
+from tools.bench import commits, compare, engines, gpu
+from tools.bench.fma import FmaLoop
+from tools.bench.harness import BenchmarkFailed, Effort, refuse_differences, take_turns
+from tools.bench.interval import FEWEST, median_interval
+from tools.bench.load import http_post, load
+from tools.bench.ragged import Case, Size
+from torch_kernel import TorchKernel
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_body, list_text
+from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
+from torchserve_neuron_lstm.config.manifest import sha256_of
+from torchserve_neuron_lstm.handlers.neuron_lstm import LIST
+
+ROOT = Path(__file__).parents[2]
+TINY = Size(3, 5, 1)
+
+
+@pytest.mark.parametrize("name", ["gpu", "harness", "interval", "load", "ragged", "report", "train"])
+def test_worked_examples_hold(name: str) -> None:
+    """Folders of tools are not searched for them."""
+    tried = doctest.testmod(import_module(f"tools.bench.{name}"))
+    assert (tried.failed, tried.attempted > 0) == (0, True)
+
+
+@pytest.mark.parametrize("name", bench.PROGRAMS)
+def test_each_program_lists_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """All have the same option for their JSON."""
+    with pytest.raises(SystemExit, match="0"):
+        bench.main([name, "--help"])
+    assert "--json FILE" in capsys.readouterr().out
+    assert bench.main([]) == 2
+    assert name in capsys.readouterr().err
+
+
+def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """Run a program; returns its JSON, whose rows all have figures."""
+    file = tmp_path / "figures.json"
+    assert bench.main([*arguments, "--json", str(file)]) == 0
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert set(found) == {"program", "about", "tables", "notes"}
+    assert set(found["about"]) == {"date", "command", "machine", "python", "versions"}
+    assert all(row["figures"] for table in found["tables"] for row in table["rows"])
+    return found
+
+
+def contestants(found: dict[str, Any]) -> list[str]:
+    """The contestants of the first table."""
+    return list(dict.fromkeys(row["contestant"] for row in found["tables"][0]["rows"]))
+
+
+@pytest.mark.timeout(600)
+def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All contestants answer as eager mode does."""
+    monkeypatch.setattr(engines, "CASES", (Case("tiny", TINY, ((3, 7, 1),)),))
+    found = run(tmp_path, "engines", "--rounds", "1")
+
+    assert contestants(found) == [
+        "this engine", "ONNX Runtime planned", "ONNX Runtime padded", "eager packed", "eager padded"
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both setups and passes; without a compiler, nothing is compiled."""
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    found = run(tmp_path, "train", "--lengths", "4", "--rounds", "1", "--batch", "8")
+
+    assert len({row["case"] for row in found["tables"][0]["rows"]}) == 4
+    assert contestants(found) == ["pack/unpack", "pad and mask", "lower"]
+    assert found["notes"] == ["nothing is compiled: there is no C++ compiler"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_servers(tmp_path: Path) -> None:
+    """A plain handler, ours, and `neuron-lstm serve` with a setting."""
+    options = "--rounds 1 --seconds 0.5 --warm-up 0.1 --clients 8 --workers 1 --precisions --set job_queue_size=500"
+    found = run(tmp_path, "serve", *options.split())
+
+    assert contestants(found) == [
+        "plain, stock, 1 worker", "ours, stock, 1 worker", "ours, serve, 1 worker",
+        "ours, serve, 1 worker, job_queue_size=500",
+    ]  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last commit and the working tree are packaged and served by their code; no checkout remains."""
+    monkeypatch.setattr(compare, "TURNS", 1)
+    found = run(tmp_path, "compare", "HEAD", "--pairs", "6", "--packagings", "1")
+
+    assert [len(table["rows"]) for table in found["tables"]] == [7, 5]
+    listed = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "compare-" not in listed
+
+
+def double(_index: int, *, own_kernel: bool) -> GraphDevice:
+    """A double of the first GPU."""
+    return GraphDevice(kernel=TorchKernel() if own_kernel else None)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_contestants_on_a_gpu(bidirectional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They agree, and one that fails or would be wrong leaves the others."""
+
+    def broken(*_: object) -> gpu.Contestant:
+        raise RuntimeError("no kernel\nmore")
+
+    monkeypatch.setattr(gpu, "_compiled", broken)
+    case = gpu.GpuCase("small", gpu.steps(4, 6), replace(TINY, bidirectional=bidirectional))
+    made, reasons, errors = gpu.compare(case, tmp_path, double, torch.device("cpu"))
+
+    assert reasons["torch.compile reduce-overhead"] == "RuntimeError: no kernel"
+    assert ("eager padded" in made) != bidirectional == ("eager padded" in reasons)
+    assert max(errors["cuda"], errors["cuda, cuDNN's kernels"]) <= 1e-5
+    assert 1e-5 < errors["cuda, float16"] < errors["cuda, bfloat16"] < 3e-2
+
+
+@pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")
+def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no traceback."""
+    assert bench.main(["gpu"]) == 1
+    assert capsys.readouterr().err.startswith("the benchmark failed: not run: ")
+
+
+def test_calls_take_turns() -> None:
+    """Short calls are repeated; their median counts; no further round begins after the limit."""
+    called: list[str] = []
+    times = {"a": iter([4.0, 9.0, 3.0, 1.0, 8.0]), "b": iter([20.0, 30.0])}
+
+    def timed(name: str) -> Any:
+        return lambda: called.append(name)
+
+    def timer(call: Any) -> float:
+        call()
+        return next(times[called[-1]])
+
+    seconds = take_turns({name: timed(name) for name in "ab"}, Effort(9, 10.0, limit_s=0.0, fewest=2), timer)
+
+    assert seconds == {"a": (6.5, 3.0), "b": (20.0, 30.0)}
+    assert called[:4] == ["a", "a", "b", "b"]
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=FEWEST, max_size=60))
+def test_an_interval_is_of_measured_values(values: list[float]) -> None:
+    """It holds the median."""
+    found = median_interval(values)
+    assert found.low <= found.median <= found.high
+    assert {found.low, found.high} <= set(values)
+
+
+def test_the_loop_counts_its_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of some calls counts; a compiler that is missing is named."""
+    loop = FmaLoop(1, tmp_path)
+    assert loop.gflops([0.02, 0.01]) == 2 * loop.gflops([0.02]) > 0
+    assert loop.cores_obtained(1) > 0
+    monkeypatch.setenv("CXX", "no-compiler")
+    with pytest.raises(BenchmarkFailed, match="no-compiler"):
+        FmaLoop(1, tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor([1.1]), torch.tensor([float("nan")]), torch.ones(2)])
+def test_a_difference_ends_the_run(wrong: torch.Tensor) -> None:
+    """The time of wrong answers means nothing."""
+    refuse_differences("ours", [torch.tensor([1.000001])], [torch.ones(1)], 1e-5)
+    with pytest.raises(BenchmarkFailed, match="ours: "):
+        refuse_differences("ours", [wrong], [torch.ones(1)], 1e-5)
+
+
+class Echo(BaseHTTPRequestHandler):
+    """A server that answers with the body in two parts, and refuses the body `bad`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200 if body != b"bad" else 400)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:1])
+        self.wfile.flush()
+        self.wfile.write(body[1:])
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has in the class above
+        """Print no log."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A server's port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as http:
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        yield http.server_address[1]
+        http.shutdown()
+        thread.join()
+
+
+def test_clients_time_each_answer(port: int) -> None:
+    """A refusal ends the run."""
+    done = load(port, [http_post("/a", b"[1, 2]"), http_post("/b", b"x" * 100_000)], connections=4, seconds=0.2)
+
+    assert len(done.milliseconds) >= 4
+    assert all(0 < milliseconds <= done.seconds * 1000 for milliseconds in done.milliseconds)
+    with pytest.raises(BenchmarkFailed, match="400"):
+        load(port, [http_post("/a", b"bad")], connections=2, seconds=0.2)
+
+
+def archive(folder: Path, milliseconds: float, bucket: int = 8) -> Path:
+    """The files of an archive that have measured costs, and their list."""
+    folder.mkdir()
+    costs = [{"bucket": bucket, "milliseconds": milliseconds}]
+    (folder / "manifest.json").write_text(json.dumps({"costs": costs, "padding_costs": []}))
+    (folder / LIST).write_bytes(list_of(folder))
+    return folder
+
+
+def list_of(folder: Path) -> bytes:
+    """The list that belongs to the files of such an archive."""
+    return list_text(list_body({"manifest.json": sha256_of(folder / "manifest.json"), "neuron_lstm.py": "0" * 64}))
+
+
+def test_both_archives_plan_alike(tmp_path: Path) -> None:
+    """The list still holds afterwards; costs of other buckets are not exchanged."""
+    base, head = archive(tmp_path / "base", 1.0), archive(tmp_path / "head", 2.0)
+
+    assert commits.share_costs(base, head)
+    assert json.loads((head / "manifest.json").read_text()) == json.loads((base / "manifest.json").read_text())
+    assert (head / LIST).read_bytes() == list_of(head)
+    assert not commits.share_costs(base, archive(tmp_path / "other", 2.0, bucket=16))
+
+
+def test_other_answers_and_other_code_are_refused(tmp_path: Path) -> None:
+    """Errors are answered fast, and an installed package would be measured twice."""
+    compare.refuse_other_answers(["[1.0]"], ["[1.00001]"])
+    with pytest.raises(BenchmarkFailed, match=r"request 0 is answered \[1.0\] by the base, \[1.1\] by the head"):
+        compare.refuse_other_answers(["[1.0]"], ["[1.1]"])
+    for folder, text in (("archive", "A = 1\n"), ("root/src", "A = 2\n")):
+        file = tmp_path / folder / commits.PACKAGE / "a.py"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    with pytest.raises(BenchmarkFailed, match=r"does not hold that commit's a\.py"):
+        commits.refuse_other_code(tmp_path / "archive", commits.Side("base", "abc", tmp_path / "root"))
+    with pytest.raises(BenchmarkFailed, match="no-commit"):
+        compare.measure(compare_options(tmp_path, "no-commit"))
+
+
+def compare_options(repository: Path, base: str) -> Any:
+    """The options of a comparison in another repository."""
+    return type("Options", (), {"repository": repository, "base": base, "pairs": FEWEST, "packagings": 1})

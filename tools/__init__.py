@@ -1,0 +1,1 @@
+"""Measuring and stressing this project. Nothing here is installed."""

@@ -1,0 +1,137 @@
+"""The served token classifier: its archives, its requests, and clients that load a server with them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+import torch
+
+from .harness import package, refuse_differences
+from .load import http_post, load
+from .models.classifier import TokenClassifier
+from .ragged import LONGEST, log_normal
+
+PLAIN, OURS = "plain", "ours"
+TOKENS = 10_000
+_SEQUENCES, _COMPARED = 512, 64
+_FRONTEND = """\
+minWorkers: {workers}
+maxWorkers: {workers}
+batchSize: {batch_size}
+maxBatchDelay: {delay_ms}
+responseTimeout: 60
+"""
+_BLOCK = f"""\
+neuron_lstm:
+  inputs:
+    ids: {{{{dtype: int64, shape: [batch, time]}}}}
+  lengths: lengths
+  outputs: [scores]
+  buckets: {{{{batch: [1, 8, 32], length: [16, 64, 128, {LONGEST}]}}}}
+  backend: native
+  precision: {{precision}}
+"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings in which archives of the classifier differ."""
+
+    workers: int = 1
+    batch_size: int = 32
+    delay_ms: int = 1
+    precision: str = "float32"
+    """That of our archive."""
+
+
+def make_model() -> TokenClassifier:
+    """Return the model, with weights that are the same in every run."""
+    torch.manual_seed(0)
+    return TokenClassifier().eval()
+
+
+def make_archive(model: TokenClassifier, name: str, store: Path, settings: Settings) -> Path:
+    """Write `plain.mar` or `ours.mar` to the folder `store`, and return its path.
+
+    Raises:
+        BenchmarkFailed: packaging failed.
+    """
+    models = Path(__file__).parent / "models"
+    shutil.copy(models / "classifier.py", store / "model.py")
+    shutil.copy(models / "plain_handler.py", store)
+    torch.save(model.state_dict(), store / "weights.pt")
+    text = _FRONTEND + (_BLOCK if name == OURS else "")
+    (store / f"{name}.yaml").write_text(text.format(**vars(settings)))
+    package(store, name, handler=None if name == OURS else "plain_handler.py")
+    return store / f"{name}.mar"
+
+
+def draw_sequences() -> list[list[int]]:
+    """Return the same sequences of random tokens every time, 26 on average."""
+    generator = random.Random(0)
+    lengths = log_normal(_SEQUENCES, generator)
+    return [[generator.randrange(TOKENS) for _ in range(length)] for length in lengths]
+
+
+def compare(port: int, path: str, model: TokenClassifier, tolerance: float = 1e-5) -> None:
+    """Compare a server's answers to some sequences with the model in eager mode.
+
+    Raises:
+        BenchmarkFailed: an answer differs.
+    """
+    for ids in draw_sequences()[:_COMPARED]:
+        with torch.inference_mode():
+            expected = model(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}{path}", json.dumps(ids).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            answer = torch.tensor(json.load(reply))
+        refuse_differences(path, [answer], [expected], tolerance)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A server under load for a while."""
+
+    milliseconds: Sequence[float]
+    """Milliseconds of each response, as its client saw it."""
+    seconds: float
+    client_s: float
+    """Seconds of CPU time that the clients took, which share the cores with the server."""
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return len(self.milliseconds) / self.seconds
+
+    @property
+    def p50(self) -> float:
+        """Milliseconds within which half of the answers arrived."""
+        return median(self.milliseconds)
+
+    @property
+    def p99(self) -> float:
+        """Milliseconds within which 99 % of the answers arrived."""
+        return quantiles(self.milliseconds, n=100)[98]
+
+
+def load_server(port: int, path: str, clients: int, seconds: float, seed: int) -> Loaded:
+    """Send random requests at once from some clients; the seed decides which.
+
+    Raises:
+        BenchmarkFailed: an answer was not 200.
+    """
+    random.seed(seed)
+    requests = [http_post(path, json.dumps(ids).encode()) for ids in draw_sequences()]
+    before = time.process_time()
+    done = load(port, requests, clients, seconds)
+    return Loaded(done.milliseconds, done.seconds, time.process_time() - before)

@@ -1,0 +1,234 @@
+"""`make bench`: this engine compared with others, and with the cores' multiply-adds.
+
+Every contestant starts from the same list of unpadded requests in random order and ends with the list of unpadded
+outputs. Tensors are time-major, so that no contestant transposes. docs/benchmarks.md describes the contestants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+# Both are read when the libraries are first imported.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns about shapes that it does not infer
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
+from torchserve_neuron_lstm.backends.cores import available_cores
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+
+from .fma import FmaLoop
+from .harness import Call, Effort, host_seconds, package, ratio, refuse_differences, take_turns, tell
+from .models.ragged import Ragged
+from .onnx_session import export_ragged, open_session
+from .ragged import CASES, LONGEST, Case, Size
+from .report import Result, Row, Table
+
+OURS = "this engine"
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2, "int8": 5e-2}
+"""Largest error of an output, absolute and relative, by the precision of the archive."""
+_FMA = "FMA"
+_CONFIG = """\
+minWorkers: 1
+maxWorkers: 1
+batchSize: 32
+maxBatchDelay: 2
+neuron_lstm:
+  model: {{args: {{features: {0.features}, hidden: {0.hidden}, layers: {0.layers}, bidirectional: {0.bidirectional}}}}}
+  inputs:
+    frames: {{dtype: float32, shape: [time, batch, {0.features}]}}
+  lengths: lengths
+  outputs: [states, last]
+  buckets: {{batch: [1, 8, 32], length: [16, 64, 128, {longest}]}}
+  backend: {backend}
+  precision: {precision}
+"""
+
+Answer = tuple[torch.Tensor, torch.Tensor]
+"""Outputs of one request: the states of every timestep [T, D x H], the last states [D x H]."""
+
+Contestant = Callable[[Sequence[torch.Tensor]], list[Answer]]
+"""A function from requests [T, F], of any lengths, to their answers, in order."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the program's options."""
+    parser.add_argument("--rounds", type=int, default=11, help="turns of each contestant (default: %(default)s)")
+    parser.add_argument("--backend", default="native", help="the engine of the archives (default: %(default)s)")
+    parser.add_argument(
+        "--precisions", nargs="*", default=[], choices=[*TOLERANCES][1:], help="further archives of this engine"
+    )
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """Package, compare with eager mode, and time in turns."""
+    threads = available_cores()
+    torch.set_num_threads(threads)
+    effort = Effort(options.rounds, pause_s=0.03)
+    rows: list[Row] = []
+    fma: list[float] = []
+    obtained: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        loop = FmaLoop(threads, Path(folder))
+        for number, (size, cases) in enumerate(_by_size(CASES)):
+            torch.manual_seed(0)
+            model = Ragged(size.features, size.hidden, size.layers, size.bidirectional).eval()
+            contestants = _contestants(model, size, Path(folder) / str(number), options, threads)
+            for case in cases:
+                tell(f"measuring {case}")
+                obtained.append(loop.cores_obtained())
+                seconds = _seconds(case, model, contestants, loop, effort)
+                fma += seconds[_FMA]
+                rows += _rows(case, seconds, loop)
+    rates = f"FMA: {loop.gflops(fma):.0f} GFLOP/s at best, in the median {min(fma) / median(fma):.2f} of that."
+    busy = f"The machine was busy: this process got {median(obtained):.0%} of the cores' time."
+    return Result([Table("Ragged batches", rows)], [rates, *([busy] if median(obtained) < 0.9 else [])])
+
+
+def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
+    for size in dict.fromkeys(case.size for case in cases):
+        yield size, [case for case in cases if case.size == size]
+
+
+def _contestants(
+    model: Ragged, size: Size, folder: Path, options: argparse.Namespace, threads: int
+) -> dict[str, tuple[Contestant, float]]:
+    """Make all contestants of a model, with the largest error that each may have."""
+    folder.mkdir()
+    shutil.copy(Path(__file__).parent / "models" / "ragged.py", folder / "model.py")
+    torch.save(model.state_dict(), folder / "weights.pt")
+
+    def served(name: str, backend: str, precision: str = "float32") -> tuple[Contestant, float]:
+        tell(f"packaging {size} with {backend}, {precision}")
+        text = _CONFIG.format(size, longest=LONGEST, backend=backend, precision=precision)
+        (folder / f"{name}.yaml").write_text(text)
+        package(folder, name, "--archive-format", "no-archive")
+        return _served(folder / name, threads), TOLERANCES[precision]
+
+    exact = TOLERANCES["float32"]
+    contestants = {
+        OURS: served("ours", options.backend),
+        **{f"{OURS}, {precision}": served(precision, options.backend, precision) for precision in options.precisions},
+        "ONNX Runtime planned": served("planned", "onnxruntime"),
+        "ONNX Runtime padded": (on_threads(threads, _onnx_padded(model, folder / "model.onnx", threads)), exact),
+        "eager packed": (on_threads(threads, _eager_packed(model)), exact),
+    }
+    if model.directions == 1:
+        contestants["eager padded"] = on_threads(threads, _eager_padded(model)), exact
+    return contestants
+
+
+def _seconds(
+    case: Case, model: Ragged, contestants: dict[str, tuple[Contestant, float]], loop: FmaLoop, effort: Effort
+) -> dict[str, tuple[float, ...]]:
+    """Compare the answers with eager mode, each request alone; then return the seconds of all batches by contestant."""
+    torch.manual_seed(0)
+    batches = [[torch.randn(length, case.size.features) for length in batch] for batch in case.batches]
+    expected = [[*_alone(model, batch)] for batch in batches]
+    calls: dict[str, Call] = {_FMA: loop}
+    for name, (contestant, tolerance) in contestants.items():
+        for batch, answers in zip(batches, expected, strict=True):
+            for answer, right in zip(contestant(batch), answers, strict=True):
+                refuse_differences(f"{name} on {case}", answer, right, tolerance)
+        calls[name] = partial(_answer_all, contestant, batches)
+    return take_turns(calls, effort, host_seconds)
+
+
+def _rows(case: Case, seconds: dict[str, tuple[float, ...]], loop: FmaLoop) -> Iterator[Row]:
+    fma = loop.gflops(seconds[_FMA])
+    for name, taken in seconds.items():
+        if name != _FMA:
+            figures = {
+                "useful GFLOP/s": case.flop / median(taken) / 1e9,
+                "share of FMA": case.flop / median(taken) / 1e9 / fma,
+                "at best": case.flop / min(taken) / 1e9 / fma,
+                "ms a batch": 1000 * median(taken) / len(case.batches),
+                f"times as long as {OURS}": ratio(taken, seconds[OURS]),
+            }
+            yield Row(str(case), name, figures, taken)
+
+
+@torch.inference_mode()
+def _alone(model: Ragged, requests: Sequence[torch.Tensor]) -> list[Answer]:
+    """Compute the reference: the model in eager mode, each request by itself."""
+    singles = [model(request[:, None], torch.tensor([len(request)])) for request in requests]
+    return [(states[:, 0], last[0]) for states, last in singles]
+
+
+def _served(archive: Path, threads: int) -> Contestant:
+    """Return the unpacked archive, loaded, planned and run as in the handler."""
+    variants = load_archive(archive, threads)
+    serving = torch.get_num_threads()  # those of torch: an engine may have other threads
+
+    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
+        lengths = _lengths(requests)
+        answers, _ = variants.run_plan(variants.plan(lengths), [(request,) for request in requests], lengths)
+        return [(states, last) for states, last in answers]
+
+    return on_threads(serving, answer)
+
+
+def _onnx_padded(model: Ragged, file: Path, threads: int) -> Contestant:
+    """Return ONNX Runtime over the padded batch: torch's own export, with `sequence_lens` for the LSTM operator."""
+    export_ragged(model, file)
+    session = open_session(file, threads)
+
+    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
+        lengths = _lengths(requests)
+        feeds = {"frames": pad_sequence(list(requests)).numpy(), "lengths": torch.tensor(lengths).numpy()}
+        states, last = (torch.from_numpy(output) for output in session.run(None, feeds))
+        return _unpadded(states, last, lengths)
+
+    return answer
+
+
+def _eager_packed(model: Ragged) -> Contestant:
+    """Return the model as written: pad_sequence, pack_padded_sequence, nn.LSTM, pad_packed_sequence."""
+
+    @torch.inference_mode()
+    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
+        lengths = _lengths(requests)
+        states, last = model(pad_sequence(list(requests)), torch.tensor(lengths))
+        return _unpadded(states, last, lengths)
+
+    return answer
+
+
+def _eager_padded(model: Ragged) -> Contestant:
+    """Return nn.LSTM over the padded batch, which oneDNN runs.
+
+    It supports one direction only: the backward direction would begin in the padding. In the forward direction the
+    states of real timesteps are right, and the last real one is the final state.
+    """
+
+    @torch.inference_mode()
+    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
+        lengths = _lengths(requests)
+        states, _ = model.lstm(pad_sequence(list(requests)))
+        last = states[torch.tensor(lengths) - 1, torch.arange(len(lengths))]
+        return _unpadded(states, last, lengths)
+
+    return answer
+
+
+def _lengths(requests: Sequence[torch.Tensor]) -> list[int]:
+    return [len(request) for request in requests]
+
+
+def _unpadded(states: torch.Tensor, last: torch.Tensor, lengths: Sequence[int]) -> list[Answer]:
+    """Return views of the answers: the cheapest way for a user."""
+    return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
+
+
+def _answer_all(contestant: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:
+    for batch in batches:
+        contestant(batch)

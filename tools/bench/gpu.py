@@ -1,0 +1,306 @@
+"""`make bench-gpu`: the engine `cuda` compared with others on the first GPU, and training.
+
+Each contestant takes its inputs from the host and brings its outputs back; it is then measured by CUDA events with
+its inputs on the GPU. Contestants take turns in one run. TF32 is off for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers them
+from torchserve_neuron_lstm.backends.cuda.device import Device
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice, gpu_missing, gpu_name
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
+from torchserve_neuron_lstm.backends.registry import get_backend
+
+from .harness import BenchmarkFailed, Effort, device_seconds, host_seconds, ratio, take_turns, tell
+from .ragged import MIDDLE, Size
+from .report import Result, Row, Table
+from .train import BATCH, rows_of
+
+OURS = "cuda"
+
+
+class NotRun(RuntimeError):
+    """A contestant that is not here, or that would be wrong."""
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """A stack of LSTM layers and the lengths of one batch, the longest first."""
+
+    name: str
+    lengths: tuple[int, ...]
+    size: Size = MIDDLE
+
+    def layer(self) -> nn.LSTM:
+        """Return the layers with the same weights each time."""
+        torch.manual_seed(0)
+        size = self.size
+        return nn.LSTM(
+            size.features, size.hidden, size.layers, batch_first=True, bidirectional=size.bidirectional
+        ).eval()
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """Return x[B, T, F] with zeros on padding, and lengths[B], on the CPU."""
+        torch.manual_seed(1)
+        lengths = torch.tensor(self.lengths)
+        x = torch.randn(len(self.lengths), self.lengths[0], self.size.features)
+        padding = torch.arange(x.shape[1])[None, :] >= lengths[:, None]
+        return x.masked_fill(padding[:, :, None], 0.0), lengths
+
+
+def steps(rows: int, longest: int) -> tuple[int, ...]:
+    """Return lengths spread evenly down from the longest.
+
+    >>> steps(4, 8)
+    (8, 6, 4, 2)
+    """
+    return tuple(max(1, longest * row // rows) for row in range(rows, 0, -1))
+
+
+CASES = (
+    GpuCase("128->256 x2, B=32 triangle", steps(32, 128)),
+    GpuCase("the same, bidirectional", steps(32, 128), Size(128, 256, 2, bidirectional=True)),
+    GpuCase("128->256 x2, B=256 triangle", steps(256, 128)),
+    GpuCase("128->256 x2, one request of 20 timesteps", (20,)),
+)
+
+
+class Masked(nn.Module):
+    """The layers as the lowered operator: exact for every row."""
+
+    def __init__(self, layer: nn.LSTM) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y[B, T, D*H] and h_n[L*D, B, H]."""
+        layer = self.layer
+        rows = layer.num_layers * (2 if layer.bidirectional else 1)
+        state = torch.zeros(rows, x.shape[0], layer.hidden_size, dtype=x.dtype, device=x.device)
+        weights = [getattr(layer, name) for name in layer._flat_weights_names]  # noqa: SLF001 - torch has no other list
+        y, h_n, _ = torch.ops.neuron_lstm.lstm(
+            x, lengths, state, state, weights, layer.bias, layer.num_layers, layer.bidirectional, False
+        )
+        return y, h_n
+
+
+class Packed(nn.Module):
+    """The layers over packed rows, which is what users write."""
+
+    def __init__(self, layer: nn.LSTM) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y[B, T, D*H] and h_n[L*D, B, H]; lengths are on the CPU."""
+        y, (h_n, _) = self.layer(pack_padded_sequence(x, lengths, batch_first=True))
+        return pad_packed_sequence(y, batch_first=True)[0], h_n
+
+
+class Padded(nn.Module):
+    """The layers over padded rows, with a gather of the last real state; right in one direction only."""
+
+    def __init__(self, layer: nn.LSTM) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y[B, T, H] and the last layer's state [1, B, H]."""
+        y, _ = self.layer(x)
+        last = (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2])
+        return y, y.gather(1, last).transpose(0, 1)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Two ways to call a program."""
+
+    call: Callable[[], Sequence[Tensor]]
+    """From the host and back."""
+    enqueue: Callable[[], object] | None = None
+    """Its work on the current stream, without copies; None: it has none that can be had alone."""
+
+
+class LaunchedDevice(TorchDevice):
+    """A GPU that keeps the launch of the last graph."""
+
+    launch: Callable[[], None]
+
+    def __init__(self, index: int, *, own_kernel: bool = True) -> None:
+        """Use cuDNN for all recurrent layers, unless `own_kernel` is set."""
+        super().__init__(index, own_kernel=own_kernel)
+        self.wants_kernel = own_kernel
+
+    def capture(self, body: Callable[[], None]) -> Callable[[], None]:
+        """Record a function."""
+        self.launch = super().capture(body)
+        return self.launch
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the program's options."""
+    parser.add_argument("--rounds", type=int, default=50, help="rounds of each case (default: %(default)s)")
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """Measure all cases and training.
+
+    Raises:
+        BenchmarkFailed: there is no GPU, or the engine did not run.
+    """
+    if (reason := gpu_missing()) is not None:
+        raise BenchmarkFailed(f"not run: {reason}")
+    # The engine computes in float32 as its tolerance asks for, so the others do so too.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    rows = [row for case in CASES for row in _measured(case, options.rounds)]
+    device = torch.device("cuda", 0)
+    training = [*rows_of((32, 64, 128, 256), BATCH, device, max(5, options.rounds // 5), compiles=False)]
+    title = f"{gpu_name(None)}, CUDA {torch.version.cuda}"
+    result = Result([Table(title, rows), Table(f"Training on the same, batches of {BATCH}", training)])
+    if any(row.contestant == OURS and "not run" in row.figures for row in rows):
+        raise BenchmarkFailed(f"the engine did not run: {[row.figures for row in rows if row.contestant == OURS]}")
+    return result
+
+
+def _measured(case: GpuCase, rounds: int) -> Iterator[Row]:
+    tell(f"measuring {case.name}")
+    with tempfile.TemporaryDirectory() as name:
+        device = TorchDevice(0)
+        contestants, reasons, errors = compare(case, Path(name), LaunchedDevice, device.torch_device)
+        effort = Effort(rounds, slice_s=0.0, limit_s=15.0, fewest=5)
+        seconds = take_turns({name: one.call for name, one in contestants.items()}, effort, host_seconds)
+        work = {name: one.enqueue for name, one in contestants.items() if one.enqueue is not None}
+        with device.current():
+            on_gpu = take_turns(work, effort, device_seconds)
+    for contestant, taken in seconds.items():
+        figures: dict[str, float | str] = {"ms, host to host": 1000 * median(taken)}
+        if OURS in seconds:
+            figures[f"times as long as {OURS}"] = ratio(taken, seconds[OURS])
+        if contestant in on_gpu:
+            figures["ms on the GPU"] = 1000 * median(on_gpu[contestant])
+        if contestant in errors:
+            figures["largest error"] = f"{errors[contestant]:.1e}"
+        yield Row(case.name, contestant, figures, taken)
+    for contestant, reason in reasons.items():
+        yield Row(case.name, contestant, {"not run": reason})
+
+
+def compare(
+    case: GpuCase, folder: Path, device: Callable[..., Device], torch_device: torch.device
+) -> tuple[dict[str, Contestant], dict[str, str], dict[str, float]]:
+    """Run all contestants of a case once; `device(0, own_kernel=...)` makes the engine's device.
+
+    Returns those that ran, the reasons of the others, and the largest differences of the engine from eager packed.
+    """
+
+    def engine(name: str, precision: Precision = "float32", *, own_kernel: bool = True) -> Contestant:
+        return _engine(case, device(0, own_kernel=own_kernel), _made(folder / name), precision)
+
+    makers: dict[str, Callable[[], Contestant]] = {
+        OURS: lambda: engine("ours"),
+        f"{OURS}, cuDNN's kernels": lambda: engine("cudnn", own_kernel=False),
+        f"{OURS}, bfloat16": lambda: engine("bfloat16", "bfloat16"),
+        f"{OURS}, float16": lambda: engine("float16", "float16"),
+        "eager packed": lambda: _from_host(Packed(case.layer()).to(torch_device), case, torch_device, on_host=True),
+        "eager padded": lambda: _from_host(_padded(case, torch_device), case, torch_device),
+        "torch.compile reduce-overhead": lambda: _compiled(case, torch_device),
+        "native, 2 cores": lambda: _native(case, _made(folder / "native")),
+    }
+    made: dict[str, Contestant] = {}
+    outputs: dict[str, Sequence[Tensor]] = {}
+    reasons: dict[str, str] = {}
+    for name, make in makers.items():
+        try:
+            contestant = make()
+            outputs[name] = contestant.call()
+        except Exception as error:  # noqa: BLE001, PERF203 - after any exception the others run
+            first = (str(error).splitlines() or [""])[0]
+            reasons[name] = first if isinstance(error, NotRun) else f"{type(error).__name__}: {first[:200]}"
+        else:
+            made[name] = contestant
+    return made, reasons, _errors(outputs)
+
+
+def _errors(outputs: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
+    right = outputs.get("eager packed", ())
+    return {
+        name: max(float((a - b).abs().max()) for a, b in zip(ours, right, strict=True))
+        for name, ours in outputs.items()
+        if name.startswith(OURS) and right
+    }
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _engine(case: GpuCase, device: Device, folder: Path, precision: Precision) -> Contestant:
+    """Return the engine `cuda`, with its graph captured."""
+    if isinstance(device, LaunchedDevice) and device.wants_kernel and device.kernel is None:
+        raise NotRun("the kernel for recurrent layers cannot run on this GPU")
+    inputs, program = case.inputs(), _exported(case)
+    Cuda().compile(program, None, folder, CompileSettings(precision))
+    run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]
+    run(inputs)
+    return Contestant(lambda: run(inputs), device.launch if isinstance(device, LaunchedDevice) else None)
+
+
+def _native(case: GpuCase, folder: Path) -> Contestant:
+    backend = get_backend("native")
+    if (reason := backend.unavailable()) is not None:
+        raise NotRun(reason)
+    inputs, program = case.inputs(), _exported(case)
+    backend.compile(program, None, folder)
+    run = backend.load(folder, weights_of(program), backend.host(), 2)
+    return Contestant(lambda: run(inputs))
+
+
+def _compiled(case: GpuCase, device: torch.device) -> Contestant:
+    """Return the padded model under `torch.compile`, whose own graphs it uses."""
+    model: Any = torch.compile(_padded(case, device), mode="reduce-overhead")
+    return _from_host(model, case, device)
+
+
+def _exported(case: GpuCase) -> torch.export.ExportedProgram:
+    """Return the lowered layers as an exported program of the batch's sizes."""
+    with torch.no_grad():
+        return torch.export.export(Masked(case.layer()), case.inputs(), strict=False)
+
+
+def _padded(case: GpuCase, device: torch.device) -> nn.Module:
+    if case.size.bidirectional:
+        raise NotRun("wrong: padding comes first in the reverse direction")
+    return Padded(case.layer()).to(device)
+
+
+def _from_host(model: Callable[..., Any], case: GpuCase, device: torch.device, *, on_host: bool = False) -> Contestant:
+    """Return a model of torch; with `on_host`, its lengths stay on the CPU."""
+    x, lengths = case.inputs()
+    x_there, lengths_there = x.to(device), lengths if on_host else lengths.to(device)
+
+    @torch.no_grad()
+    def call() -> Sequence[Tensor]:
+        outputs = model(x.to(device), lengths if on_host else lengths.to(device))
+        return [tensor.cpu() for tensor in outputs]
+
+    @torch.no_grad()
+    def enqueue() -> None:
+        model(x_there, lengths_there)
+
+    return Contestant(call, enqueue)

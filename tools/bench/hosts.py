@@ -1,0 +1,154 @@
+"""`make bench-hosts`: our archive on Ray Serve, compared with plain applications and TorchServe.
+
+All have the same model and all cores, and the same clients send them requests in turns. The applications are behind
+the same ingress of Ray Serve, with its settings for throughput and without access logs. Two replicas are then compared
+with one, under requests of many long sequences, so that the cost of Ray Serve is small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from torchserve_process import free_ports, serving
+
+from .classifiers import OURS, TOKENS, Loaded, Settings, compare, load_server, make_archive, make_model
+from .harness import BenchmarkFailed, ratio, tell
+from .load import http_post, load
+from .onnx_session import export_classifier
+from .ragged import LONGEST
+from .ray_server import COMPARED, SCALED
+from .report import Result, Row, Table
+
+_CLIENTS, _SCALING_CLIENTS = 64, 4
+_SEQUENCES = 64
+"""Sequences of a large request."""
+_ON_RAY = "ours on Ray Serve"
+
+
+class Contestant(NamedTuple):
+    """A server's port, and the path of its model."""
+
+    port: int
+    path: str
+
+
+@dataclass(frozen=True)
+class RayServer:
+    """Ray Serve in a separate process."""
+
+    port: int
+    process: subprocess.Popen[str]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the program's options."""
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of load in a turn (default: %(default)s)")
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """Package, serve, compare with eager mode, and load in turns."""
+    with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
+        store, model = Path(folder), make_model()
+        archive, onnx = make_archive(model, OURS, store, Settings()), store / "model.onnx"
+        export_classifier(model, onnx)
+        with ExitStack() as stack:
+            torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
+            ray = stack.enter_context(_ray_serving(archive, onnx, COMPARED))
+            contestants = {
+                _ON_RAY: Contestant(ray.port, f"/ours/predictions/{OURS}"),
+                "plain": Contestant(ray.port, "/plain"),
+                "plain, a thread each": Contestant(ray.port, "/plain-replicas"),
+                "ours on TorchServe": Contestant(torchserve.inference, f"/predictions/{OURS}"),
+            }
+            for contestant in contestants.values():
+                compare(contestant.port, contestant.path, model)
+            tables = [Table(f"Under the load of {_CLIENTS} clients", [*_rows(_rounds(contestants, options))])]
+        with _ray_serving(archive, onnx, SCALED) as ray:  # alone: each replica takes some CPU time while it waits
+            tables.append(_scaling(ray, options))
+    return Result(tables)
+
+
+@contextmanager
+def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iterator[RayServer]:
+    """Serve some of the applications of `ray_server` with an archive and an ONNX model.
+
+    Raises:
+        BenchmarkFailed: Ray Serve ended.
+    """
+    (port,) = free_ports(1)
+    options = ["--port", str(port), "--archive", str(archive), "--onnx", str(onnx), "--applications", *applications]
+    command = [sys.executable, "-m", "tools.bench.ray_server", *options]
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if not any(line.strip() == "ready" for line in process.stdout):
+                raise BenchmarkFailed(f"Ray Serve ended with {process.wait()}")
+            yield RayServer(port, process)
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _rounds(contestants: Mapping[str, Contestant], options: argparse.Namespace) -> dict[str, list[Loaded]]:
+    """Load all in turns, each round beginning with another one, after a warm-up that is not counted."""
+    rounds: dict[str, list[Loaded]] = {name: [] for name in contestants}
+    names = [*contestants]
+    for number in range(-1, options.rounds):
+        tell(f"round {number + 1} of {options.rounds}")
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            port, path = contestants[name]
+            loaded = load_server(port, path, _CLIENTS, options.seconds, number)
+            if number >= 0:
+                rounds[name].append(loaded)
+    return rounds
+
+
+def _rows(rounds: Mapping[str, Sequence[Loaded]]) -> Iterator[Row]:
+    ours = [loaded.rate for loaded in rounds[_ON_RAY]]
+    for name, taken in rounds.items():
+        rates = [loaded.rate for loaded in taken]
+        figures = {
+            "requests/s": median(rates),
+            "p50, ms": median(loaded.p50 for loaded in taken),
+            "p99, ms": median(loaded.p99 for loaded in taken),
+            "requests/s, times ours": ratio(rates, ours),
+        }
+        yield Row("", name, figures, rates)
+
+
+def _scaling(server: RayServer, options: argparse.Namespace) -> Table:
+    """Load one and two replicas in turns, with requests of many long sequences."""
+    generator = random.Random(0)
+    instances = [[generator.randrange(TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
+    body = json.dumps({"instances": instances}).encode()
+    rates: dict[str, list[float]] = {name: [] for name in SCALED}
+    for number in range(options.rounds):
+        for name in SCALED if number % 2 == 0 else SCALED[::-1]:
+            request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
+            done = load(server.port, [request], _SCALING_CLIENTS, options.seconds)
+            rates[name].append(len(done.milliseconds) / done.seconds)
+    rows = [
+        Row("", f"replicas: {name}", {"requests/s": median(taken), "times one": ratio(taken, rates[SCALED[0]])}, taken)
+        for name, taken in rates.items()
+    ]
+    return Table(f"Replicas with one thread, requests of {_SEQUENCES} x {LONGEST} tokens", rows)

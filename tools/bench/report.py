@@ -1,0 +1,123 @@
+"""Results of a benchmark: Markdown tables for people, and one JSON format for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("torch", "onnxruntime", "torchserve", "ray", "torchserve-neuron-lstm")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one contestant in one case."""
+
+    case: str
+    contestant: str
+    figures: Mapping[str, float | str]
+    """Figures by name; the name has the unit."""
+    rounds: Sequence[float] = ()
+    """One value for each round, from which the figures follow. They are in the JSON alone."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that are compared with each other."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class Result:
+    """All results of one program."""
+
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+    """Remarks on the run, such as reasons to doubt its figures."""
+
+
+def text_of(result: Result) -> str:
+    """Return the result as Markdown.
+
+    >>> rows = [Row("B=8", "ours", {"ms": 1.23456}), Row("B=8", "eager", {"ms": 1234.5, "times ours": 1000.0})]
+    >>> print(text_of(Result([Table("On one core", rows)], ["the machine was busy"])))
+    On one core
+    <BLANKLINE>
+    | case | contestant | ms | times ours |
+    |---|---|---|---|
+    | B=8 | ours | 1.23 | |
+    | | eager | 1,234 | 1,000 |
+    <BLANKLINE>
+    the machine was busy
+    """
+    return "\n".join([*(line for table in result.tables for line in _table_lines(table)), *result.notes])
+
+
+def _table_lines(table: Table) -> list[str]:
+    names = list(dict.fromkeys(name for row in table.rows for name in row.figures))
+    lines = [table.title, "", _line("case", "contestant", *names), "|" + "---|" * (2 + len(names))]
+    former = ""
+    for row in table.rows:
+        cells = [_shown(row.figures[name]) if name in row.figures else "" for name in names]
+        lines.append(_line("" if row.case == former else row.case, row.contestant, *cells))
+        former = row.case
+    return [*lines, ""]
+
+
+def _line(*cells: str) -> str:
+    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+
+
+def _shown(value: float | str) -> str:
+    if isinstance(value, str):
+        return value.replace("|", "/")
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def json_of(program: str, result: Result, about: Mapping[str, object]) -> dict[str, Any]:
+    """Return the result for machines, with what the figures depend on."""
+    return {"program": program, "about": dict(about), **asdict(result)}
+
+
+def write_json(figures: Mapping[str, Any], file: Path | None) -> None:
+    """Write the figures, if there is a file for them."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+def about_run() -> dict[str, object]:
+    """Describe the run: its date and command, the machine, and the releases of packages."""
+    return {
+        "date": datetime.now(tz=timezone.utc).date().isoformat(),
+        "command": " ".join(["python", "-m", "tools.bench", *sys.argv[1:]]),
+        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
+    }
+
+
+def _processor() -> str:
+    """Return the processor's name: Linux has it in a file on x86 alone."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

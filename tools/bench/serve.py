@@ -1,0 +1,214 @@
+"""`make bench-serve`: `neuron-lstm serve` compared with a plain handler on a stock TorchServe.
+
+All servers have the same model, and the same clients send them requests in turns. The CPU time of a request is that of
+Java and of the workers during a turn, divided by its requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from torchserve_process import TorchServe, free_ports, serving
+
+from .classifiers import OURS, PLAIN, Loaded, Settings, compare, load_server, make_archive, make_model
+from .engines import TOLERANCES
+from .harness import BenchmarkFailed, program, ratio, tell
+from .report import Result, Row, Table
+
+_CORES = len(os.sched_getaffinity(0))
+_PORTS = 5
+"""Ports of `neuron-lstm serve`, one after the other."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A TorchServe with one model."""
+
+    handler: str
+    """`PLAIN` or `OURS`, which is the model's name too."""
+    settings: str
+    """`stock`: those of TorchServe without a file; `serve`: those of `neuron-lstm serve`."""
+    workers: int
+    precision: str = "float32"
+    overrides: tuple[str, ...] = ()
+    """Settings of config.properties that replace those of `serve`, as KEY=VALUE."""
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        words = [f"{self.handler}, {self.settings}, {self.workers} worker{'s' if self.workers > 1 else ''}"]
+        words += [self.precision] if self.precision != "float32" else []
+        return ", ".join([*words, *self.overrides])
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One server under load, and the seconds of CPU time of its processes."""
+
+    loaded: Loaded
+    java_s: float
+    workers_s: float
+
+    @property
+    def core_ms(self) -> float:
+        """Milliseconds of CPU time of one request."""
+        return 1000 * (self.java_s + self.workers_s) / len(self.loaded.milliseconds)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the program's options."""
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of load in a turn (default: %(default)s)")
+    parser.add_argument("--warm-up", type=float, default=15.0, help="seconds of load before (default: %(default)s)")
+    parser.add_argument("--clients", type=int, default=64, help="clients at once (default: %(default)s)")
+    parser.add_argument("--batch-size", type=int, default=32, help="batchSize of all (default: %(default)s)")
+    parser.add_argument("--delay", type=int, default=1, help="maxBatchDelay of all, ms (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, nargs="+", default=sorted({1, _CORES}), help="numbers of workers (default: 1 and cores)"
+    )
+    precisions = ["bfloat16", "int8"] if platform.machine() == "x86_64" else []
+    parser.add_argument("--precisions", nargs="*", default=precisions, help="further archives (default: %(default)s)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one more server, with this setting in place of that of `neuron-lstm serve`; may be repeated",
+    )
+
+
+def measure(options: argparse.Namespace) -> Result:
+    """Package, serve, compare with eager mode, and load in turns."""
+    model = make_model()
+    with ExitStack() as stack:
+        stores = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serve-")))
+        servers: dict[Contestant, TorchServe] = {}
+        for contestant in _contestants(options):
+            settings = Settings(contestant.workers, options.batch_size, options.delay, contestant.precision)
+            store = stores / f"{contestant.workers}-{contestant.precision}"
+            store.mkdir(exist_ok=True)
+            archive = store / f"{contestant.handler}.mar"
+            if not archive.exists():
+                tell(f"packaging for {contestant.name}")
+                make_archive(model, contestant.handler, store, settings)
+            server = servers[contestant] = stack.enter_context(_started(contestant, archive))
+            compare(server.inference, _path(contestant), model, TOLERANCES[contestant.precision])
+        turns = _turns(servers, options)
+    share = max(turn.loaded.client_s / turn.loaded.seconds for taken in turns.values() for turn in taken) / _CORES
+    note = f"The clients took {share:.0%} of the cores at most."
+    return Result([Table(f"TorchServe under the load of {options.clients} clients", [*_rows(turns)])], [note])
+
+
+def _contestants(options: argparse.Namespace) -> list[Contestant]:
+    """Return all servers; those with another precision or setting have the most workers."""
+    most = max(options.workers)
+    every = [(PLAIN, "stock"), (OURS, "stock"), (OURS, "serve")]
+    return [
+        *(Contestant(handler, settings, count) for handler, settings in every for count in options.workers),
+        *(Contestant(OURS, "serve", most, precision) for precision in options.precisions),
+        *(Contestant(OURS, "serve", most, overrides=(setting,)) for setting in options.set),
+    ]
+
+
+def _path(contestant: Contestant) -> str:
+    return f"/predictions/{contestant.handler}"
+
+
+@contextmanager
+def _started(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+    """Serve an archive under the settings of a contestant."""
+    if contestant.settings == "serve":
+        with _neuron_lstm_serve(contestant, archive) as served:
+            yield served
+        return
+    files = {contestant.handler: archive.name}
+    with serving(archive.parent, files, settings={"job_queue_size": "1000"}) as served:
+        yield served
+
+
+@contextmanager
+def _neuron_lstm_serve(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+    (port,) = free_ports(1)
+    words = [program("neuron-lstm"), "serve", str(archive), "--port", str(port), "--disable-token-auth"]
+    words += [word for setting in contestant.overrides for word in ("--set", setting)]
+    log = archive.with_name(f"serve-{port}.log")
+    with log.open("w") as errors:
+        server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert server.stdout is not None
+        if not any(" is ready" in line for line in server.stdout):
+            raise BenchmarkFailed(f"{contestant.name} did not start:\n{log.read_text()[-3000:]}")
+        yield TorchServe(port, port + 1, log)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate()
+
+
+def _turns(servers: Mapping[Contestant, TorchServe], options: argparse.Namespace) -> dict[Contestant, list[Turn]]:
+    """Load all servers in turns. The order turns round after each round.
+
+    The warm-up is not counted: Java compiles its code until it has answered some ten thousand requests, which costs
+    several times what they cost afterwards.
+    """
+    turns: dict[Contestant, list[Turn]] = {contestant: [] for contestant in servers}
+    names = [*servers]
+    for contestant in names:
+        load_server(servers[contestant].inference, _path(contestant), options.clients, options.warm_up, -1)
+    for number in range(options.rounds):
+        tell(f"round {number + 1} of {options.rounds}")
+        for contestant in names if number % 2 == 0 else names[::-1]:
+            server = servers[contestant]
+            before = _cpu_seconds(server, contestant.handler)
+            loaded = load_server(server.inference, _path(contestant), options.clients, options.seconds, number)
+            after = _cpu_seconds(server, contestant.handler)
+            turns[contestant].append(Turn(loaded, after[0] - before[0], after[1] - before[1]))
+    return turns
+
+
+def _cpu_seconds(server: TorchServe, model: str) -> tuple[float, float]:
+    """Return the seconds of CPU time of Java and of the workers until now."""
+    workers = [psutil.Process(pid) for pid in server.worker_pids(model)]
+    java = workers[0].parent()
+    assert java is not None
+    return _seconds(java), sum(map(_seconds, workers))
+
+
+def _seconds(process: psutil.Process) -> float:
+    used = process.cpu_times()
+    return float(used.user + used.system)
+
+
+def _rows(turns: Mapping[Contestant, Sequence[Turn]]) -> Iterator[Row]:
+    """Yield medians over the turns, and ratios to the plain handler with the workers that answer most requests."""
+    plain = max(
+        (taken for contestant, taken in turns.items() if contestant.handler == PLAIN),
+        key=lambda taken: median(turn.loaded.rate for turn in taken),
+    )
+    for contestant, taken in turns.items():
+        core_ms = [turn.core_ms for turn in taken]
+        figures = {
+            "requests/s": median(turn.loaded.rate for turn in taken),
+            "p50, ms": median(turn.loaded.p50 for turn in taken),
+            "p99, ms": median(turn.loaded.p99 for turn in taken),
+            "core-ms": median(core_ms),
+            "Java's": median(1000 * turn.java_s / len(turn.loaded.milliseconds) for turn in taken),
+            "core-ms, times plain": ratio(core_ms, [turn.core_ms for turn in plain]),
+            "requests/s, times plain": ratio([t.loaded.rate for t in taken], [t.loaded.rate for t in plain]),
+            "p99, times plain": ratio([t.loaded.p99 for t in taken], [t.loaded.p99 for t in plain]),
+        }
+        yield Row("", contestant.name, figures, core_ms)
