@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from rich.console import Console
 
 from ..backends import simulation
 from ..backends.compilation.processes import compile_processes
-from ..backends.compile_cache.folder import cache_folder
 from ..backends.cores import available_cores
 from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
@@ -151,15 +149,12 @@ def _build(
         check_bucket_selector(config, tree)
         engine_tree.write_constants(tree, program.constants)
         build = BuildInput(tree, loaded.weights, config, threads)
-        cached = cache_folder(os.environ)
-        compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, cached.path, processes)
+        compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, processes)
         trials = prepare_trials(build, compiler, loaded.model)
         results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results.measured)
     _install(build, selected, work)
-    unused = unused_input_notes(program, config)
-    notes = (*loaded.notes, *unused, *(() if cached.note is None else (cached.note,)))
-    return _result(build, results, selected, notes)
+    return _result(build, results, selected, (*loaded.notes, *unused_input_notes(program, config)))
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple
 def _cost(compiled: CompileResult | None) -> tuple[str, str]:
     if compiled is None:
         return '"', '"'
-    return "cached" if compiled.cached else f"{compiled.seconds:.1f}", human_size(compiled.size)
+    return f"{compiled.seconds:.1f}", human_size(compiled.size)
 
 
 def human_size(size: int) -> str:
@@ -202,7 +202,6 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
                 "part": compiled.job.part,
                 "bucket": compiled.job.bucket,
                 "compile_s": compiled.seconds,
-                "cached": compiled.cached,
                 "size": compiled.size,
             }
             for compiled in trial.compiled

@@ -52,11 +52,6 @@ class EngineSpec:
     """Device that a host needs beside its processor, for people."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
-    toolchain: Optional[tuple[str, ...]] = None
-    """Distributions that decide what is compiled, beside torch, this package and the C++ compiler.
-
-    None: they are not known, or the weights are in the programs, and compiled programs are not cached.
-    """
 
 
 MODULE_PROGRAM_FILES = ("aliasing.py", "module_program.py")
@@ -83,8 +78,6 @@ _CUDA_FILES = (
     *(f"cuda/kernels/{name}" for name in _CUDA_KERNELS),
 )
 
-_ONNX_EXPORTER = ("onnx", "onnxscript", "onnx-ir", "ml-dtypes", "numpy")
-
 _NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
 _NEURON_SHARED = (*MODULE_PROGRAM_FILES, "recurrent_calls.py", "simulation.py")
 _NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), *_NEURON_SHARED)
@@ -95,7 +88,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Native",
         files=(*_NATIVE_FILES, *_COMPILED_CODE_FILES, *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
-        toolchain=(),
     ),
     "inductor": EngineSpec(
         "inductor",
@@ -103,7 +95,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", *MODULE_PROGRAM_FILES, "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"trace": 0},  # ten seconds and more for each bucket: to serve, the YAML names it
-        toolchain=(),
     ),
     "onnxruntime": EngineSpec(
         "onnxruntime",
@@ -118,7 +109,6 @@ ENGINES: Mapping[str, EngineSpec] = {
             "trace": 1,
             "choose_lengths": 0,
         },
-        toolchain=(*_ONNX_EXPORTER, "onnxruntime"),
     ),
     "openvino": EngineSpec(
         "openvino",
@@ -126,7 +116,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("openvino.py", "onnx_engine.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
-        toolchain=(*_ONNX_EXPORTER, "openvino"),
     ),
     "cuda": EngineSpec(
         "cuda.engine",
@@ -135,7 +124,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         packages=("cuda",),
         device="an NVIDIA GPU",
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
-        toolchain=(),
     ),
     "vollo": EngineSpec(
         "vollo.engine",
@@ -163,7 +151,6 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Eager",
         files=CPU_FILES,
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
-        toolchain=(),
     ),
 }
 """Built-in engines, in the order in which they are listed to users."""

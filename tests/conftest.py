@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -24,12 +22,6 @@ sys.modules.setdefault("tools", module_from_spec(_TOOLS))
 # Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
 # before torch is imported, and processes started by the tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Tests neither read nor fill the cache of the user. The processes of one run share a cache, so they compile a program
-# once; tests of the cache name a folder of their own, and tests that compare engines find no earlier comparison.
-IS_FIRST_PROCESS = "PYTEST_XDIST_WORKER" not in os.environ
-if IS_FIRST_PROCESS:
-    os.environ["NEURON_LSTM_CACHE"] = tempfile.mkdtemp(prefix="neuron-lstm-tests-")
-
 # Torch, its compilers and the caches of tests are millions of objects that stay. Python searches them for garbage after
 # each 700 new ones: a tenth of the time of all tests. Packaging sets the same threshold (`archiver_ext/supervise.py`).
 gc.set_threshold(10_000)
@@ -55,12 +47,6 @@ settings.load_profile("project")
 def pytest_collection_finish() -> None:
     """Leave what was imported and collected out of the searches for garbage."""
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    """Delete the cache of this run, once all processes have ended."""
-    if IS_FIRST_PROCESS:
-        shutil.rmtree(os.environ["NEURON_LSTM_CACHE"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from rich.console import Console
 from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
 from ...backends.compilation.pool import compile_all
 from ...backends.compilation.processes import CompileProcesses
-from ...backends.compile_cache.program_digest import program_digest
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, CompileSettings
 from ...bucketing.shapes import BucketGrid, role_buckets
@@ -38,8 +37,6 @@ class CandidateCompiler:
     work: Path
     """The compiled programs are below it, as they will be in the archive."""
     console: Console
-    cache: Path | None
-    """The folder of the cache of compiled programs, if there is one."""
     processes: CompileProcesses
 
     def candidate(self, engine: Backend) -> Candidate:
@@ -75,15 +72,13 @@ class CandidateCompiler:
         rejected = [RejectedEngine(name, f"{failure.job}: {failure.reason}") for name, failure in failures.items()]
         return compiled, rejected
 
-    def _jobs(self, candidate: Candidate, grid: BucketGrid) -> Iterator[CompileJob]:
+    def _jobs(self, candidate: Candidate, grid: BucketGrid) -> list[CompileJob]:
         programs = candidate.program.parts
         files = {role: self.work / f"{role}.pt2" for role in programs}
         for role, file in files.items():
             if not file.exists():
                 save_program(programs[role], file)
-        digests = {role: program_digest(program) for role, program in programs.items()}
-        for job in compile_jobs([candidate.engine], files, grid, self.work, self._settings()):
-            yield replace(job, content=digests[job.part])
+        return compile_jobs([candidate.engine], files, grid, self.work, self._settings())
 
     def _compile_jobs(self, jobs: Sequence[CompileJob]) -> list[CompileOutcome]:
         done = 0
@@ -94,7 +89,7 @@ class CandidateCompiler:
             report(done, len(jobs), _sentence(outcome))
 
         with show_progress("compile", self.console) as report:
-            return compile_all(jobs, self.processes, count, cache=self.cache)
+            return compile_all(jobs, self.processes, count)
 
     def _settings(self) -> CompileSettings:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""
@@ -114,4 +109,4 @@ class CandidateCompiler:
 def _sentence(outcome: CompileOutcome) -> str:
     if isinstance(outcome, CompileFailure):
         return f"{outcome.job} failed"
-    return f"{outcome.job} from the cache" if outcome.cached else f"{outcome.job} in {outcome.seconds:.1f} s"
+    return f"{outcome.job} in {outcome.seconds:.1f} s"

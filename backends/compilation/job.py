@@ -31,8 +31,6 @@ class CompileJob:
     settings: CompileSettings = DEFAULTS
     partitioner: PartitionerConfig | None = None
     """Options of graph partitioning; None if the engine runs the whole program."""
-    content: str | None = None
-    """The program's digest by `program_digest`; None: what is compiled is not cached."""
 
     def __str__(self) -> str:
         """Return a short description, e.g. `inductor chunk 4 x 128`."""
@@ -54,8 +52,6 @@ class CompileResult:
     seconds: float
     size: int
     """Bytes on disk."""
-    cached: bool = False
-    """Whether the program was compiled before, and `seconds` is the time to copy it."""
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,15 @@ When packaging stops (an unsupported program, a failure, Ctrl-C), the processes 
 started, and leave no files behind.
 
 A single engine whose programs serve every shape compiles them in this process, which has imported torch already. Beside
-other engines it has a separate process: if that ends, the others continue. A program that was compiled before is copied
-from the cache.
+other engines it has a separate process: if that ends, the others continue.
 """
 
 from __future__ import annotations
 
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from pathlib import Path
 
-from ..compile_cache import entries
-from ..compile_cache.key import program_key
 from ..disk_size import disk_size
 from ..exported_program import load_program
 from ..interface import CompileError
@@ -31,42 +26,12 @@ def compile_all(
     jobs: Sequence[CompileJob],
     processes: CompileProcesses,
     report: Callable[[CompileOutcome], None],
-    cache: Path | None = None,
 ) -> list[CompileOutcome]:
     """Compile all jobs.
 
     After a job fails, the other jobs of its engine are skipped; when no engine is left, all processes are stopped.
-    `report` is called with each result as it arrives. `cache` is the folder of the cache; None: every job is compiled.
+    `report` is called with each result as it arrives.
     """
-    if cache is None:
-        return _compile(jobs, processes, report)
-    keys = {job.directory: key for job in jobs if (key := program_key(job)) is not None}
-    known = [job for job in jobs if job.directory in keys]
-    copied = {
-        job.directory: result for job in known if (result := _copied(job, keys[job.directory], cache)) is not None
-    }
-    for result in copied.values():
-        report(result)
-    compiled = _compile([job for job in jobs if job.directory not in copied], processes, report)
-    for outcome in compiled:
-        if isinstance(outcome, CompileResult) and outcome.job.directory in keys:
-            entries.keep(cache, keys[outcome.job.directory], outcome.job.directory)
-    return [*copied.values(), *compiled]
-
-
-def _copied(job: CompileJob, key: str, cache: Path) -> CompileResult | None:
-    """The result of a job whose program is in the cache."""
-    started = time.perf_counter()
-    if not entries.fetch(cache, key, job.directory):
-        return None
-    return CompileResult(job, time.perf_counter() - started, disk_size(job.directory), cached=True)
-
-
-def _compile(
-    jobs: Sequence[CompileJob],
-    processes: CompileProcesses,
-    report: Callable[[CompileOutcome], None],
-) -> list[CompileOutcome]:
     if _are_compiled_here(jobs):
         return _compile_here(jobs, report)
     engines = {job.backend for job in jobs}

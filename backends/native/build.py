@@ -1,12 +1,18 @@
 """Compilation of the recurrent library, once for each useful instruction set.
 
-It takes seconds and is the same for every model, so it is in the cache of compiled programs.
+It takes seconds and is the same for every model, so it is kept in the user's directory for caches.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import platform
+import shutil
+import stat
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -22,6 +28,8 @@ STANDARD = "c++17"
 HEADERS = ("atomic", "thread")
 """Headers that the compiler needs for it."""
 
+_COMPILER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_")
+"""Beginnings of the names of environment variables that compilers read."""
 
 _PROBE = """
 #include <immintrin.h>
@@ -70,22 +78,60 @@ def _has(compiler: str, options: tuple[str, ...]) -> bool:
 @cache
 def _library(compiler: str, source: Path, instructions: InstructionSet) -> bytes:
     """One library, from the cache if it is there; this process reads or compiles it once."""
-    from ..compile_cache import entries
-    from ..compile_cache.folder import cache_folder
-    from ..compile_cache.key import digest
-
     options = (f"-std={STANDARD}", "-O3", "-fPIC", "-shared", "-pthread", *instructions.options, "-ffp-contract=fast")
-    folder = cache_folder(os.environ).path
-    files = {file.name: file.read_text(encoding="utf-8") for file in source.parent.iterdir() if file.is_file()}
-    key = digest({"library": files, "options": options})
+    folder = _cache_folder()
+    cached = None if folder is None else folder / f"{_digest(compiler, source, options)}.so"
+    if cached is not None and cached.is_file():
+        return cached.read_bytes()
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
-        if folder is None or not entries.fetch(folder, key, library.parent):
-            _compile([compiler, *options, str(source), "-o", str(library)], instructions.isa)
-            cpp_compiler.strip(library)
-            if folder is not None:
-                entries.keep(folder, key, library.parent)
-        return library.read_bytes()
+        _compile([compiler, *options, str(source), "-o", str(library)], instructions.isa)
+        cpp_compiler.strip(library)
+        content = library.read_bytes()
+    if cached is not None:
+        _keep(content, cached)
+    return content
+
+
+def _cache_folder() -> Path | None:
+    """The folder of compiled libraries; None if there is none that belongs to this user alone.
+
+    Its files are code that will run. So a folder that another user owns, or may enter, is not used.
+    """
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        folder = (caches if caches.is_absolute() else Path.home() / ".cache") / "torchserve-neuron-lstm"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.lstat()
+    except (OSError, RuntimeError):  # it cannot be made, or there is no home directory
+        return None
+    is_private = stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077
+    return folder if is_private else None
+
+
+def _digest(compiler: str, source: Path, options: Sequence[str]) -> str:
+    """Digest of what decides the library: its sources, the compiler, its options, and this system's libraries."""
+    program = Path(shutil.which(compiler) or compiler).resolve()
+    state = program.stat()
+    facts = {
+        "files": {file.name: file.read_text(encoding="utf-8") for file in source.parent.iterdir() if file.is_file()},
+        "options": options,
+        "compiler": [str(program), state.st_size, state.st_mtime_ns, cpp_compiler.run([compiler, "-v"]).stderr],
+        "system": [platform.machine(), *platform.libc_ver()],
+        "environment": {name: os.environ[name] for name in os.environ if name.startswith(_COMPILER_VARIABLES)},
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _keep(content: bytes, file: Path) -> None:
+    """Write a file of the cache in one step for other processes; nothing is raised if the disk fails."""
+    try:
+        with tempfile.TemporaryDirectory(dir=file.parent) as directory:
+            unfinished = Path(directory) / file.name
+            unfinished.write_bytes(content)
+            unfinished.replace(file)
+    except OSError:
+        return
 
 
 def _compile(command: list[str], isa: str) -> None:

@@ -34,8 +34,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Package in this process: the report as JSON, or the error message. Nothing is found in a cache."""
-    monkeypatch.setenv("NEURON_LSTM_CACHE", "off")
+    """Package in this process: the report as JSON, or the error message."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))

@@ -1,14 +1,16 @@
-"""The recurrent library's build: its processors, and the error of a compiler that fails."""
+"""The recurrent library's build: its processors, its cache, and the error of a compiler that fails."""
 
 from __future__ import annotations
 
+import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from native_layers import isas_here
 
-from torchserve_neuron_lstm.backends import target_machine
+from torchserve_neuron_lstm.backends import cpp_compiler, target_machine
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
@@ -88,3 +90,100 @@ def test_a_compiler_that_says_nothing_is_quoted_by_its_exit_code(
 
     with pytest.raises(CompileError, match=r"false does not compile the recurrent library for .*: exit code 1"):
         build.build(tmp_path)
+
+
+COMPILER = """\
+#!/bin/sh
+for word; do file=$word; done
+[ "$file" = -v ] && exit
+echo compiled >> "$0.log"
+cp "$0" "$file"
+"""
+
+
+@pytest.fixture
+def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The number of compilations of one library, after one more build of it by a compiler of this test."""
+    compiler, source = tmp_path / "c++", tmp_path / "source"
+    compiler.write_text(COMPILER)
+    compiler.chmod(0o755)
+    source.mkdir()
+    (source / "recurrence.cpp").write_text("")
+    monkeypatch.setattr(cpp_compiler, "strip", lambda _: None)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+
+    def build_again() -> int:
+        content = build._library.__wrapped__(str(compiler), source / "recurrence.cpp", instruction_sets()[-1])
+        assert content == compiler.read_bytes()
+        return len((tmp_path / "c++.log").read_text().splitlines())
+
+    return build_again
+
+
+def test_a_library_is_compiled_once(compilations: Callable[[], int], tmp_path: Path) -> None:
+    """It is in a folder of this user alone, and nothing else is."""
+    assert [compilations(), compilations()] == [1, 1]
+
+    folder = tmp_path / "caches" / "torchserve-neuron-lstm"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("change", ["source", "compiler", "variable"])
+def test_what_decides_the_library_decides_its_name(
+    compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A later packaging with another source, compiler or path of headers compiles again."""
+    compilations()
+    if change == "variable":
+        monkeypatch.setenv("CPATH", str(tmp_path))
+    else:
+        with (tmp_path / ("source/recurrence.cpp" if change == "source" else "c++")).open("a") as file:
+            file.write("# changed\n")
+
+    assert [compilations(), compilations()] == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["open to others", "of another user", "link", "file", "without a home"])
+def test_a_folder_that_is_not_private_is_not_used(
+    compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Others could replace the code in it; each packaging compiles, and changes nothing there."""
+    folder = tmp_path / "caches" / "torchserve-neuron-lstm"
+    folder.mkdir(mode=0o700, parents=True)
+    if kind == "open to others":
+        folder.chmod(0o755)
+    elif kind == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    elif kind == "link":
+        folder.rename(tmp_path / "real")
+        folder.symlink_to(tmp_path / "real")
+    elif kind == "file":
+        folder.rmdir()
+        folder.write_text("mine")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", "relative, which the specification says to ignore")
+        monkeypatch.setattr(Path, "home", _homeless)
+
+    assert [compilations(), compilations()] == [1, 2]
+    assert folder.read_text() == "mine" if kind == "file" else list(folder.iterdir()) == []
+
+
+def _homeless() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_disk_that_fails_is_no_error(
+    compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is used, and not kept."""
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", fail)
+        assert compilations() == 1
+
+    assert list((tmp_path / "caches" / "torchserve-neuron-lstm").iterdir()) == []
+    assert [compilations(), compilations()] == [2, 2]
