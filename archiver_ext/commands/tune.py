@@ -51,17 +51,15 @@ def add_to(commands: Commands) -> None:
     )
     command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
     command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
-    command.add_argument(
-        "--picture", type=_picture, metavar="FILE", help="write a report, .html, or a drawing, .png (needs matplotlib)"
-    )
+    command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with drawings")
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_tune)
 
 
 def _picture(text: str) -> Path:
-    if Path(text).suffix not in (".png", ".html"):
-        raise argparse.ArgumentTypeError(f"expected a file that ends in .html or .png, got {text}")
+    if Path(text).suffix != ".html":
+        raise argparse.ArgumentTypeError(f"expected a file that ends in .html, got {text}")
     return Path(text)
 
 
@@ -102,10 +100,6 @@ def _check_options(options: argparse.Namespace) -> None:
                 check_output(written, given, what, name)
     if options.objective == "cost" and options.archive is None:
         raise PackagingError("--objective cost needs --archive: it has the measured costs")
-    if options.picture is not None and options.picture.suffix == ".png":
-        from .tuning.png import require_matplotlib
-
-        require_matplotlib()
 
 
 def _read_files(options: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -181,6 +175,7 @@ def _changed_text(config: Path, proposal: Proposal) -> str:
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
     from ..output_file import write_output
+    from .tuning.page import html_page
 
     if changed is not None:
         write_output(options.output, changed.encode())
@@ -190,7 +185,7 @@ def _write(options: argparse.Namespace, proposal: Proposal, target: Target, chan
         write_output(options.save_lengths, f"# timesteps:sequences\n{lines}".encode())
         yield f"wrote {options.save_lengths}"
     if options.picture is not None:
-        _draw(proposal, target, _subject(options), options.picture)
+        write_output(options.picture, html_page(proposal, target, _subject(options)).encode())
         yield f"wrote {options.picture}"
 
 
@@ -198,16 +193,3 @@ def _subject(options: argparse.Namespace) -> str:
     """The files that were read, for a title."""
     tuned = [str(path) for path in (options.config, options.archive) if path is not None]
     return " and ".join([*tuned, *([options.model] if options.model else [])])
-
-
-def _draw(proposal: Proposal, target: Target, subject: str, file: Path) -> None:
-    if file.suffix == ".png":
-        from .tuning.chart import make_chart
-        from .tuning.png import write_png
-
-        write_png(make_chart(proposal), file)
-    else:
-        from ..output_file import write_output
-        from .tuning.page import html_page
-
-        write_output(file, html_page(proposal, target, subject).encode())

@@ -2,9 +2,8 @@
 
 python examples/streaming/run.py                       about two minutes; --steps 50 for a quick look
 python examples/streaming/run.py --kill                kill the model's worker halfway: nothing is lost
-python examples/streaming/run.py --picture surprise.png
 
-It stops every process that it starts, and removes every file that it writes, except the picture.
+It stops every process that it starts, and removes every file that it writes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import NoReturn
 EXAMPLES = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(EXAMPLES))
 
-from streaming.typist import Refused, Session, draw, type_text  # noqa: E402 - not before the folder is on the path
+from streaming.typist import Refused, Session, type_text  # noqa: E402 - not before the folder is on the path
 from torchserve_process import DidNotStart, TorchServe, serving  # noqa: E402 - the same
 
 NAME = "typing"
@@ -39,21 +38,17 @@ def main() -> None:
     arguments.add_argument("text", nargs="?", default=TEXT, help="up to 256 bytes (default: %(default)s)")
     arguments.add_argument("--steps", type=int, default=1000, help="of training (%(default)s)")
     arguments.add_argument("--kill", action="store_true", help="kill -9 the model's worker halfway")
-    arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
     options = arguments.parse_args()
     text = options.text.encode()
     if not 1 <= len(text) <= LONGEST:
         arguments.error(f"the text has {len(text)} bytes: from 1 to {LONGEST} can be compared with one request")
     signal.signal(signal.SIGTERM, terminated)
     with tempfile.TemporaryDirectory(prefix="typing-") as folder:
-        bits = serve_and_type(Path(folder), text, options.steps, kill=options.kill)
-    if options.picture:
-        draw(text, bits, options.picture)
-        print(f"Wrote {options.picture}")
+        serve_and_type(Path(folder), text, options.steps, kill=options.kill)
 
 
-def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list[float]:
-    """Write every file to `folder`, serve, and return the surprise of a text."""
+def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> None:
+    """Write every file to `folder`, serve, and type a text."""
     work = Path(shutil.copytree(EXAMPLES / "streaming", folder / "streaming"))
     trained = Path(shutil.copytree(EXAMPLES / "surprise", folder / "surprise"))
     print("1/4 Train the next-byte LSTM of the demo", flush=True)
@@ -65,7 +60,7 @@ def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list
     environment = {"NEURON_LSTM_SESSIONS": str(folder / "sessions")}
     with serving(work, {NAME: f"{NAME}.mar"}, environment=environment) as server:
         print("4/4 Type, a byte at a time", flush=True)
-        return report(server, work, text, environment, kill=kill)
+        report(server, work, text, environment, kill=kill)
 
 
 def archive(work: Path) -> None:
@@ -76,7 +71,7 @@ def archive(work: Path) -> None:
     run(work, archiver, "--model-name", NAME, *options.split(), *extra.split())
 
 
-def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, str], *, kill: bool) -> list[float]:
+def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, str], *, kill: bool) -> None:
     """Type a text, count the open sessions, and request the whole text at once."""
     url = f"http://127.0.0.1:{server.inference}/predictions/{NAME}"
     session = Session(url)
@@ -93,7 +88,6 @@ def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, s
     print(f"{sum(typed):.3f} bits for {len(text)} bytes, one at a time; {sum(whole):.3f} bits in one request")
     if abs(sum(typed) - sum(whole)) > ALLOWED_BITS:
         sys.exit("the sums differ")
-    return typed
 
 
 def run(work: Path, *command: str, **environment: str) -> None:

@@ -1,7 +1,7 @@
 """Type a text into the served model, chunk by chunk, and plot its surprise. Standard library only.
 
 python typist.py "The value is a string. asdkfj q;weoriu"
-python typist.py --chunk 8 --picture surprise.png "The value is a string."
+python typist.py --chunk 8 "The value is a string."
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 PALETTE = ("", "\033[33m", "\033[1;31m")
 """Colours of expected, unusual and surprising bytes."""
@@ -120,33 +119,17 @@ def type_text(session: Session, text: bytes, size: int = 1, *, coloured: bool = 
     return bits
 
 
-def draw(text: bytes, bits: list[float], file: Path) -> None:
-    """Draw the same plot as a picture; needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(4.0, 0.18 * len(text)), 3.0), layout="constrained")
-    axes = figure.subplots()
-    colours = [("tab:blue", "tab:orange", "tab:red")[(amount > 5) + (amount > 9)] for amount in bits]
-    axes.bar(range(len(bits)), bits, color=colours)
-    axes.set_xticks(range(len(bits)), [chr(byte) if 32 < byte < 127 else "·" for byte in text], family="monospace")
-    axes.set_ylabel("surprise, bits")
-    figure.savefig(file)
-
-
 def main() -> None:
     """Type the text of the command line."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("text")
     arguments.add_argument("--url", default="http://127.0.0.1:8080/predictions/typing")
     arguments.add_argument("--chunk", type=int, default=1, metavar="BYTES", help="bytes of a request (%(default)s)")
-    arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
     options = arguments.parse_args()
     text, session = options.text.encode(), Session(options.url)
     bits = type_text(session, text, max(1, options.chunk))
     session.end()
     print(f"{sum(bits):.1f} bits for {len(text)} bytes")
-    if options.picture:
-        draw(text, bits, options.picture)
 
 
 if __name__ == "__main__":

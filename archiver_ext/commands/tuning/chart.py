@@ -1,4 +1,4 @@
-"""Chart of a proposal, in coordinates from 0 to 1: the same for every file format.
+"""Chart of a proposal, in coordinates from 0 to 1.
 
 The axis of lengths is logarithmic, shifted by a few timesteps. A bar covers the sequences of some neighbouring lengths.
 Its area, not its height, is proportional to their number in the first panel, and in the panel of each grid to their

@@ -98,12 +98,6 @@ def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
     assert "today" not in done.stdout
 
 
-def test_a_picture_can_be_a_png(folder: Path) -> None:
-    """The picture needs matplotlib, which is installed here."""
-    assert run("lengths.txt", "--picture", "grid.png").returncode == 0
-    assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
     """Models are separated, and files are added up."""
     (folder / "model_log.log").write_text(LOG)
@@ -336,13 +330,6 @@ def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Pa
     assert "no input has a time dimension" in failure(capsys, "lengths.txt", "--config", "model-config.yaml")
 
 
-def test_a_picture_without_matplotlib_is_refused_at_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal comes before any file is read."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    assert "torchserve-neuron-lstm[plot]" in failure(capsys, "none.txt", "--picture", "a.png")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -352,7 +339,7 @@ def test_a_picture_without_matplotlib_is_refused_at_once(capsys: Capture, monkey
         ["a", "--count", "many"],
         ["a", "--longest", "0"],
         ["a", "--longest", "1e3"],
-        ["a", "--picture", "a.jpg"],
+        ["a", "--picture", "a.png"],
         ["a", "--objective", "speed"],
     ],
 )

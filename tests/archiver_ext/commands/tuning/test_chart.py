@@ -1,22 +1,17 @@
-"""Charts in every format draw the counted timesteps."""
+"""Charts draw the counted timesteps."""
 
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from matplotlib.image import imread
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Chart, Panel, make_chart
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import require_matplotlib, write_png
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import TimePadding
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 
 AWKWARD: tuple[dict[int, int], ...] = (
     {1: 1},
@@ -80,11 +75,6 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: t
             assert not any(bar.first <= edge < bar.last for edge in grid.lengths)
 
 
-def tuned() -> Chart:
-    """The chart of a proposal beside the current lengths."""
-    return make_chart(propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, current=(16, 32), count=3))
-
-
 @given(histograms, grids.filter(bool), st.sampled_from(["none", "call"]))
 def test_lengths_that_are_limits_only_have_no_padding(
     histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
@@ -103,31 +93,3 @@ def test_the_saving_is_told() -> None:
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
     assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"
     assert make_chart(propose({3: 1})).result == ""
-
-
-@pytest.mark.parametrize("histogram", AWKWARD, ids=lambda histogram: f"{len(histogram)} lengths")
-def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tmp_path: Path) -> None:
-    """Examples are a single length, a huge one, and a narrow range."""
-    proposal = propose(histogram, current=(16, 32))
-
-    write_png(make_chart(proposal), tmp_path / "grid.png")
-    assert imread(tmp_path / "grid.png").shape[1] == 1440
-
-
-def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
-    """Its colour covers more of the current panel than of the proposal's."""
-    write_png(tuned(), tmp_path / "grid.png")
-
-    pixels = imread(tmp_path / "grid.png")
-    rows = (abs(pixels[:, :, :3] - (0xF0 / 255, 0xA3 / 255, 0x5E / 255)).max(2) < 0.02).sum(1)
-    middle = (400 + len(rows)) // 2
-    assert rows[400:middle].sum() > 2 * rows[middle:].sum() > 0
-
-
-def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the package to install, and the format that needs none."""
-    require_matplotlib()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-
-    with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* choose .html"):
-        require_matplotlib()

@@ -7,9 +7,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from browser import Browser, browser_or_skip
-from matplotlib.image import imread
+from PIL import Image
 from tuned_pages import PAGES, SUBJECT
 
 pytestmark = pytest.mark.browser
@@ -120,7 +121,8 @@ def test_padding_is_hatched(browser: Browser) -> None:
         (bar for bar in bars if bar["kind"] == "padded"), key=lambda bar: bar["box"]["right"] - bar["box"]["left"]
     )
     row = round((widest["box"]["top"] + widest["box"]["bottom"]) / 2)
-    pixels = imread(picture)[row, round(widest["box"]["left"]) + 2 : round(widest["box"]["right"]) - 2, :3]
+    pixels = np.asarray(Image.open(picture).convert("RGB"), dtype=float)[row] / 255
+    pixels = pixels[round(widest["box"]["left"]) + 2 : round(widest["box"]["right"]) - 2]
 
     assert {bar["fill"] for bar in bars if bar["kind"] == "padded"} == {'url("#padding")'}
     orange = abs(pixels - (0xD9 / 255, 0x82 / 255, 0x2B / 255)).max(1) < 0.1
