@@ -16,6 +16,9 @@ from archiving import model_class
 from rest import assert_close, post
 from torchserve_process import TorchServe, serving
 
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -156,3 +159,15 @@ def test_worked_examples_of_the_example_files_hold(file: str) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "0 failed" in done.stdout
+
+
+def test_the_picture_is_of_the_planners_calls() -> None:
+    """Its lengths, on its grid, by costs of a call, of its timesteps and of its rows."""
+    grid = BucketGrid(batches=(1, 2, 4, 8), lengths=(16, 32, 64))
+    cost = CostModel({bucket: 0.05 + bucket.length * (0.02 + 0.0088 * bucket.batch) for bucket in grid.buckets})
+    plan = make_planner("sequence", grid, cost).plan((9, 54, 14, 23, 7, 31, 12, 61, 16, 5, 26, 11))
+    picture = (ROOT / "docs" / "batch.svg").read_text(encoding="utf-8")
+
+    shown = re.findall(r">(\d) rows x (\d+) timesteps<", picture)
+    assert [(int(rows), int(steps)) for rows, steps in shown] == [(c.bucket.batch, c.bucket.length) for c in plan.calls]
+    assert f"of the {plan.computed_timesteps} computed timesteps" in picture
