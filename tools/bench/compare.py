@@ -156,7 +156,7 @@ def _package(model: _Model, side: Side, folder: Path) -> Packaging:
     torch.save(model.make(**model.args).state_dict(), folder / "weights.pt")
     shutil.copy(Path(__file__).parent / "models" / model.file, folder / "model.py")
     (folder / "model.yaml").write_text(_CONFIG.format(args=json.dumps(model.args), input=model.input))
-    cache = {"NEURON_LSTM_CACHE": str(folder / "cache")}
+    cache = dict.fromkeys(("XDG_CACHE_HOME", "NEURON_LSTM_CACHE"), str(folder / "cache"))  # the latter: earlier commits
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     package(folder, "model", "--archive-format", "no-archive", environment={**environment(side.root), **cache})
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
