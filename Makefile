@@ -138,7 +138,7 @@ compose: $(STAMP)
 # Minutes of all targets together.
 fuzz: MINUTES ?= 10
 fuzz: $(FUZZ_STAMP)
-	@$(BIN)/python -m fuzz --minutes $(MINUTES)
+	@$(BIN)/python -m tools.fuzz --minutes $(MINUTES)
 
 # Files are changed in place, so in a copy: the last commit. A run that was stopped continues; `make clean` begins anew.
 MUTANTS := build/mutants

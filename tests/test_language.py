@@ -17,7 +17,7 @@ from prose_rules import (
 )
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = (*FOLDERS, "chaos", "examples", "fuzz", "soak", "tests", "tools")
+EVERYWHERE = (*FOLDERS, "chaos", "examples", "soak", "tests", "tools")
 """The sub-packages, and the folders beside them."""
 CODE = (".py", ".cpp", ".cu", ".h")
 

@@ -119,9 +119,9 @@ class ComposedModel:
     yaml: str
 
 
-def composed_models(count: int) -> st.SearchStrategy[ComposedModel]:
-    """Return a strategy of the models of the seeds below `count`: each is drawn once in as many examples."""
-    return st.integers(0, count - 1).map(compose)
+def composed_models(first: int, end: int) -> st.SearchStrategy[ComposedModel]:
+    """Return a strategy of the models of a range of seeds: each is drawn once in as many examples."""
+    return st.integers(first, end - 1).map(compose)
 
 
 def compose(seed: int) -> ComposedModel:
