@@ -15,7 +15,7 @@ from types import ModuleType
 
 import torch
 
-from ..lowering.exporter.module_file import module_file
+from ..lowering.exporter.model_attributes import module_file
 from .errors import PackagingError
 from .import_advice import import_advice
 from .model_class import Tell, choose_class, tell_nothing

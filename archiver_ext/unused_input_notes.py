@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..config.schema import ServingConfig
-from ..lowering.program import LoweredModel
-from ..lowering.unused_inputs import unused_inputs
+from ..lowering.program import LoweredModel, unused_inputs
 
 
 def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[str, ...]:

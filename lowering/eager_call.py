@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .exporter.plain_outputs import plain_outputs
+from ..config.schema import ServingConfig
+from .errors import LoweringError, raising_line, source_suffix
+from .exporter.arguments import plain_outputs
+from .exporter.export import bind_arguments, example_tensor
+from .torch_messages import in_our_words
 
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
@@ -33,3 +38,128 @@ class _StaysOnCpu(TorchFunctionMode):
         if func is torch.Tensor.cuda:
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+def eager_failure(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error of a model that fails in eager mode at each bucket length; else None."""
+    tried, failure = copy_of(model), None
+    for length in config.grid.lengths:
+        error = _failure(tried, config, length, torch.tensor([length]))
+        if error is None:
+            return None
+        failure = failure or _described(error, model, config, length)
+    return failure
+
+
+def takes_shares(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error about lengths that the model takes as shares of the longest one, 0 to 1; else None."""
+    length = config.grid.lengths[-1]
+    if config.lengths is None or config.lengths.type != "tensor" or length == 1:
+        return None
+    tried, names = copy_of(model), ", ".join(f"{name}: null" for name in config.lengths.names)
+    if (
+        _failure(tried, config, length, torch.tensor([length])) is None
+        or _failure(tried, config, length, torch.ones(1)) is not None
+    ):
+        return None
+    return LoweringError(
+        f"{type(model).__name__} takes lengths as shares of the longest one, from 0 to 1, not as numbers of timesteps: "
+        f"it fails for a length of {length} and takes 1.0. Leave `lengths` out: a request is traced alone, without "
+        f"padding. If the argument is required, write `model: {{forward: {{{names}}}}}`"
+    )
+
+
+def needs_two_rows(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error of a model that takes a batch of 2 requests, and fails on one request; else None."""
+    length = config.grid.lengths[-1]
+    error = _failure(copy_of(model), config, length, torch.tensor([length]))
+    if error is None or not _takes_two(model, config, length):
+        return None
+    return _described(error, model, config, length)
+
+
+def _takes_two(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> bool:
+    return _failure(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
+
+
+def _failure(model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor) -> Exception | None:
+    """Return the error of the model on a batch of requests of some timesteps; None if it takes it."""
+    tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
+    try:
+        call_eagerly(model, bind_arguments(config, tensors, lengths))
+    except Exception as error:  # noqa: BLE001 - the user's code
+        return error
+    return None
+
+
+def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, length: int) -> LoweringError:
+    own = str(error).rstrip(".")
+    instead = (
+        "it takes a batch of 2 requests. A squeeze() without a dimension, for one, removes the batch dimension where "
+        "it is 1: name the dimension, as in x.squeeze(1)"
+        if _takes_two(model, config, length)
+        else "check these under `inputs`, dtype and shape, if they are not what it takes"
+    )
+    given = ", ".join(
+        f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}".replace("'", "") for spec in config.input_specs
+    )
+    return LoweringError(
+        f"{type(model).__name__} fails in eager mode on one request of {length} timesteps, a batch of 1"
+        f"{source_suffix(raising_line(error))}: {in_our_words(own) or f'{type(error).__name__}: {own}'}. It was called "
+        f"with {given}: {instead}"
+    )
+
+
+_ALL_TRIED = 64
+
+
+def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
+    """Return the fewest timesteps of a request that `model` takes in eager mode.
+
+    It is 1 if the model fails on all that are tried.
+    """
+    tried = copy_of(model)
+
+    def takes(length: int) -> bool:
+        tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
+        try:
+            call_eagerly(tried, bind_arguments(config, tensors, torch.tensor([length])))
+        except Exception:  # noqa: BLE001 - the user's code; its message is reported where the model is traced
+            return False
+        return True
+
+    return _first_accepted(takes, config.longest)
+
+
+def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:
+    """Return the first length of 1 to `longest` for which `takes` is true, else 1.
+
+    Each length to 64 is tried. Beyond, as for a model of samples of sound, `takes` is expected to be true for all
+    lengths from the first one on.
+
+    >>> first_accepted(lambda length: length >= 5, longest=16)
+    5
+    >>> first_accepted(lambda length: length >= 991, longest=16_000)
+    991
+    >>> first_accepted(lambda length: False, longest=16)
+    1
+    >>> first_accepted(lambda length: length % 320 == 0, longest=3_200)
+    1
+    """
+    first = next((length for length in range(1, min(longest, _ALL_TRIED) + 1) if takes(length)), None)
+    return first or _first_beyond(takes, longest) or 1
+
+
+def _first_beyond(takes: Callable[[int], bool], longest: int) -> int | None:
+    """Return the first accepted length of more than those that are tried one by one.
+
+    None, too, if the next one is refused: then the model takes some lengths only, such as multiples of a frame.
+    """
+    refused, accepted = _ALL_TRIED, 2 * _ALL_TRIED
+    while accepted < longest and not takes(accepted):
+        refused, accepted = accepted, 2 * accepted
+    accepted = min(accepted, longest)
+    if accepted <= refused or not takes(accepted):
+        return None
+    first = bisect.bisect_left(range(accepted), True, lo=refused + 1, key=takes)
+    return first if takes(first + 1) else None

@@ -13,7 +13,7 @@ from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
 from .errors import LoweringError, Unproved, node_line, source_suffix
 from .exporter.export import ModelExport
-from .one_hot import class_count
+from .proof.graph_calls import class_count
 
 _KEEPS_VALUES = {
     "aten.to",

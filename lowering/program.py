@@ -7,8 +7,10 @@ from typing import Literal
 
 import torch
 
+from ..backends.assertions import is_assertion
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
-from .exporter.time_bounds import TimeBound
+from .exporter.shape_conditions import TimeBound
+from .outputs import user_inputs
 
 
 @dataclass(frozen=True)
@@ -80,3 +82,13 @@ class LoweredModel:
     def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
         """Programs that are compiled and served, by role."""
         return {"sequence": self.exported} if self.chunked is None else self.chunked.parts
+
+
+def unused_inputs(program: LoweredModel) -> tuple[str, ...]:
+    """Return the names of inputs whose values the whole program does not use."""
+    nodes = zip(program.inputs, user_inputs(program.exported), strict=False)  # lengths come after the inputs
+    return tuple(spec.name for spec, node in nodes if all(_reads_size(user) for user in node.users))
+
+
+def _reads_size(node: torch.fx.Node) -> bool:
+    return is_assertion(node) or "sym_size" in str(node.target)

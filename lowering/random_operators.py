@@ -1,4 +1,4 @@
-"""Random operators: a served model must return the same outputs for equal requests."""
+"""Calls and modules that lowering refuses: random operators and TorchScript."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config.schema import ServingConfig
 from .eager_call import call_eagerly, copy_of
-from .errors import LoweringError, calling_line, node_line, source_suffix
+from .errors import DecisiveRefusal, LoweringError, calling_line, node_line, source_suffix
 from .exporter.export import bind_arguments, example_tensor
 
 
@@ -66,3 +66,23 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     }
     switches = [arguments[name] for name in ("train", "training", "dropout_p") if name in arguments]
     return not switches or any(switch not in (False, 0) for switch in switches)
+
+
+class _ScriptedModule(DecisiveRefusal):
+    """A module in TorchScript; the message names it."""
+
+
+def reject_scripted(model: torch.nn.Module) -> None:
+    """Refuse a model with a module in TorchScript. Functions in TorchScript may be called.
+
+    Raises:
+        ScriptedModule: names the module and its class.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            own_class = getattr(module, "original_name", type(module).__name__)
+            raise _ScriptedModule(
+                f"{name or 'the model'} is a TorchScript module ({own_class}), whose code cannot be traced: leave out "
+                "torch.jit.script(module), and derive its class from torch.nn.Module in place of "
+                "torch.jit.ScriptModule, without @torch.jit.script_method. Its weights keep their names"
+            )

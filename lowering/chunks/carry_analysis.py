@@ -36,9 +36,8 @@ from ..proof.timestep_rules import (
 )
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
-from .positions import PositionValues
-from .scans import is_scan, scan_of
-from .shared_writes import find_shared_write
+from .position_calls import PositionValues
+from .scans import find_shared_write, is_scan, scan_of
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _BIDIRECTIONAL = -2, -1  # the position of the argument, from the end

@@ -18,11 +18,9 @@ import torch
 from torch.fx import Node
 
 from ..outputs import axis_of
-from ..proof.graph_calls import argument, operator_name, rank
-from ..proof.timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap
+from ..proof.graph_calls import argument, operator_name, rank, rule_table
+from ..proof.timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value
 from ..ragged.sizes import expression, product
-from ..rule_table import rule_table
-from .constants import constant_value
 
 
 @dataclass(frozen=True)

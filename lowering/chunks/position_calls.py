@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 from torch.fx import Node, map_arg
 
-from ..exporter.subgraph import SubgraphBuilder
+from ..exporter.subgraph import CASTS_LIKE, SubgraphBuilder
+from ..outputs import axis_of
 from ..proof.graph_calls import argument, operator_name, rank
+from ..proof.timestep_rules import CONVERSIONS, INDEPENDENT, TaintMap
 from .past_calls import Copies
-from .positions import MOVING, RESHAPING, PositionValues, is_pointwise
 
 _aten = torch.ops.aten
 
@@ -75,13 +77,13 @@ class PositionCalls:
         if name == "aten.arange":
             before = call(_aten.unsqueeze.default, self._before, 1)
             return call(_aten.add.Tensor, copies(node), call(_aten.to.dtype, before, node.meta["val"].dtype))
-        if is_pointwise(node):
+        if _is_pointwise(node):
             return self._elementwise(node, copies)
         source = next(source for source in node.all_input_nodes if source in self._values)
         value = self._value(source, copies)
-        if name in MOVING:
+        if name in _MOVING:
             return self._moved(node, source, value, copies)
-        if name in RESHAPING:
+        if name in _RESHAPING:
             dimensions = rank(node) if name == "aten.expand" else rank(source)
             return self._reshaped(node, self._with_rank(value, source, dimensions), copies)
         return call(_aten.to.dtype, value, node.meta["val"].dtype)
@@ -116,3 +118,72 @@ class PositionCalls:
             own = argument(node, "dim") % rank(source)
             return call(_aten.slice.Tensor, value, 1 + own, *map_arg(node.args[2:], copies))
         return call(_aten.unsqueeze.default, value, 1 + argument(node, "dim") % rank(node))
+
+
+_RESHAPING = {"aten.view", "aten.reshape", "aten._unsafe_view", "aten.expand"}
+_MOVING = {"aten.unsqueeze", "aten.transpose", "aten.permute", "aten.slice"}
+_LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.one_hot"}
+"""Operators that take positions as indices: a table ends, and a session may be longer."""
+
+
+class PositionValues:
+    """The values computed from positions and constants alone, among the nodes visited so far."""
+
+    def __init__(self, taints: TaintMap, positions: Mapping[Node, int]) -> None:
+        self._taints, self._positions = taints, positions
+        self._computed: set[Node] = set()
+        self.calls: list[Node] = []
+        """Calls that combine such values with those of a row."""
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._computed or node in self._positions
+
+    def follow(self, node: Node) -> bool:
+        """Record a call with such values among its arguments; False if a chunk cannot compute it."""
+        name, sources = operator_name(node), node.all_input_nodes
+        if node.target in CASTS_LIKE:
+            sources = sources[:1]
+        if not any(source in self for source in sources):
+            return False
+        others = [source for source in sources if source not in self and not _is_number(source)]
+        if _is_pointwise(node) and any(map(self._taints.is_time_expression, sources)):
+            return False  # a value depends on the number of timesteps
+        if self._has_rule(node, name) and all(self._is_constant(other) for other in others):
+            self._computed.add(node)
+            return True
+        if name in _LOOKUPS or self.batch_dim(node) is None or not self._can_be_combined(node):
+            return False
+        self.calls.append(node)
+        return True
+
+    def batch_dim(self, node: Node) -> int | None:
+        """Return the batch dimension of a node's tensor; None if it has none, or no one tensor."""
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        found = [dim for dim, size in enumerate(shape) if axis_of(size, self._taints.axes) == "batch"]
+        return found[0] if len(found) == 1 else None
+
+    def _has_rule(self, node: Node, name: str) -> bool:
+        """Whether a chunk program can compute this call for each row."""
+        source = node.all_input_nodes[0]
+        if self.batch_dim(source) is not None and self.batch_dim(node) is None:
+            return False
+        return _is_pointwise(node) or node.target in CASTS_LIKE or name in {*CONVERSIONS, *_RESHAPING, *_MOVING}
+
+    def _is_constant(self, node: Node) -> bool:
+        return self._taints.of.get(node) == INDEPENDENT and self.batch_dim(node) is None
+
+    def _can_be_combined(self, node: Node) -> bool:
+        """Whether the values have the dimensions of the call: broadcasting finds the rows of others."""
+        own = [source for source in node.all_input_nodes if source in self]
+        return _is_pointwise(node) or all(self.batch_dim(source) is not None for source in own)
+
+
+def _is_pointwise(node: Node) -> bool:
+    """Whether a call computes each element from the elements at its place."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) == "aten.where"
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a node is a number, such as a size."""
+    return not isinstance(node.meta.get("val"), torch.Tensor)

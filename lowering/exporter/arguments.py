@@ -1,10 +1,15 @@
-"""Arguments of forward() that are tuples and dictionaries, from the names of their elements."""
+"""Arguments of forward() in the exporter: tuples, dictionaries, masks; and outputs that are plain tensors."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+import torch
+
+from ...config.mask import MaskConfig
 from ..errors import LoweringError
 
 
@@ -53,3 +58,37 @@ def _value_of(name: str, parts: Mapping[str, Any]) -> Any:
         )
     ordered = [str(index) for index in range(len(groups))]
     return tuple(_value_of(f"{name}.{position}", groups[position]) for position in ordered)
+
+
+def mask_of_lengths(mask: MaskConfig, lengths: torch.Tensor, time: Any) -> torch.Tensor:
+    """Return the mask of a batch padded to `time` timesteps, in the layout and type of the configuration.
+
+    >>> mask_of_lengths(MaskConfig(name="m", dtype="int64", true_for="padding"), torch.tensor([3, 1]), 3)
+    tensor([[0, 0, 0],
+            [0, 1, 1]])
+    """
+    timesteps = torch.arange(time, device=lengths.device) < lengths.unsqueeze(1)
+    return in_layout(mask, timesteps if mask.true_for == "timesteps" else ~timesteps)
+
+
+def in_layout(mask: MaskConfig, values: torch.Tensor) -> torch.Tensor:
+    """Return values[B, T] in the layout and type of the configuration."""
+    if mask.shape.index("time") < mask.shape.index("batch"):
+        values = values.t()
+    for dim, size in enumerate(mask.shape):
+        if size == 1:
+            values = values.unsqueeze(dim)
+    return values.to(getattr(torch, mask.dtype))
+
+
+def plain_outputs(value: Any) -> Any:
+    """Return what forward() returns with dataclasses, namespaces and mappings of its own classes as dicts."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_outputs(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, SimpleNamespace):
+        return plain_outputs(vars(value))
+    if isinstance(value, Mapping):
+        return {key: plain_outputs(own) for key, own in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain_outputs(own) for own in value)
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from torch.fx.proxy import TracerBase
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils import _pytree as pytree
 
@@ -20,13 +22,9 @@ from ...config.schema import NeuronLstmBlock, ServingConfig
 from ..errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
 from ..packing.packed_placeholder import reject_packed_outputs
 from ..packing.packed_sequence import packed_sequence_mode
-from .arguments import nested_arguments
-from .exporter_lines import lines_of_all_functions
-from .mask import mask_of_lengths
+from .arguments import mask_of_lengths, nested_arguments, plain_outputs
 from .model_attributes import restored_attributes, with_listed_weights
-from .plain_outputs import plain_outputs
-from .shape_conditions import ShapeConditions, batch_sizes_of
-from .time_bounds import TimeBound, find_time_bound
+from .shape_conditions import ShapeConditions, TimeBound, batch_sizes_of, find_time_bound
 from .timestep_branches import Branch, noted_branches
 
 
@@ -238,7 +236,7 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), quiet(), lines_of_all_functions():
+    with torch.no_grad(), quiet(), _lines_of_all_functions():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
@@ -281,3 +279,26 @@ def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
     with restored_attributes(model):
         model.forward = with_listed_weights(model, forward)
         yield
+
+
+@contextlib.contextmanager
+def _lines_of_all_functions() -> Iterator[None]:
+    """In this context, keep the lines of every function that `forward()` calls, such as other methods."""
+    original = getattr(TracerBase, "_filter_traceback_frames", None)
+    if original is None:  # an older torch keeps them
+        yield
+        return
+
+    def filtered(self: Any, frames: Any) -> Any:
+        before = getattr(self, "_record_forward_stack_traces_only", False)
+        self._record_forward_stack_traces_only = False
+        try:
+            return original(self, frames)
+        finally:
+            self._record_forward_stack_traces_only = before
+
+    TracerBase._filter_traceback_frames = filtered  # type: ignore[method-assign, assignment]  # until the context ends
+    try:
+        yield
+    finally:
+        TracerBase._filter_traceback_frames = original  # type: ignore[method-assign]  # as it was

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Graph, Node
@@ -110,3 +111,26 @@ def by_list(nodes: Sequence[Node]) -> list[list[Node]]:
 def at_line(node: Node) -> str:
     """Return the end of a message that names the user's line of a call."""
     return source_suffix(node_line(node))
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A dimension with another number of steps than the timesteps: that of both traces."""
+
+    name: str
+    dim: int
+    sizes: tuple[int, int]
+
+
+def find_frames(short: Graph, long: Graph, timesteps: tuple[int, int]) -> list[Frames]:
+    """Return sizes before the first loop that grow otherwise than the timesteps, as after a stride."""
+    found: dict[tuple[int, int], Frames] = {}
+    counts = [{key: len(nodes) for key, nodes in calls_by_site(graph).items()} for graph in (short, long)]
+    for a, b in zip(short.nodes, long.nodes, strict=False):
+        if a.op == "call_function" and counts[0].get(call_site(a)) != counts[1].get(call_site(b)):
+            break
+        shapes = [getattr(node.meta.get("val"), "shape", ()) for node in (a, b)]
+        for dim, (few, many) in enumerate(zip(*shapes, strict=False)):
+            if few < many and (few, many) != timesteps:
+                found.setdefault((few, many), Frames(a.name, dim, (few, many)))
+    return list(found.values())

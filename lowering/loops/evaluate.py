@@ -9,13 +9,11 @@ from typing import Any
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from .cells import CELLS, run_cell
-from .joins import joined_members
-from .order import evaluation_order, sources_of
-from .recipe import Count, Counting, Member, Recipe, Result, Unit
+from .recipe import Count, Counting, Member, Recipe, Result, Unit, evaluation_order, sources_of
 from .recurrences import compute_recurrence
+from .steps import CELLS, run_cell
 from .unit_values import UnitValues
-from .vectorized import call_for_all
+from .vectorized import call_for_all, joined_members
 
 _aten = torch.ops.aten
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from torch.fx import Graph
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from ..errors import UnknownLoop
-from .agreement import agreed
-from .call_sites import calls_per_step, lists_of_timesteps, mark_fixed_parts
-from .frames import Frames, find_frames
-from .recipe import NotALoop, Recipe
+import torch
+from torch.fx import Graph, Node
+
+from ...config.schema import ServingConfig
+from ..errors import LoweringError, UnknownLoop
+from ..exporter.export import forward_name
+from ..exporter.program_tensors import holder_of, tensors_by_placeholder
+from ..one_request.single_request import SingleExport, export_request, export_unrolled
+from .call_sites import Frames, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
+from .evaluate import Evaluation
+from .recipe import Count, NotALoop, Recipe
 from .trace_writer import TraceWriter
+from .unrolled import simplify
 
 _MOST_LOOPS = 6
 """Numbers of loops at the same lines that are tried."""
@@ -43,7 +53,7 @@ def _attempt(
         per_step = calls_per_step(short, long, steps[1] - steps[0])
         lists = lists_of_timesteps(short, long, per_step)
         few, many = (TraceWriter(graph, per_step, frames, loops, lists).recipe() for graph in (short, long))
-        return agreed(few, many, timesteps, steps)
+        return _agreed(few, many, timesteps, steps)
     except (NotALoop, UnknownLoop) as error:
         return error
 
@@ -59,3 +69,82 @@ def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]
         calls = set()
     divisors = {loops for number in calls for loops in range(2, number) if number % loops == 0}
     return [1, None, *sorted(divisors)[:_MOST_LOOPS]]
+
+
+def _agreed(short: Recipe, long: Recipe, timesteps: tuple[int, int], steps: tuple[int, int]) -> Recipe:
+    """Return the recipe on which those of two traces agree, with integers that follow from the timesteps.
+
+    Raises:
+        UnknownLoop: they differ otherwise.
+    """
+
+    def count(a: Count, b: Count) -> Count:
+        slope, left = divmod(b.base - a.base, timesteps[1] - timesteps[0])
+        if not left:
+            return Count(a.base - slope * timesteps[0], slope)
+        slope, left = divmod(b.base - a.base, steps[1] - steps[0])
+        if not left:
+            return Count(a.base - slope * steps[0], 0, slope)
+        raise UnknownLoop(f"a size is {a.base} for {timesteps[0]} timesteps and {b.base} for {timesteps[1]}")
+
+    if len(short.units) != len(long.units):
+        raise UnknownLoop("other operators are called for other numbers of timesteps")
+    merged: Recipe = _merged(short, long, count)
+    return merged
+
+
+def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
+    if isinstance(a, Count) and isinstance(b, Count):
+        return count(a, b)
+    if type(a) is type(b):
+        if isinstance(a, tuple) and len(a) == len(b):
+            return tuple(_merged(x, y, count) for x, y in zip(a, b, strict=True))
+        if isinstance(a, dict) and a.keys() == b.keys():
+            return {name: _merged(a[name], b[name], count) for name in a}
+        if isinstance(a, Node):
+            return a
+        if dataclasses.is_dataclass(a) and not isinstance(a, type):
+            names = [field.name for field in dataclasses.fields(a)]
+            return type(a)(**{name: _merged(getattr(a, name), getattr(b, name), count) for name in names})
+        if a == b:
+            return a
+    raise UnknownLoop(f"{a} for some timesteps is {b} for others")
+
+
+_MOST_TIMESTEPS = 12
+_FEWEST_TIMESTEPS = 4
+"""Fewer would not show a rule."""
+
+
+def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
+    """Export forward() for one request, its loops over timesteps as recurrent layers.
+
+    Raises:
+        UnknownLoop: a loop is of another kind; names the line.
+        LoweringError: there is no loop, or the trace with the loops computed at once fails.
+    """
+    more = min(_MOST_TIMESTEPS, config.longest)
+    timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)
+    if timesteps >= more:
+        raise LoweringError(f"a loop is recognised in {_FEWEST_TIMESTEPS + 1} timesteps; the longest bucket is shorter")
+    name = forward_name(model)
+    short, long = (export_unrolled(model, config, steps) for steps in (timesteps, more))
+    try:
+        recipe = recognise(simplify(short.exported), timesteps, simplify(long.exported), more)
+        return _export(recipe, long, config, name, shortest)
+    except NotALoop as error:
+        raise LoweringError(f"{name} has no loop over timesteps") from error
+
+
+def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:
+    """Trace the recipe as if it were the model."""
+    exported = trace.exported
+    holder = holder_of(exported)
+    inputs = [str(name) for name in exported.graph_signature.user_inputs]
+
+    def forward(timesteps: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        weights = tensors_by_placeholder(exported, holder)
+        return Evaluation(recipe, {**weights, **dict(zip(inputs, tensors, strict=True))}, timesteps).outputs()
+
+    rolled = export_request(holder, forward, config, name, shortest)
+    return replace(rolled, output_tree=trace.output_tree, decided=trace.decided, vocabularies=trace.vocabularies)

@@ -11,13 +11,10 @@ import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
 from ..packing.padded_batch import same_size
-from .cells import CELLS, run_cell
-from .joins import in_a_row
-from .members import LastOnly, Stacked
-from .order import operands_of
-from .recipe import Count, Counting, Listed, Member, Run, Starting, Unit
-from .steps import Steps
+from .recipe import Count, Counting, LastOnly, Listed, Member, Run, Stacked, Starting, Unit, operands_of
+from .steps import CELLS, Steps, run_cell
 from .unit_values import UnitValues
+from .vectorized import in_a_row
 
 _aten = torch.ops.aten
 _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)

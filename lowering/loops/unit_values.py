@@ -9,8 +9,21 @@ from typing import Any
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
-from .members import LastOnly, Stacked
-from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
+from .recipe import (
+    Constant,
+    Count,
+    Counting,
+    LastOnly,
+    Listed,
+    Member,
+    Operand,
+    Recipe,
+    Result,
+    Run,
+    Stacked,
+    Starting,
+    Unit,
+)
 
 
 class UnitValues:

@@ -9,10 +9,37 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_calls import is_recurrent
-from ..errors import UnknownLoop
-from .members import Stacked
+from ..errors import UnknownLoop, node_line, source_suffix
+from .recipe import Stacked, Unit
 
 _aten = torch.ops.aten
+
+
+def joined_members(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
+    """Return stack() or cat() of a list with members of families; None for any other call.
+
+    Raises:
+        UnknownLoop: another operator takes such a list; names the line.
+    """
+    if not args or not isinstance(args[0], list) or not any(isinstance(item, Stacked) for item in args[0]):
+        return None
+    dim = args[1] if len(args) > 1 else 0
+    if unit.target is _aten.stack.default:
+        parts = [item.tensor if isinstance(item, Stacked) else item.unsqueeze(0) for item in args[0]]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.movedim(0, dim)
+    if unit.target is _aten.cat.default:
+        parts = [in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    raise UnknownLoop(f"{unit.target} takes a list of timesteps{source_suffix(node_line(unit.node))}")
+
+
+def in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return members[n, ...] concatenated along a dimension of theirs."""
+    dim = dim % (members.dim() - 1)
+    return members.movedim(0, dim).flatten(dim, dim + 1)
+
+
 _ANY_LEADING = {_aten.linear.default, _aten.layer_norm.default, _aten.rms_norm.default}
 """Operators over the last dimensions of their first argument."""
 _OVER_ROWS = {

@@ -15,7 +15,7 @@ from ..eager_call import call_eagerly
 from ..errors import LoweringError
 from ..exporter.export import bind_arguments
 from ..proof.differential import random_padding, random_tensor
-from ..ragged.program import has_time
+from ..ragged.batched import has_time
 
 _TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
 _ANY_ID = 8

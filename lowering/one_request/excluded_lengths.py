@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partialmethod
 
 import torch
 
-from ..errors import PartialTrace, source_suffix
+from ..errors import PartialTrace, calling_line, source_suffix
 from ..exporter.shape_conditions import Condition, ShapeConditions
 from ..exporter.timestep_branches import Branch, branch_error
 
@@ -71,3 +73,25 @@ def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> PartialTra
         f"{name} branches on the number of timesteps: its trace is valid only if {sizes}. Write code that is the same "
         "for every number of timesteps"
     )
+
+
+_CONVERSIONS = ("__index__", "__int__")
+
+
+@contextlib.contextmanager
+def noted_conversions(lines: list[str]) -> Iterator[None]:
+    """Append the user's lines at which a symbolic size becomes a number, as in `np.ones(T)`."""
+
+    def converted(own: torch.SymInt, original: Callable[[torch.SymInt], int]) -> int:
+        line = calling_line() if own.node.maybe_as_int() is None else None
+        lines.extend(() if line is None else (line,))
+        return original(own)
+
+    originals = {name: getattr(torch.SymInt, name) for name in _CONVERSIONS}
+    for name, original in originals.items():
+        setattr(torch.SymInt, name, partialmethod(converted, original))
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch.SymInt, name, original)

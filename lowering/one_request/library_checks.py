@@ -6,11 +6,17 @@ A program has no such checks. Their other side is an error, so the code after th
 from __future__ import annotations
 
 import ast
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
+
+from ..errors import LoweringError, calling_line, source_suffix
+from ..packing.padded_batch import same_size
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -41,3 +47,136 @@ def _checks(file: str) -> dict[int, bool]:
 
 def _branches(body: list[ast.stmt]) -> bool:
     return any(isinstance(node, (ast.Return, ast.For, ast.While)) for part in body for node in ast.walk(part))
+
+
+_REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {"max": torch.amax, "avg": torch.mean}
+_NAMES = {
+    "max": ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
+    "avg": ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+}
+_UNFOLD_NAMES = ("input", "kernel_size", "dilation", "padding", "stride")
+_NEUTRAL = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
+"""Window that leaves a dimension as it is."""
+
+
+def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> Any:
+    """Call a pooling function whose window is as large as the input; NotImplemented if it is not.
+
+    `name` is that of the function, such as `max_pool1d`. The window has one place, so that the stride does not matter.
+
+    >>> x = torch.arange(6.0).reshape(1, 2, 3)
+    >>> pooled_over_time("max_pool1d", torch.nn.functional.max_pool1d, (x, 3), {})
+    NotImplemented
+    """
+    kind, rank = name[:3], int(name[-2])
+    given = {**dict(zip(_NAMES[kind], args, strict=False)), **kwargs}
+    window = _sizes(given["kernel_size"], rank)
+    symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
+    if not symbolic or given.get("return_indices") or given.get("divisor_override"):
+        return NotImplemented
+    x: torch.Tensor = given["input"]
+    whole = all(same_size(window[place], x.shape[place - rank]) for place in symbolic)
+    if not whole or any(_changes(given, place, rank) for place in symbolic):
+        return NotImplemented
+    x = _REDUCTIONS[kind](x, [place - rank for place in symbolic], keepdim=True)
+    rest = {option: _without(given, option, symbolic, rank) for option in _NEUTRAL if option in given}
+    if len(symbolic) == rank or all(_is_neutral(rest, place, rank) for place in range(rank)):
+        return x
+    return function(x, **{**{option: value for option, value in given.items() if option != "input"}, **rest})
+
+
+def windows_over_time(function: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> Any:
+    """Cut x[B, C, H, W] into windows, as `F.unfold` does, of which one dimension is as large as that of x.
+
+    NotImplemented for other windows, and for `Tensor.unfold`.
+    """
+    if function is not torch.nn.functional.unfold:
+        return NotImplemented
+    given = {**dict(zip(_UNFOLD_NAMES, args, strict=False)), **kwargs}
+    x, window = given["input"], _sizes(given["kernel_size"], 2)
+    symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
+    changes = any(_changes(given, place, 2) for place in (0, 1))
+    if len(symbolic) != 1 or x.dim() != 4 or changes or not same_size(window[symbolic[0]], x.shape[symbolic[0] - 2]):
+        return NotImplemented
+    cut = 1 - symbolic[0]
+    windows = x.unfold(2 + cut, window[cut], _sizes(given.get("stride", 1), 2)[cut])  # its elements are last
+    order = (0, 1, 4, 3, 2) if cut == 0 else (0, 1, 2, 4, 3)
+    return windows.permute(order).flatten(1, 3)
+
+
+def _sizes(value: Any, rank: int) -> list[Any]:
+    """Return a number for each dimension; one number holds for all of them."""
+    sizes = list(value) if isinstance(value, Sequence) else [value]
+    return sizes if len(sizes) == rank else sizes * rank
+
+
+def _changes(given: dict[str, Any], place: int, rank: int) -> bool:
+    """Whether padding or gaps in the window change what one over the whole dimension reads."""
+    return any(
+        _sizes(given.get(option, _NEUTRAL[option]), rank)[place] != _NEUTRAL[option]
+        for option in ("padding", "dilation")
+    )
+
+
+def _without(given: dict[str, Any], option: str, reduced: Sequence[int], rank: int) -> Any:
+    """Return an option of the window, without the dimensions that are reduced already."""
+    value = given["kernel_size"] if option == "stride" and not given[option] else given[option]
+    return [_NEUTRAL[option] if place in reduced else size for place, size in enumerate(_sizes(value, rank))]
+
+
+def _is_neutral(options: dict[str, Any], place: int, rank: int) -> bool:
+    return all(value[place] == _NEUTRAL[option] for option, value in options.items())
+
+
+def embedding_bag(
+    input: torch.Tensor,  # noqa: A002 - torch's names
+    weight: torch.Tensor,
+    offsets: Any,
+    mode: str,
+    per_sample_weights: torch.Tensor | None,
+    padding_idx: int | None,
+    max_norm: float | None,
+    **_: Any,
+) -> torch.Tensor:
+    """Reduce the embeddings of ids[N, K] to [N, F]; those of `padding_idx` do not count.
+
+    Raises:
+        LoweringError: the bags have sizes of their own, or embeddings are normalised when they are read.
+    """
+    if input.dim() != 2 or offsets is not None or max_norm is not None:
+        raise LoweringError(
+            f"embedding_bag takes offsets or max_norm{source_suffix(calling_line())}: give it ids[N, K], padded with "
+            "padding_idx to the same size"
+        )
+    found = torch.nn.functional.embedding(input, weight)
+    real = torch.ones_like(input, dtype=torch.bool) if padding_idx is None else input != padding_idx % weight.shape[0]
+    real = real.unsqueeze(2)
+    if mode == "max":
+        highest = found.masked_fill(~real, float("-inf")).amax(1)
+        return torch.where(real.any(1), highest, torch.zeros_like(highest))
+    if per_sample_weights is not None:
+        found = found * per_sample_weights.unsqueeze(2)
+    total = found.masked_fill(~real, 0.0).sum(1)
+    return total if mode == "sum" else total / real.sum(1).clamp(min=1)
+
+
+def gaussian_nll_loss(
+    input: torch.Tensor,  # noqa: A002 - torch's names
+    target: torch.Tensor,
+    var: Any,
+    full: bool,
+    eps: float,
+    reduction: str,
+) -> torch.Tensor:
+    """Compute `F.gaussian_nll_loss`; a variance may lack the last dimension, as there."""
+    if not isinstance(var, torch.Tensor):
+        var = torch.full_like(input, var)
+    if var.dim() == input.dim() - 1:
+        var = var.unsqueeze(-1)
+    var = var.clamp(min=eps)
+    loss: torch.Tensor = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()

@@ -19,11 +19,11 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 
 from ..errors import is_user_file
-from ..exporter.module_file import module_file
+from ..exporter.model_attributes import module_file
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
-from .counted_dimensions import counted_numbers
 from .known_numbers import in_dtype, in_python, known_values
+from .positions import counted_numbers
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 from .symbolic_quotients import followed_quotients, symbolic_array

@@ -18,10 +18,6 @@ from ..packing.packed_placeholder import (
 )
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
-from .counted_dimensions import note_counted
-from .embedding_bags import embedding_bag
-from .gaussian_loss import gaussian_nll_loss
-from .inner_sequences import inner_result
 from .known_numbers import (
     forget_values,
     in_dtype,
@@ -32,16 +28,14 @@ from .known_numbers import (
     with_known_values,
     with_symbols,
 )
-from .library_checks import truth_that_passes
-from .positions import note_positions_after
-from .repeated_lists import RepeatedList, joined
-from .shared_memory import note_views_after
-from .single_packing import follow_packed, pack, pad, recurrence
+from .library_checks import embedding_bag, gaussian_nll_loss, pooled_over_time, truth_that_passes, windows_over_time
+from .positions import note_counted, note_positions_after
+from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
-from .symbolic_quotients import symbolic_array
+from .symbolic_quotients import RepeatedList, joined, symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-from .whole_windows import pooled_over_time, windows_over_time
+from .written_views import note_views_after
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
 """Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""

@@ -19,6 +19,7 @@ from ...backends.exported_program import quiet
 from ...config.mask import MaskConfig
 from ...config.schema import ServingConfig
 from ..errors import explained_export_errors, reject_non_tensors
+from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
     drop_unused,
@@ -28,17 +29,13 @@ from ..exporter.export import (
     replaced_forward,
     with_parameter_names,
 )
-from ..exporter.mask import in_layout
 from ..exporter.model_attributes import register_tensors
-from ..exporter.plain_outputs import plain_outputs
-from ..exporter.shape_conditions import ShapeConditions
-from ..exporter.time_bounds import TimeBound, find_time_bound
+from ..exporter.shape_conditions import ShapeConditions, TimeBound, find_time_bound
 from ..exporter.timestep_branches import Branch, noted_branches
-from ..loops.cells import STEPS
+from ..loops.steps import STEPS
 from ..outputs import vocabularies
 from .decomposed import decomposed
-from .excluded_lengths import lengths_outside
-from .fixed_sizes import noted_conversions
+from .excluded_lengths import lengths_outside, noted_conversions
 from .known_numbers import with_known_values
 from .overwritten_buffers import drop_overwritten_buffers
 from .replaced_functions import replaced_functions

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from .positions import compared_with_size, forget_positions
-from .shared_memory import note_write, written_tensors
 from .value_ranges import COMPARED, within_range
+from .written_views import note_write, written_tensors
 
 _UNIFORM = "_neuron_lstm_uniform"
 _KEPT = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .shared_memory import Memory, memory_of
+from .written_views import Memory, memory_of
 
 _RANGE = "_neuron_lstm_range"
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {

@@ -14,7 +14,6 @@ from torch.nn.utils import rnn as rnn_utils
 
 from ..errors import LoweringError, Unproved, calling_line, source_suffix
 from .last_step import read_last_step
-from .masked_recurrence import masked_recurrence
 from .packed_placeholder import (
     IDENTITY_TAG,
     PACKED_TAG,
@@ -24,7 +23,7 @@ from .packed_placeholder import (
     placeholder_of,
 )
 from .padded_batch import PaddedBatch, TracedLengths, same_size
-from .recurrence_fit import check_axes
+from .recurrence_fit import check_axes, check_recurrence
 
 
 def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
@@ -201,3 +200,16 @@ PACKED_RULES: dict[str, Callable[..., Any]] = {
     "tensor": _as_tensor,
     "unbind": _iterate,
 }
+
+
+def masked_recurrence(
+    cell: str, x: torch.Tensor, lengths: torch.Tensor | None, state: Any, weights: Any, *options: Any
+) -> tuple[torch.Tensor, ...]:
+    """Call the abstract operator of a cell over x[B, T, F]; `options` are bias, layers and bidirectional."""
+    check_recurrence(cell, x, weights)
+    results: tuple[torch.Tensor, ...]
+    if cell == "lstm":
+        results = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, *options, True)
+    else:
+        results = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, *options)
+    return results

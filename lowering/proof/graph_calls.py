@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.fx import Node
 
@@ -62,3 +62,21 @@ def counted_positions(node: object) -> Any:
         return None
     (count,) = node.meta["val"].shape
     return count if node.args[:-1] in ((), (0,)) else None
+
+
+RuleT = TypeVar("RuleT")
+
+
+def rule_table(*groups: tuple[RuleT, str]) -> dict[str, RuleT]:
+    """Map the operators of torch that are named with each rule to it.
+
+    >>> rule_table((1, "sum mean"), (2, "cat"))
+    {'aten.sum': 1, 'aten.mean': 1, 'aten.cat': 2}
+    """
+    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
+
+
+def class_count(node: Node) -> int | None:
+    """Return the number of classes that a call names; None where the ids of the batch decide it."""
+    _, given = (*node.args, *node.kwargs.values(), -1)[:2]
+    return given if isinstance(given, int) and given > 0 else None

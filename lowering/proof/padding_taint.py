@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from ...backends.recurrent_calls import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
-from ..exporter.functional import functionalized
+from ..exporter.program_tensors import functionalized
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from .graph_calls import operator_name
 from .timestep_rules import (

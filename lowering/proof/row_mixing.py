@@ -17,12 +17,19 @@ import torch
 from ...backends.recurrent_calls import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
-from ..exporter.functional import functionalized
-from ..one_hot import class_count
+from ..exporter.program_tensors import functionalized
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from ..ragged.sizes import expression, product
-from ..rule_table import rule_table
-from .graph_calls import base_name, counted_positions, dims_argument, operands, operator_name, rank
+from .graph_calls import (
+    base_name,
+    class_count,
+    counted_positions,
+    dims_argument,
+    operands,
+    operator_name,
+    rank,
+    rule_table,
+)
 from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted
 
 Kind = Literal["plain", "outer", "inner"]

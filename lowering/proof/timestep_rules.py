@@ -15,11 +15,19 @@ from torch.fx import Node
 
 from ...bucketing.shapes import Axis
 from ..errors import source_suffix
-from ..one_hot import class_count
 from ..outputs import axis_of
 from ..ragged.sizes import product
-from ..rule_table import rule_table
-from .graph_calls import argument, base_name, counted_positions, dims_argument, operands, rank
+from .graph_calls import (
+    argument,
+    base_name,
+    class_count,
+    counted_positions,
+    dims_argument,
+    operands,
+    operator_name,
+    rank,
+    rule_table,
+)
 
 
 @dataclass(frozen=True)
@@ -287,3 +295,17 @@ def is_timestep_local(taints: TaintMap, node: Node, name: str) -> bool:
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
         rule = _pointwise
     return rule is not None and rule(taints, node)
+
+
+_ZEROS = {"aten.zeros", "aten.new_zeros", "aten.zeros_like"}
+_FILLED = {"aten.full", "aten.new_full", "aten.full_like"}
+
+
+def constant_value(node: Node) -> float | None:
+    """Return the number that fills a tensor, if the graph shows it."""
+    while operator_name(node) in {*VALUE_PRESERVING, "aten.slice", "aten.select"}:
+        node = node.all_input_nodes[0]
+    if operator_name(node) in _ZEROS:
+        return 0.0
+    filled = argument(node, "fill_value") if operator_name(node) in _FILLED else None
+    return float(filled) if isinstance(filled, (int, float)) else None

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from .call import Call, Results
 from .sizes import is_ragged
-from .value import Batch, NoRule, Value
+from .value import Batch, Call, NoRule, Results, Value
 
 
 def linear(batch: Batch, call: Call) -> Results:

@@ -7,9 +7,8 @@ from typing import Any
 import sympy
 import torch
 
-from .call import Call, Results, unsqueezed
 from .sizes import is_ragged
-from .value import Batch, NoRule, Value, normalized_dims
+from .value import Batch, Call, NoRule, Results, Value, normalized_dims, unsqueezed
 
 _KEEPS_ZERO = {
     f"aten.{name}"

@@ -9,9 +9,8 @@ from typing import Any
 import sympy
 import torch
 
-from .call import Call, Results, Rule, shifted
 from .sizes import SizeExpr, is_ragged
-from .value import Batch, NoRule, Value, normalized, normalized_dims
+from .value import Batch, Call, NoRule, Results, Rule, Value, normalized, normalized_dims, shifted
 
 
 def reduction(neutral: float) -> Rule:

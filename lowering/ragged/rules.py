@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from ..rule_table import rule_table
+from ..proof.graph_calls import rule_table
 from . import contraction_rules as contraction
 from . import elementwise_rules as elementwise
 from . import indexing_rules as indexing
 from . import reduction_rules as reduction
 from . import shape_rules as shape
 from . import window_rules as window
-from .call import Rule
+from .indexing_rules import sort
 from .recurrence_rules import recurrence
-from .sorting_rules import sort
+from .value import Rule
 
 _LOW, _HIGH = float("-inf"), float("inf")
 

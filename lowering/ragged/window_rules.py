@@ -8,9 +8,8 @@ from typing import Any
 import sympy
 import torch
 
-from .call import Call, Results, Rule
 from .sizes import is_ragged
-from .value import Batch, NoRule, Value
+from .value import Batch, Call, NoRule, Results, Rule, Value
 
 
 def _with_own_ends(batch: Batch, value: Value, dims: Iterable[int]) -> Value:

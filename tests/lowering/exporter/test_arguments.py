@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.mask import MaskConfig
+from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.exporter.arguments import mask_of_lengths
 
 LENGTHS = [16, 1, 9]
 
@@ -169,3 +173,195 @@ def test_keys_and_positions_of_one_argument_are_refused() -> None:
 
     with pytest.raises(LoweringError, match=r"batch\.x, batch\.0 are not all elements of a tuple batch"):
         lower(Dictionary().eval(), parse_config(text, "model-config.yaml"))
+
+
+BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
+
+
+def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
+    """Return a configuration with one input and a mask."""
+    return parse_config(
+        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
+        f"{'  lengths: lengths' if lengths else ''}\n"
+        f"  mask: {mask}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n",
+        "model-config.yaml",
+    )
+
+
+class Masked(nn.Module):
+    """A function of x[B, T, 5], of a mask, and of lengths where it takes them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(12, 1)
+
+    def forward(self, x: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Any:
+        """Apply the function."""
+        return self.function(self, x, mask) if lengths is None else self.function(self, x, mask, lengths)
+
+
+def attended(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Attention over real timesteps, with a recurrence that reads padding in eager mode."""
+    y, _ = m.gru(x)
+    score = m.score(y).squeeze(2).masked_fill(~mask, float("-inf"))
+    return (torch.softmax(score, 1).unsqueeze(2) * y).sum(1)
+
+
+def packed_by_the_mask(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Lengths counted from the mask, in Python."""
+    lengths = mask.eq(0).long().sum(1).tolist()
+    y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(y, batch_first=True)[0][:, : max(lengths)], h
+
+
+def packed_by_numbers(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Lengths counted from a mask of numbers."""
+    lengths = mask.sum(1).int().cpu()
+    y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(y, batch_first=True)[0] * mask.unsqueeze(2), h
+
+
+def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A shortcut for batches without padding."""
+    if mask.data.sum() == 0:
+        return m.gru(x)[0]
+    lengths = mask.eq(0).long().sum(1)
+    order = torch.argsort(lengths, descending=True)
+    packed = pack_padded_sequence(x[order], lengths[order].cpu(), batch_first=True)
+    y: Tensor = pad_packed_sequence(m.gru(packed)[0], batch_first=True)[0]
+    return y[torch.argsort(order)]
+
+
+def mean_of_real(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A mean over real timesteps, weighted by numbers."""
+    y, _ = m.gru(x)
+    return (y * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True)
+
+
+def written(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Numbers written where the mask is true."""
+    y, _ = m.gru(x)
+    weights = torch.ones(x.size(0), x.size(1))
+    weights[mask] = 0.0
+    return y * weights.unsqueeze(2)
+
+
+def selected(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """The real timesteps of all rows, one after the other."""
+    return m.gru(x)[0][mask]
+
+
+def time_major(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A mask [T, B] of integers."""
+    y, _ = m.gru(x)
+    return (y.transpose(0, 1) * mask.unsqueeze(2)).max(0)[0]
+
+
+def with_lengths(m: Masked, x: Tensor, mask: Tensor, lengths: Tensor) -> Any:
+    """Both a mask and lengths."""
+    y, _ = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    states = pad_packed_sequence(y, batch_first=True)[0]
+    return states + (1 - mask.float())[:, : states.size(1), None]
+
+
+def weighted_by_its_sum(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A sum of the mask, given by the name of torch's argument."""
+    return m.gru(x)[0].sum(1) / torch.sum(input=mask, dim=1, keepdim=True)
+
+
+PADDING = "{name: mask, true_for: padding}"
+CASES: tuple[tuple[Callable[..., Any], str], ...] = (
+    (attended, "mask"),
+    (packed_by_the_mask, PADDING),
+    (packed_by_numbers, "{name: mask, dtype: float32}"),
+    (only_if_padded, "{name: mask, true_for: padding, dtype: uint8}"),
+    (mean_of_real, "{name: mask, dtype: float32}"),
+    (written, PADDING),
+    (selected, "mask"),
+    (time_major, "{name: mask, dtype: int64, shape: [time, batch]}"),
+    (with_lengths, "mask"),
+    (weighted_by_its_sum, "{name: mask, dtype: float32}"),
+)
+
+
+@pytest.mark.parametrize(("function", "mask"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
+    function: Callable[..., Any], mask: str
+) -> None:
+    """Ragged batches with garbage in the padding."""
+    torch.manual_seed(0)
+    model, config = Masked(function), config_of(mask, lengths=function is with_lengths)
+
+    program = lower(model, config)
+
+    assert [spec.name for spec in program.inputs] == ["x"]
+    assert_answers_alone(model, config, program, BATCHES)
+
+
+def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
+    """Its value is then unknown, also that of its views."""
+
+    def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
+        mask[:, 0] = False
+        return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+        lower(Masked(changed), config_of("mask"))
+
+
+def test_a_maximum_with_another_tensor_is_not_known() -> None:
+    """Only a maximum over the mask itself is that of its value."""
+
+    def compared(m: Masked, x: Tensor, mask: Tensor) -> Any:
+        largest = torch.max(mask.float(), x[..., 0])
+        return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+        lower(Masked(compared), config_of("mask"))
+
+
+def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
+    """The range of the ids says that 0 is padding only, so lengths can be counted from them in Python."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 5, padding_idx=0)
+            self.gru = nn.GRU(5, 6, batch_first=True)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            lengths = (ids != 0).sum(dim=1).tolist()
+            packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+            h: Tensor = self.gru(packed)[1]
+            return h[0]
+
+    torch.manual_seed(0)
+    model = Counting()
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time], range: [1, 8]}}
+  buckets: {batch: [1, 8], length: [4, 16]}
+""",
+        "model-config.yaml",
+    )
+
+    program = lower(model, config)
+
+    assert program.padding == "masked"
+    ids, lengths = torch.randint(1, 9, (3, 16)), [16, 1, 5]
+    with torch.no_grad():
+        ours = program.exported.module()(ids, torch.tensor(lengths))[0]
+        for row, length in enumerate(lengths):
+            torch.testing.assert_close(ours[row : row + 1], model(ids[row : row + 1, :length]))
+
+
+def test_a_mask_has_the_layout_and_the_type_of_the_configuration() -> None:
+    """Sizes of 1 may stand anywhere."""
+    lengths = torch.tensor([2, 1])
+
+    made = mask_of_lengths(MaskConfig(name="m", dtype="float32", shape=("time", 1, "batch")), lengths, 3)
+
+    assert made.tolist() == [[[1.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering.request_lowering import lower_request
+from torchserve_neuron_lstm.lowering.lower import lower_request
 
 YAML = """\
 neuron_lstm:

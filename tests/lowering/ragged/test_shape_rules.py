@@ -6,7 +6,7 @@ import pytest
 import sympy
 import torch
 
-from torchserve_neuron_lstm.lowering.ragged.regrouping import reshaped
+from torchserve_neuron_lstm.lowering.ragged.shape_rules import reshaped
 from torchserve_neuron_lstm.lowering.ragged.sizes import SizeExpr, evaluate
 from torchserve_neuron_lstm.lowering.ragged.value import Batch
 

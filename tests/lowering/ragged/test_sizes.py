@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._sympy import functions
 
-from torchserve_neuron_lstm.lowering.ragged.size_identities import are_equal, simplified
+from torchserve_neuron_lstm.lowering.ragged.sizes import are_equal, simplified
 
 T = sympy.Symbol("T", integer=True, positive=True)
 SMALL = st.integers(-3, 4)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.archiver_ext.unused_input_notes import unused_input_notes
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.unused_inputs import unused_inputs
+from torchserve_neuron_lstm.lowering.program import unused_inputs
 
 YAML = """
 neuron_lstm:
