@@ -46,7 +46,7 @@ from .proof.padding_taint import find_padding_leak
 from .proof.row_mixing import find_row_mixing
 from .proof.timestep_rules import Tainted
 from .ragged.batched import RaggedProgram, export_ragged, has_time
-from .random_operators import random_call, reject_random_operators, reject_scripted
+from .refused_calls import random_call, reject_random_operators, reject_scripted
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

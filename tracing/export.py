@@ -16,7 +16,7 @@ from ..lowering.errors import LoweringError, explained_export_errors, node_line,
 from ..lowering.exporter.export import export_quietly, replaced_forward, with_parameter_names
 from ..lowering.packing.packed_placeholder import reject_packed_outputs
 from ..lowering.packing.packed_sequence import packed_sequence_mode
-from ..lowering.random_operators import reject_random_operators
+from ..lowering.refused_calls import reject_random_operators
 
 Function = Callable[..., Any]
 """An `nn.Module` or any other callable over tensors."""
