@@ -14,7 +14,7 @@ from ..config.schema import ServingConfig
 from .errors import LoweringError, raising_line, source_suffix
 from .exporter.arguments import plain_outputs
 from .exporter.export import bind_arguments, example_tensor
-from .torch_messages import in_our_words
+from .torch_messages import explain_torch_error
 
 
 def call_eagerly(model: torch.nn.Module, arguments: Mapping[str, Any]) -> Any:
@@ -51,8 +51,8 @@ def eager_failure(model: torch.nn.Module, config: ServingConfig) -> LoweringErro
     return failure
 
 
-def takes_shares(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
-    """Return the error about lengths that the model takes as shares of the longest one, 0 to 1; else None."""
+def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error about lengths that the model takes as fractions of the longest one; else None."""
     length = config.grid.lengths[-1]
     if config.lengths is None or config.lengths.type != "tensor" or length == 1:
         return None
@@ -63,9 +63,9 @@ def takes_shares(model: torch.nn.Module, config: ServingConfig) -> LoweringError
     ):
         return None
     return LoweringError(
-        f"{type(model).__name__} takes lengths as shares of the longest one, from 0 to 1, not as numbers of timesteps: "
-        f"it fails for a length of {length} and takes 1.0. Leave `lengths` out: a request is traced alone, without "
-        f"padding. If the argument is required, write `model: {{forward: {{{names}}}}}`"
+        f"{type(model).__name__} takes lengths as fractions of the longest one, from 0 to 1, not as numbers of "
+        f"timesteps: it fails for a length of {length} and takes 1.0. Leave `lengths` out: a request is traced alone, "
+        f"without padding. If the argument is required, write `model: {{forward: {{{names}}}}}`"
     )
 
 
@@ -93,7 +93,7 @@ def _failure(model: torch.nn.Module, config: ServingConfig, timesteps: int, leng
 
 
 def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, length: int) -> LoweringError:
-    own = str(error).rstrip(".")
+    message = str(error).rstrip(".")
     instead = (
         "it takes a batch of 2 requests. A squeeze() without a dimension, for one, removes the batch dimension where "
         "it is 1: name the dimension, as in x.squeeze(1)"
@@ -103,9 +103,10 @@ def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, 
     given = ", ".join(
         f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}".replace("'", "") for spec in config.input_specs
     )
+    reason = explain_torch_error(message) or f"{type(error).__name__}: {message}"
     return LoweringError(
         f"{type(model).__name__} fails in eager mode on one request of {length} timesteps, a batch of 1"
-        f"{source_suffix(raising_line(error))}: {in_our_words(own) or f'{type(error).__name__}: {own}'}. It was called "
+        f"{source_suffix(raising_line(error))}: {reason}. It was called "
         f"with {given}: {instead}"
     )
 

@@ -16,7 +16,7 @@ import torch
 
 from ..backends.error_causes import causes
 from .exporter.exporter_noise import without_exporter_log
-from .torch_messages import in_our_words
+from .torch_messages import explain_torch_error
 
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _HERE = Path(__file__).resolve().parent
@@ -165,7 +165,7 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
             f"the shapes or the control flow of {name} depend on the values of its inputs{line}, which a compiled "
             f"program cannot follow: {advice}"
         )
-    if (words := in_our_words(text)) is not None:
+    if (words := explain_torch_error(text)) is not None:
         return f"{name} {_MISFIT}{line}: {words}"
     return f"{name} {_UNTRACED}: {type(error).__name__}: {first}{line}"
 

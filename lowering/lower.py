@@ -16,7 +16,7 @@ from ..config.schema import ServingConfig
 from .chunks.carry_analysis import NotChunkable
 from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
-from .eager_call import eager_failure, needs_two_rows, shortest_length, takes_shares
+from .eager_call import eager_failure, needs_two_rows, relative_lengths_error, shortest_length
 from .errors import (
     DecisiveRefusal,
     InputsDoNotFit,
@@ -128,8 +128,8 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     if traced.shortest > 1:
         reason += (
-            f". Requests of fewer than {traced.shortest} timesteps are refused: the model fails on them, or does "
-            "something else with them"
+            f". Requests of fewer than {traced.shortest} timesteps are refused: the model fails on them, or "
+            "branches on their number of timesteps"
         )
     any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)
     return _lowered(traced, inputs, outputs, _Padding("masked", True, reason), any_shape=any_shape)
@@ -140,11 +140,11 @@ def _explained(
 ) -> LoweringError:
     """Return the refusal, or that the model fails in eager mode too, where no other words explain it."""
     if isinstance(refusal, UnknownRange):
-        return takes_shares(model, config) or needs_two_rows(model, config) or refusal
+        return relative_lengths_error(model, config) or needs_two_rows(model, config) or refusal
     if not is_unexplained(refusal) or is_misfit(refusal):
         return refusal
     last = refusal if names_line(refusal) else second
-    return takes_shares(model, config) or eager_failure(model, config) or last
+    return relative_lengths_error(model, config) or eager_failure(model, config) or last
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

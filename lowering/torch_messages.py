@@ -56,13 +56,13 @@ _EXPLANATIONS = (
 """Patterns of torch's messages, and what they mean, with the pattern's groups."""
 
 
-def in_our_words(message: str) -> str | None:
+def explain_torch_error(message: str) -> str | None:
     """Explain an error of torch; None where it says enough itself.
 
-    >>> in_our_words("Expected hidden size (1, s77, 8), got [1, 4, 8]")[:69]
+    >>> explain_torch_error("Expected hidden size (1, s77, 8), got [1, 4, 8]")[:69]
     'the initial state of a recurrent layer has the fixed shape [1, 4, 8],'
     """
-    for pattern, words in _EXPLANATIONS:
-        if (found := re.search(pattern, message)) is not None:
-            return words.format(found[0], *found.groups(), layer="a recurrent layer", at="")
+    for pattern, explanation in _EXPLANATIONS:
+        if (match := re.search(pattern, message)) is not None:
+            return explanation.format(match[0], *match.groups(), layer="a recurrent layer", at="")
     return None

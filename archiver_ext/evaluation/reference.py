@@ -14,7 +14,7 @@ from ...config.schema import NeuronLstmBlock
 from ...lowering.eager_call import call_eagerly
 from ...lowering.errors import raising_line, source_suffix
 from ...lowering.exporter.export import bind_arguments
-from ...lowering.torch_messages import in_our_words
+from ...lowering.torch_messages import explain_torch_error
 from ..errors import PackagingError
 
 
@@ -82,7 +82,7 @@ def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception,
     return (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
         f"batch dimension: {shapes}){source_suffix(raising_line(error))}: "
-        f"{in_our_words(own) or f'{type(error).__name__}: {own}'}{_drawn_suffix(request, specs)}"
+        f"{explain_torch_error(own) or f'{type(error).__name__}: {own}'}{_drawn_suffix(request, specs)}"
     )
 
 

@@ -140,9 +140,9 @@ class _Walk:
         time, past = read
         if past is not None:
             self.carries.append(CarrySource("past", node, 0, past))
-        if time.extra:
+        if time.extra_steps:
             self.reads.of[node] = time
-        self.taints.of[node] = Tainted(operator_name(node), node_line(node)) if time.extra else PER_TIMESTEP
+        self.taints.of[node] = Tainted(operator_name(node), node_line(node)) if time.extra_steps else PER_TIMESTEP
         return True
 
     def visit_scan(self, node: torch.fx.Node) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from ..proof.graph_calls import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
-from .positions import PositionValues
+from .position_calls import PositionValues
 from .scans import is_scan, scan_of
 
 CarryKind = Literal["state", "past", "timesteps", "cumsum", "last", "sum", "max", "min"]

@@ -24,14 +24,14 @@ from ..ragged.sizes import expression, product
 
 
 @dataclass(frozen=True)
-class Extended:
+class TimeOffset:
     """The time dimension of a tensor that has more timesteps than the request, or reads other ones."""
 
     dim: int
-    extra: int
+    extra_steps: int
     """Timesteps more than the request has."""
-    lag: int
-    """The position j depends on the timesteps up to j - lag."""
+    delay: int
+    """The position j depends on the timesteps up to j - delay."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PastTimesteps:
         return fake.new_empty([self.steps if dim == self.dim else size for dim, size in enumerate(fake.shape)])
 
 
-Read = tuple[Extended, PastTimesteps | None]
+Read = tuple[TimeOffset, PastTimesteps | None]
 """The time dimension of a call's result, and the timesteps that it needs from before a chunk."""
 
 
@@ -71,7 +71,7 @@ class PastReads:
 
     def __init__(self, taints: TaintMap) -> None:
         self.taints = taints
-        self.of: dict[Node, Extended] = {}
+        self.of: dict[Node, TimeOffset] = {}
 
     def follow(self, node: Node) -> Read | None:
         """Return what a call reads.
@@ -85,12 +85,12 @@ class PastReads:
         if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
             rule = _pointwise
         read = None if rule is None else rule(self, node)
-        if read is None or read[0].lag < 0 or (read[1] is not None and node.kwargs):
+        if read is None or read[0].delay < 0 or (read[1] is not None and node.kwargs):
             return None  # the call that takes the place of a read has positional arguments only
         is_new = read[1] is not None or name in _CONVOLUTIONS or (rule is _cut and _is_whole(node, read[0]))
         return read if is_new or self.of.keys() & set(node.all_input_nodes) else None
 
-    def extended(self, node: object) -> Extended | None:
+    def extended(self, node: object) -> TimeOffset | None:
         """Return the time dimension of a tensor whose values are known up to each timestep."""
         if not isinstance(node, Node):
             return None
@@ -98,7 +98,7 @@ class PastReads:
             return self.of[node]
         time = self.taints.time_dim_of(node)
         is_plain = time is not None and self.taints.of.get(node) == PER_TIMESTEP
-        return Extended(time, 0, 0) if is_plain and time is not None else None
+        return TimeOffset(time, 0, 0) if is_plain and time is not None else None
 
     def extra_steps(self, size: object) -> int | None:
         """Return by how many a size exceeds the request's timesteps; None if that is no number."""
@@ -127,11 +127,11 @@ def _pad(reads: PastReads, node: Node) -> Read | None:
     before, after = (sizes[place], sizes[place + 1]) if place < len(sizes) else (0, 0)
     if not all(isinstance(size, int) and size >= 0 for size in (before, after)):
         return None
-    result = Extended(time.dim, time.extra + before + after, time.lag + before)
-    if time.extra > 0:  # the constants are not before the first timestep
+    result = TimeOffset(time.dim, time.extra_steps + before + after, time.delay + before)
+    if time.extra_steps > 0:  # the constants are not before the first timestep
         return (result, None) if before == after == 0 else None
-    if time.extra < 0:
-        if result.extra or after:
+    if time.extra_steps < 0:
+        if result.extra_steps or after:
             return None
         source = argument(source, "self")
     fill = float(argument(node, "value") or 0.0)
@@ -142,11 +142,11 @@ def _pad(reads: PastReads, node: Node) -> Read | None:
 def _convolution(reads: PastReads, node: Node) -> Read | None:
     """A window over timesteps, with zeros on both sides of them or none."""
     window = _window(reads, node)
-    if window is None or (window.padding and window.time.extra):
+    if window is None or (window.padding and window.time.extra_steps):
         return None
     time, span, zeros = window
-    result = Extended(time.dim, time.extra + 2 * zeros - span, time.lag + zeros - span)
-    if result.extra < 0:
+    result = TimeOffset(time.dim, time.extra_steps + 2 * zeros - span, time.delay + zeros - span)
+    if result.extra_steps < 0:
         return None
     source = argument(node, "input")
     return result, PastTimesteps("convolution", node, source, time.dim, zeros, 0.0) if zeros else None
@@ -155,11 +155,11 @@ def _convolution(reads: PastReads, node: Node) -> Read | None:
 def _transposed(reads: PastReads, node: Node) -> Read | None:
     """Windows that are added where they overlap: each timestep is in as many as the window is long."""
     window = _window(reads, node)
-    if window is None or window.time.extra or any(argument(node, "output_padding")):
+    if window is None or window.time.extra_steps or any(argument(node, "output_padding")):
         return None
     time, span, cut = window
-    result = Extended(time.dim, span - 2 * cut, time.lag - cut)
-    if result.extra < 0:
+    result = TimeOffset(time.dim, span - 2 * cut, time.delay - cut)
+    if result.extra_steps < 0:
         return None
     return result, PastTimesteps("transposed", node, argument(node, "input"), time.dim, span, 0.0) if span else None
 
@@ -167,7 +167,7 @@ def _transposed(reads: PastReads, node: Node) -> Read | None:
 class _Window(NamedTuple):
     """The window of a convolution along time."""
 
-    time: Extended
+    time: TimeOffset
     """The time dimension of its input."""
     span: int
     """Timesteps from its first to its last."""
@@ -198,14 +198,14 @@ def _cut(reads: PastReads, node: Node) -> Read | None:
     start, extra = argument(node, "start") or 0, reads.extra_steps(node.meta["val"].shape[time.dim])
     if not isinstance(start, int) or start < 0 or extra is None or extra < 0:
         return None
-    return Extended(time.dim, extra, time.lag - start), None
+    return TimeOffset(time.dim, extra, time.delay - start), None
 
 
-def _is_whole(node: Node, time: Extended) -> bool:
+def _is_whole(node: Node, time: TimeOffset) -> bool:
     """Whether a cut to the request's number of timesteps leaves none out."""
     end = argument(node, "length" if operator_name(node) == "aten.narrow" else "end")
     is_along_time = int(argument(node, "dim")) % rank(node) == time.dim
-    return isinstance(end, Node) and is_along_time and (time.extra, time.lag) == (0, 0)
+    return isinstance(end, Node) and is_along_time and (time.extra_steps, time.delay) == (0, 0)
 
 
 def _concatenation(reads: PastReads, node: Node) -> Read | None:
@@ -218,24 +218,24 @@ def _concatenation(reads: PastReads, node: Node) -> Read | None:
     if fill is None and not reads.is_constant(first):
         return None
     time = reads.extended(source) or _cut_end(reads, source)
-    if not isinstance(steps, int) or time is None or time.dim != dim or time.extra not in (0, -steps):
+    if not isinstance(steps, int) or time is None or time.dim != dim or time.extra_steps not in (0, -steps):
         return None
-    source = source if time.extra == 0 else argument(source, "self")
+    source = source if time.extra_steps == 0 else argument(source, "self")
     past = PastTimesteps("concatenation", node, source, dim, steps, fill)
-    return Extended(dim, time.extra + steps, time.lag + steps), past
+    return TimeOffset(dim, time.extra_steps + steps, time.delay + steps), past
 
 
-def _cut_end(reads: PastReads, node: Node) -> Extended | None:
+def _cut_end(reads: PastReads, node: Node) -> TimeOffset | None:
     """Return the time dimension of a tensor without its last timesteps: it has fewer than the request."""
     if operator_name(node) not in ("aten.narrow", "aten.slice") or argument(node, "step", 1) != 1:
         return None
     time = reads.extended(argument(node, "self"))
-    if time is None or time.extra or time.lag < 0 or int(argument(node, "dim")) % rank(node) != time.dim:
+    if time is None or time.extra_steps or time.delay < 0 or int(argument(node, "dim")) % rank(node) != time.dim:
         return None
     extra = reads.extra_steps(node.meta["val"].shape[time.dim])
     if argument(node, "start") not in (0, None) or extra is None or extra >= 0:
         return None
-    return Extended(time.dim, extra, time.lag)
+    return TimeOffset(time.dim, extra, time.delay)
 
 
 def _over_features(reads: PastReads, node: Node) -> Read | None:
@@ -261,29 +261,31 @@ def _pointwise(reads: PastReads, node: Node) -> Read | None:
     if any(map(reads.taints.is_time_expression, node.all_input_nodes)):
         return None  # a value depends on the number of timesteps
     times = {source: reads.extended(source) for source in node.all_input_nodes if not reads.is_constant(source)}
-    found = [Extended(rank(source) - time.dim, time.extra, time.lag) for source, time in times.items() if time]
-    if len(found) != len(times) or len({(time.dim, time.extra) for time in found}) != 1:
+    found = [
+        TimeOffset(rank(source) - time.dim, time.extra_steps, time.delay) for source, time in times.items() if time
+    ]
+    if len(found) != len(times) or len({(time.dim, time.extra_steps) for time in found}) != 1:
         return None
-    return Extended(rank(node) - found[0].dim, found[0].extra, min(time.lag for time in found)), None
+    return TimeOffset(rank(node) - found[0].dim, found[0].extra_steps, min(time.delay for time in found)), None
 
 
 def _view(reads: PastReads, node: Node) -> Read | None:
     """Other dimensions, split and merged: each timestep stays one."""
     source = node.all_input_nodes[0]
     time = reads.extended(source)
-    found = [] if time is None else reads.time_dims(node, time.extra)
+    found = [] if time is None else reads.time_dims(node, time.extra_steps)
     if time is None or len(found) != 1:
         return None
     old, new = source.meta["val"].shape, node.meta["val"].shape
     same = product(old[: time.dim]) == product(new[: found[0]])
-    return (Extended(found[0], time.extra, time.lag), None) if same else None
+    return (TimeOffset(found[0], time.extra_steps, time.delay), None) if same else None
 
 
 def _moved(reads: PastReads, node: Node) -> Read | None:
     """Other positions of dimensions: the time dimension is the one with as many timesteps."""
     time = reads.extended(node.all_input_nodes[0])
-    found = [] if time is None else reads.time_dims(node, time.extra)
-    return (Extended(found[0], time.extra, time.lag), None) if time is not None and len(found) == 1 else None
+    found = [] if time is None else reads.time_dims(node, time.extra_steps)
+    return (TimeOffset(found[0], time.extra_steps, time.delay), None) if time is not None and len(found) == 1 else None
 
 
 def _batch_norm(reads: PastReads, node: Node) -> Read | None:

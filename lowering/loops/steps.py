@@ -19,7 +19,7 @@ from .recipe import Count, Listed, Member, Operand, Run, Stacked, Starting, Unit
 
 
 @dataclass(frozen=True)
-class _Own:
+class _SameStepResult:
     """Result of another call of the same step."""
 
     unit: int
@@ -96,7 +96,7 @@ class Steps:
     def _argument(self, operand: Operand | Run, unit: Unit) -> Any:
         match operand:
             case Member(index, Count(0, 0, 0), 1) if index in self._own:
-                return _Own(index)
+                return _SameStepResult(index)
             case Starting(_, Member(index, Count(-1, 0, 0), 1)) if index in self._own:
                 return self._inputs.state(operand, index)
             case Listed(items):
@@ -150,7 +150,7 @@ class Steps:
         def filled(argument: Any) -> Any:
             if isinstance(argument, list):
                 return [filled(item) for item in argument]
-            if isinstance(argument, _Own):
+            if isinstance(argument, _SameStepResult):
                 return values[argument.unit]
             return given[argument.kind][argument.place] if isinstance(argument, _Tensor) else argument
 

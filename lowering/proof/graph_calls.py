@@ -48,15 +48,15 @@ def dims_argument(node: Node) -> list[int] | None:
     names = {declared.name for declared in node.target._schema.arguments}  # type: ignore[union-attr]  # an operator
     for name in ("dim", "dims"):
         if name in names:
-            given = argument(node, name)
-            if given is None or given == []:
+            dims = argument(node, name)
+            if dims is None or dims == []:
                 return None
             dimensions = rank(node.all_input_nodes[0])
-            return [int(d) % dimensions for d in (given if isinstance(given, (list, tuple)) else [given])]
+            return [int(dim) % dimensions for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
     return None
 
 
-def counted_positions(node: object) -> Any:
+def arange_length(node: object) -> Any:
     """Return the number n of a node that is 0, 1, ..., n - 1; None for any other one."""
     if not isinstance(node, Node) or base_name(str(node.target)) != "aten.arange":
         return None

@@ -21,9 +21,9 @@ from ..exporter.program_tensors import functionalized
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from ..ragged.sizes import expression, product
 from .graph_calls import (
+    arange_length,
     base_name,
     class_count,
-    counted_positions,
     dims_argument,
     operands,
     operator_name,
@@ -305,7 +305,7 @@ def _index(walk: _Walk, node: torch.fx.Node, sources: Sources) -> Rows | None:
 
 
 def _is_every_row(walk: _Walk, node: object) -> bool:
-    count = counted_positions(node)
+    count = arange_length(node)
     return count is not None and bool(expression(count) == walk.rows)
 
 

@@ -18,10 +18,10 @@ from ..errors import source_suffix
 from ..outputs import axis_of
 from ..ragged.sizes import product
 from .graph_calls import (
+    arange_length,
     argument,
     base_name,
     class_count,
-    counted_positions,
     dims_argument,
     operands,
     operator_name,
@@ -201,7 +201,7 @@ def _index(taints: TaintMap, node: Node) -> bool:
     if time not in (0, 1) or len(indices) != 2:
         return False
     rows, last = indices[1 - time], indices[time]
-    return axis_of(counted_positions(rows), taints.axes) == "batch" and is_last_step(taints, last) and rank(last) == 1
+    return axis_of(arange_length(rows), taints.axes) == "batch" and is_last_step(taints, last) and rank(last) == 1
 
 
 def is_last_step(taints: TaintMap, node: object) -> bool:

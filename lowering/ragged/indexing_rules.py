@@ -309,7 +309,7 @@ def sort(batch: Batch, call: Call) -> Results:
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]):
-        tensors, shared = _of_own_elements(batch, call, value, dim), False
+        tensors, shared = _sort_ragged_dim(batch, call, value, dim), False
     else:
         number = {"k": _number(batch, call)} if "k" in call.arguments else {}
         results = call.run(self=batch.rows_of(value), dim=dim + 1, **number)
@@ -324,7 +324,7 @@ def _number(batch: Batch, call: Call) -> Any:
     return batch.padded(sympy.sympify(call["k"]))
 
 
-def _of_own_elements(batch: Batch, call: Call, value: Value, dim: int) -> list[torch.Tensor]:
+def _sort_ragged_dim(batch: Batch, call: Call, value: Value, dim: int) -> list[torch.Tensor]:
     """Return the results of a call that sorts a dimension of which each row has its own size."""
     name, kind = call.target._schema.name, value.tensor.dtype
     descending = bool(call.get("largest", call.get("descending", False)))

@@ -272,7 +272,7 @@ def _unraveled(batch: Batch, sizes: Sequence[SizeExpr], places: torch.Tensor) ->
 
 
 def _raveled(batch: Batch, sizes: Sequence[SizeExpr], own: torch.Tensor) -> torch.Tensor:
-    """Return the places in the padded tensor, [B, N], of places in each row's own one; any for those beyond it."""
+    """Map flat positions in each row's unpadded tensor to those in the padded one, [B, N]; past its end, to any."""
     places, stride = torch.zeros_like(own), 1
     for size in reversed(sizes):
         places = places + (own % _own(batch, size)) * stride

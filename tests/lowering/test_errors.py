@@ -229,7 +229,7 @@ SEED = (
         (RaisesItself, "fails in eager mode on one request of 4 timesteps", "# raises"),
         (AlwaysDropsOut, "is random in eval mode too", "# dropout"),
         (RandomState, "is random in eval mode too", "# uniform"),
-        (TakesShares, "takes lengths as shares of the longest one", None),
+        (TakesShares, "takes lengths as fractions of the longest one", None),
         (ReturnsANumber, "forward() returns a int (3)", None),
     ],
 )
