@@ -1,5 +1,9 @@
 """Program of the fork server: imports what compiling processes need, and forks one for each request.
 
+A compiling process reads one job from each line of standard input, and writes one reply for each to standard output. It
+ends when its input ends, so that it cannot outlive the packaging that started it. All output of an engine goes to
+standard error.
+
 A request is a byte on the socket, with four files: standard input, output and error of the process, and a pipe for its
 process id and its exit code. The parent of a forked process cannot be the one that asked for it, so another forked
 process waits for its end and reports it. It also ends the compilers that the process has started, and the process
@@ -16,11 +20,20 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 import warnings
 from contextlib import suppress
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
 
-from . import worker
+import torch
+
+from ...bucketing.shapes import Bucket
+from ...config.json_codec import from_json
+from ...config.partitioner import PartitionerConfig
+from ..exported_program import load_program
+from ..interface import CompileError, CompileSettings
+from .job import CompileJob, compile_seconds
 
 
 def main() -> None:
@@ -33,8 +46,8 @@ def main() -> None:
         return
     _take(files)
     if torch.cuda._is_in_bad_fork():  # one of the imports has initialized CUDA, which a forked process cannot use
-        os.execv(sys.executable, [sys.executable, "-m", worker.__name__])  # noqa: S606  no shell is needed
-    worker.main()
+        os.execv(sys.executable, [sys.executable, "-m", __name__])  # noqa: S606  no shell is needed
+    _compile_jobs()
 
 
 def _await_fork(requests: socket.socket) -> list[int] | None:
@@ -128,3 +141,47 @@ def _take(streams: list[int]) -> None:
 
 def _python_path() -> list[str]:
     return os.environ["PYTHONPATH"].split(os.pathsep)
+
+
+def _compile_jobs() -> None:
+    """Compile jobs until standard input ends."""
+    replies = _take_stdout()
+    programs: dict[str, torch.export.ExportedProgram] = {}
+    for line in sys.stdin:
+        job = json.loads(line)
+        if job["program"] not in programs:
+            programs[job["program"]] = load_program(Path(job["program"]))
+        print(json.dumps(_reply(job, programs[job["program"]])), file=replies, flush=True)
+
+
+def _take_stdout() -> TextIO:
+    """Reserve standard output for replies; everything else that is written there goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return replies
+
+
+def _reply(given: dict[str, Any], program: torch.export.ExportedProgram) -> dict[str, Any]:
+    try:
+        return {"seconds": compile_seconds(_job(given), program)}
+    except CompileError as error:
+        return {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
+        return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
+
+
+def _job(given: dict[str, Any]) -> CompileJob:
+    partitioner = given["partitioner"]
+    return CompileJob(
+        given["backend"],
+        given["part"],
+        None if given["bucket"] is None else Bucket(*given["bucket"]),
+        Path(given["program"]),
+        Path(given["directory"]),
+        from_json(CompileSettings, given["settings"]),
+        None if partitioner is None else from_json(PartitionerConfig, partitioner),
+    )
+
+
+if __name__ == "__main__":
+    _compile_jobs()

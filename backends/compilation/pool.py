@@ -18,8 +18,7 @@ from ..exported_program import load_program
 from ..interface import CompileError
 from ..registry import ENGINES
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
-from .process import CompileProcess
-from .processes import CompileProcesses
+from .processes import CompileProcess, CompileProcesses
 
 
 def compile_all(

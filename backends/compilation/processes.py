@@ -1,18 +1,29 @@
 """Compiling processes of one packaging: started when programs need them, and kept for the next ones.
 
-They are forked from one process, because importing torch takes seconds.
+They are forked from one process, because importing torch takes seconds. Each has a process group and a temporary
+directory of its own, and the compilers that it starts end with it. `forking.py` is what it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from ...config.json_codec import to_json
+from ...config.partitioner import PartitionerConfig
 from ..cores import available_cores
-from .fork_server import ForkServer, fork_server
-from .process import CompileProcess
+from ..disk_size import disk_size
+from ..interface import CompileSettings
+from ..subprocesses import describe_exit
+from .fork_server import ForkedProcess, ForkServer, ForkServerDied, fork_server
+from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
+
+_LAST_LINES = 20
 
 
 @contextmanager
@@ -68,3 +79,104 @@ class CompileProcesses:
         for process in self._stopped:
             process.close()
         self._stopped = []
+
+
+class CompileProcess:
+    """A compiling process, started for its first job and again after its end."""
+
+    def __init__(self, server: ForkServer, scratch: Path) -> None:
+        self._server = server
+        self._scratch = scratch
+        self._process: ForkedProcess | None = None
+        self._stopped = False
+        self._lock = threading.Lock()
+
+    def compile(self, job: CompileJob) -> CompileOutcome:
+        """Compile one job. A failure is the job's result and is not raised."""
+        job.make_folders()
+        reply = self._ask(_request(job))
+        if "seconds" in reply:
+            return CompileResult(job, reply["seconds"], disk_size(job.directory))
+        if "refused" in reply:
+            return CompileFailure(job, reply["refused"])
+        return crash_of(job, reply["crashed"], reply["log"])
+
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        with suppress(ForkServerDied):  # which is no fault of the engine
+            return self._answer(request)
+        try:
+            return self._answer(request)
+        except ForkServerDied as error:
+            return {"crashed": str(error), "log": self._log_tail()}
+
+    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        line = _reply(process, request)
+        if line:
+            return dict(json.loads(line))
+        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
+
+    def _running(self) -> ForkedProcess:
+        with self._lock:
+            if self._process is not None and not _is_running(self._process):
+                self._process.kill()  # its end may not have been reported
+                self._process.close()
+                self._process = None
+            if self._process is None:
+                if self._stopped:
+                    raise RuntimeError("compilation was stopped")
+                self._process = self._start()
+            return self._process
+
+    def _start(self) -> ForkedProcess:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        return self._server.start(self._scratch, self._log())
+
+    def _log(self) -> Path:
+        return self._scratch / "stderr.log"
+
+    def _log_tail(self) -> str:
+        return "\n".join(self._log().read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+    def stop(self) -> None:
+        """Kill the process and all processes that it started."""
+        with self._lock:
+            self._stopped = True
+            if self._process is None:
+                return
+            if not self._process.is_started():
+                self._server.stop()  # it imports for seconds; what waits for it ends too
+            self._process.kill()
+
+    def close(self) -> None:
+        """Close the pipes to the process."""
+        if self._process is not None:
+            self._process.close()
+
+
+def _is_running(process: ForkedProcess) -> bool:
+    try:
+        return process.poll() is None
+    except ForkServerDied:
+        return False
+
+
+def _reply(process: ForkedProcess, request: Mapping[str, Any]) -> str:
+    """The line that answers a request; nothing if the process ended."""
+    try:
+        print(json.dumps(request), file=process.stdin, flush=True)
+        return process.stdout.readline()
+    except BrokenPipeError:
+        return ""
+
+
+def _request(job: CompileJob) -> dict[str, Any]:
+    return {
+        "program": str(job.program),
+        "backend": job.backend,
+        "part": job.part,
+        "bucket": job.bucket,
+        "settings": to_json(CompileSettings, job.settings),
+        "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
+        "directory": str(job.directory),
+    }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,11 +21,10 @@ from running import is_running
 from waiting import wait_for
 
 from torchserve_neuron_lstm.backends.compilation import fork_server
-from torchserve_neuron_lstm.backends.compilation.fork_server import ForkServer
-from torchserve_neuron_lstm.backends.compilation.forked_process import ForkServerDied
+from torchserve_neuron_lstm.backends.compilation.fork_server import ForkedProcess, ForkServer, ForkServerDied
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
-from torchserve_neuron_lstm.backends.compilation.process import CompileProcess
-from torchserve_neuron_lstm.backends.subprocesses import python_command
+from torchserve_neuron_lstm.backends.compilation.processes import CompileProcess
+from torchserve_neuron_lstm.backends.subprocesses import package_root, python_command
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
@@ -175,7 +178,10 @@ def test_a_process_that_could_not_use_cuda_is_started_anew(
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
 
     assert isinstance(compiled("one"), CompileResult)
-    assert b"compilation.worker" in Path(f"/proc/{(tmp_path / 'pids').read_text().strip()}/cmdline").read_bytes()
+    assert (
+        b"-m\0torchserve_neuron_lstm.backends.compilation.forking"
+        in Path(f"/proc/{(tmp_path / 'pids').read_text().strip()}/cmdline").read_bytes()
+    )
 
 
 def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: Path) -> None:
@@ -197,3 +203,88 @@ def test_a_server_without_processes_is_not_started(server: ForkServer) -> None:
     assert server._process is None
     server.stop()
     server.stop()
+
+
+_REPORTED = """
+import os
+from torchserve_neuron_lstm.backends.compilation.fork_server import ForkedProcess
+files = [os.pipe() for _ in range(3)]
+os.write(files[2][1], b"1234\\n5\\n")
+os.close(files[2][1])
+process = ForkedProcess(files[0][1], files[1][0], files[2][0])
+print(process.poll(), process.wait(), process.pid)
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[ForkedProcess]:
+    """A compiling process of the fork server of all tests."""
+    with fork_server.fork_server() as server:
+        process = server.start(tmp_path, tmp_path / "log")
+        yield process
+        process.close()
+
+
+def test_the_id_is_read_before_the_exit_code_without_asserts_too() -> None:
+    """`python -O` leaves asserts out."""
+    command = [sys.executable, "-O", "-c", _REPORTED]
+    environment = {**os.environ, "PYTHONPATH": python_path(package_root())}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    assert ended.stdout == "5 5 1234\n"
+
+
+def test_a_file_with_a_high_number_is_polled() -> None:
+    """`select` takes those below 1,024 alone, and a server may have more files open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(limit[0], 2048), limit[1]))
+    try:
+        (_, stdin), (stdout, _), (low, report) = (os.pipe() for _ in range(3))
+        process = ForkedProcess(stdin, stdout, fcntl.fcntl(low, fcntl.F_DUPFD, 1500))
+        os.write(report, b"1234\n")
+        assert process.pid == 1234
+        assert process.poll() is None
+        os.write(report, b"-9\n")
+        assert process.poll() == -9
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    process.close()
+
+
+def test_a_killed_process_is_reported_with_its_signal(process: ForkedProcess) -> None:
+    """Its group ends with it."""
+    assert process.poll() is None
+    assert os.getpgid(process.pid) == process.pid
+    process.kill()
+    assert process.poll() == process.wait() == -signal.SIGKILL
+
+
+def test_a_process_that_ended_is_not_killed(process: ForkedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another group may have its number."""
+    process.stdin.close()
+    assert process.wait() == 0
+
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: killed.append(group))
+    process.kill()
+    assert killed == []
+
+
+def test_a_process_is_killed_while_another_thread_waits_for_its_end(process: ForkedProcess) -> None:
+    """Both threads get the exit code."""
+    assert process.pid
+    with ThreadPoolExecutor(1) as thread:
+        code = thread.submit(process.wait)
+        wait_for(process._ending.locked)
+        process.kill()
+
+    assert process.wait() == code.result() == -signal.SIGKILL
+
+
+def test_a_process_ends_when_nobody_reads_its_report(process: ForkedProcess) -> None:
+    """Whoever started it may have been killed in the middle of a job."""
+    pid = process.pid
+    process._report.close()
+
+    wait_for(lambda: not is_running(pid))
+    assert not process.stdin.closed
