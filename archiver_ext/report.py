@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..backends.compilation.job import CompileResult
-from ..backends.interface import DeviceSharing
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
 from .cost_report import cost_lines, doubt_lines
@@ -98,7 +97,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield _precision(outcome)
     if outcome.selected.simulation is not None:
         by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
-        shares = isinstance(outcome.selected.candidate.device_engine, DeviceSharing)
+        shares = outcome.selected.candidate.device_engine.shares_device
         until = "a host with the device" if shares else "`neuron-lstm calibrate`"
         how = "while it loads the archive" if shares else "on a host with the device"
         yield (

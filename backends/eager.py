@@ -32,10 +32,6 @@ class Eager(Backend):
     runs_in_forks = True
     precisions: tuple[Precision, ...] = ("float32",)
 
-    def unavailable(self) -> str | None:
-        """Return None: torch is always here."""
-        return None
-
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""
         return (lowest_torch_requirement(),)

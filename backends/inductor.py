@@ -21,6 +21,7 @@ from .executable_copy import executable_copy
 from .fork_threads import set_torch_threads
 from .interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -44,7 +45,7 @@ _OLDEST_TORCH = (2, 13, 0)
 """The oldest release of torch whose inductor compiles for another CPU than that of the machine."""
 
 
-class Inductor:
+class Inductor(Backend):
     """One program for each bucket."""
 
     name = "inductor"

@@ -1,14 +1,15 @@
-"""Protocols of an engine.
+"""Base class of an engine.
 
 A third party adds one with an entry point in `torchserve_neuron_lstm.backends`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Generic, Literal, TypeVar, get_args
 
 import torch
 
@@ -46,36 +47,16 @@ LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 Inputs are the declared ones in order, then lengths[B] int64 if the program takes them. All tensors are contiguous, on
 the CPU, and of exactly the bucket's shapes. The caller owns the outputs: no later call changes them.
+
+It may have two other functions as attributes:
+
+`chain(buckets, calls, carried)`, of a program of several shapes, runs several calls in sequence, faster than one by
+one, and returns the outputs of each. `calls` holds the inputs of each call without its carried inputs, which come last.
+The first call takes `carried`. Each later call takes the last `len(carried)` outputs of the call before it, cut to the
+first rows: as many as its own bucket has.
+
+`wake()` wakes threads that sleep when no calls come: a call follows soon. It costs little if they are awake.
 """
-
-
-@runtime_checkable
-class Chaining(Protocol):
-    """A loaded program of several shapes that runs several chunks in one call.
-
-    It is faster than one call for each chunk.
-    """
-
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Run one call."""
-
-    def chain(
-        self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
-    ) -> Sequence[Sequence[torch.Tensor]]:
-        """Run several calls in sequence, and return the outputs of each.
-
-        `calls` holds the inputs of each call without its carried inputs, which come last. The first call takes
-        `carried`. Each later call takes the last `len(carried)` outputs of the call before it, cut to the first rows:
-        as many as its own bucket has.
-        """
-
-
-@runtime_checkable
-class Waking(Protocol):
-    """A loaded program whose threads sleep when no calls come."""
-
-    def wake(self) -> None:
-        """Wake the threads: a call follows soon. Costs little if they are awake."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +76,21 @@ class CompileError(RuntimeError):
     """The engine does not support the program or the shape. The message names which, and what to do."""
 
 
-class Backend(Protocol):
-    """One engine. Instances hold no state."""
+Key = TypeVar("Key", bound=Hashable)
+"""Name of a program among those of an archive."""
+
+
+@dataclass(frozen=True)
+class Rehearsal(Generic[Key]):
+    """Calls of an archive's programs in one bucket, as requests will make them."""
+
+    bucket: Bucket
+    run: Callable[[Mapping[Key, LoadedProgram]], object]
+    """Calls some of the given programs with inputs of the bucket."""
+
+
+class Backend(ABC):
+    """One engine; a subclass sets what differs. Instances hold no state."""
 
     name: str
     polymorphic: bool
@@ -112,10 +106,34 @@ class Backend(Protocol):
     """Precisions that the engine can compute in."""
     options: tuple[CompilerOption, ...] = ()
     """YAML keys that its compiler supports."""
+    inlines_weights: bool = False
+    """Whether the weights are inside the programs, which then cannot get other weights."""
+    whole_sequences: str | None = None
+    """Reason, for people, that it runs no chunks unless `streaming` needs them: it cannot, or would gain nothing."""
+    ragged: bool = False
+    """Whether each row is computed only up to its own length. The cost of padding is then measured separately."""
+    runs_in_forks: bool = False
+    """Whether the programs also run in a fork of the process that loaded them, on one thread.
+
+    Those of other engines may wait there without end for threads, which a fork does not inherit.
+    """
+
+    pins_torch_minor: bool = False
+    """Whether the programs may run only on the minor version of torch that compiled them."""
+    core_variables: tuple[str, ...] = ()
+    """The variables by which `placement: cores` assigns cores of a device to a process.
+
+    If one is set already, nothing is assigned. Empty: the device has no such cores.
+    """
+
+    shares_device: bool = False
+    """Whether the programs of an archive share a device's memory: `load_together` loads them."""
 
     def unavailable(self) -> str | None:
         """Return why this machine cannot compile for the engine, with what to install; None if it can."""
+        return None
 
+    @abstractmethod
     def requirements(self) -> tuple[Requirement, ...]:
         """Return the distributions that the serving host needs, with the versions compiled against."""
 
@@ -126,6 +144,7 @@ class Backend(Protocol):
         """
         return {}
 
+    @abstractmethod
     def compile(
         self,
         program: torch.export.ExportedProgram,
@@ -144,6 +163,7 @@ class Backend(Protocol):
                 in this precision.
         """
 
+    @abstractmethod
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load a program that `compile` wrote.
 
@@ -153,36 +173,31 @@ class Backend(Protocol):
             LoadError: this host is not of the kind that `host` names, or the file cannot be loaded here.
         """
 
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Return why the engine does not support this call of an exported program; None if it does.
 
-@runtime_checkable
-class Estimating(Backend, Protocol):
-    """An engine whose compiler has a cost model: it estimates the time of a program on its device."""
+        Answers without compiling. Where a subclass does not define it, each operator is compiled alone to find out.
+        """
+        return None
+
+    def lists_operators(self) -> bool:
+        """Return whether `refusal` is defined."""
+        return type(self).refusal is not Backend.refusal
 
     def estimate_us(self, directory: Path) -> float | None:
-        """Return the compiler's estimate for one call in microseconds; None if it has none."""
+        """Return the compiler's estimate of one call on its device in microseconds; None if it has none."""
+        return None
 
+    def simulation(self) -> str | None:
+        """Return what emulates the device on this host, and why; None for a device, or without one."""
+        return None
 
-@runtime_checkable
-class Selective(Backend, Protocol):
-    """An engine that answers for each operator whether it supports it, without compiling."""
+    def cores(self) -> int | None:
+        """Return the number of the device's cores that this process may use; None if it has no such cores.
 
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return why the engine does not support this call of an exported program; None if it does."""
-
-
-@runtime_checkable
-class Inlining(Backend, Protocol):
-    """An engine that may embed the weights in its programs, which then cannot get other weights."""
-
-    inlines_weights: bool
-
-
-@runtime_checkable
-class Placing(Backend, Protocol):
-    """An engine whose device has several cores; `load` uses the first."""
-
-    def cores(self) -> int:
-        """Return the number of cores that this process may use."""
+        `load` uses the first.
+        """
+        return None
 
     def load_on(
         self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
@@ -192,27 +207,15 @@ class Placing(Backend, Protocol):
         Raises:
             LoadError: as for `load`, or there is no such core.
         """
+        raise NotImplementedError
 
-
-Key = TypeVar("Key", bound=Hashable)
-"""Name of a program among those of an archive."""
-
-
-@dataclass(frozen=True)
-class Rehearsal(Generic[Key]):
-    """Calls of an archive's programs in one bucket, as requests will make them."""
-
-    bucket: Bucket
-    run: Callable[[Mapping[Key, LoadedProgram]], object]
-    """Calls some of the given programs with inputs of the bucket."""
-
-
-@runtime_checkable
-class DeviceSharing(Backend, Protocol):
-    """An engine whose programs share a device's memory: those of an archive are loaded together."""
+    def core_environment(self, index: int) -> Mapping[str, str]:
+        """Return the variables that assign the core of this index to a process."""
+        raise NotImplementedError
 
     def device_missing(self) -> str | None:
-        """Return why this machine has no such device; None if it has one."""
+        """Return why this machine lacks the device that the programs share; None if it has one or needs none."""
+        return None
 
     def device_name(self, device: str | None) -> str | None:
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none.
@@ -220,6 +223,7 @@ class DeviceSharing(Backend, Protocol):
         Raises:
             LoadError: `device` is the name of none, or this machine has fewer.
         """
+        return None
 
     def load_together(
         self,
@@ -235,68 +239,7 @@ class DeviceSharing(Backend, Protocol):
         Raises:
             LoadError: as for `load`, or there is no such device, or its memory does not suffice.
         """
-
-
-@runtime_checkable
-class WholeSequences(Backend, Protocol):
-    """An engine without chunked execution, unless `streaming` needs it: it cannot, or would gain nothing."""
-
-    whole_sequences: str
-    """Reason, for people."""
-
-
-@runtime_checkable
-class Ragged(Backend, Protocol):
-    """An engine that computes each row only up to its own length.
-
-    The cost of padding is measured separately.
-    """
-
-    ragged: bool
-
-
-@runtime_checkable
-class Forking(Backend, Protocol):
-    """An engine whose programs also run in a fork of the process that loaded them, on one thread.
-
-    Others may wait there without end for threads, which a fork does not inherit.
-    """
-
-    runs_in_forks: bool
-
-
-@runtime_checkable
-class Simulating(Backend, Protocol):
-    """An engine whose programs run in a slower emulation if its device is missing."""
-
-    def simulation(self) -> str | None:
-        """Return what emulates the device on this host, and why; None if the device is present."""
-
-
-@runtime_checkable
-class TorchPinned(Backend, Protocol):
-    """An engine whose programs may run only on the minor version of torch that compiled them."""
-
-    pins_torch_minor: bool
-
-
-@runtime_checkable
-class CoreAssigning(Backend, Protocol):
-    """An engine whose device cores are assigned to a process by environment variables.
-
-    `placement: cores` sets them.
-    """
-
-    core_variables: tuple[str, ...]
-    """The variables that set a process's cores. If one is set already, nothing is assigned."""
-
-    def core_environment(self, index: int) -> Mapping[str, str]:
-        """Return the variables that assign the core of this index to a process."""
-
-
-def simulation_of(engine: Backend) -> str | None:
-    """Return what emulates the device of an engine here, and why; None for a device, or without one."""
-    return engine.simulation() if isinstance(engine, Simulating) else None
+        raise NotImplementedError
 
 
 def precision_of(engine: Backend, wanted: Precision) -> Precision:

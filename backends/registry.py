@@ -166,7 +166,8 @@ def get_backend(name: str) -> Backend:
     """
     if name in _built_in():
         spec = ENGINES[name]
-        return _instance(getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls))
+        engine: type[Backend] = getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls)
+        return engine()
     provided = _provided()
     if name not in provided:
         raise LoadError(unknown_backend(name))
@@ -214,14 +215,16 @@ def _provided() -> dict[str, EntryPoint]:
 
 
 def _load(entry: EntryPoint) -> Backend:
+    owner = entry.dist.name if entry.dist is not None else entry.value
     try:
-        return _instance(entry.load())
+        engine: object = entry.load()()
     except Exception as error:
-        owner = entry.dist.name if entry.dist is not None else entry.value
         raise LoadError(
             f"the backend {entry.name!r} of {owner} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-
-
-def _instance(cls: type[Backend]) -> Backend:
-    return cls()
+    if not isinstance(engine, Backend):
+        raise LoadError(
+            f"the backend {entry.name!r} of {owner} is a {type(engine).__name__}, not a subclass of "
+            f"{Backend.__module__}.{Backend.__name__}: install a release of {owner} that inherits from it"
+        )
+    return engine

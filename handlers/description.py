@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ..backends.interface import simulation_of
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
@@ -41,7 +40,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
             for variant in manifest.variants
             if variant.estimate_us is not None and variant.bucket is not None
         ],
-        "simulation": simulation_of(get_backend(manifest.backend)),
+        "simulation": get_backend(manifest.backend).simulation(),
         "requires": {distribution: version for distribution, _, version in manifest.requires},
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..backends.exported_program import specialize
-from ..backends.interface import Backend, Selective
+from ..backends.interface import Backend
 from ..backends.partitioning.analysis import analyze_operators
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
@@ -69,6 +69,6 @@ def analyze(
 
 
 def _engine(name: str, options: TraceOptions) -> Backend:
-    if name != AUTO and isinstance(engine := get_backend(name), Selective):
+    if name != AUTO and (engine := get_backend(name)).lists_operators():
         return engine
     return select_engines(name, options)[0]

@@ -9,19 +9,21 @@ from itertools import count
 
 import torch
 
-from ..backends.interface import Backend, Placing
+from ..backends.interface import Backend
 
 _rotation = count()  # of the traces of this process without a selected core
 
 
 def available_cores(engine: Backend) -> list[int]:
     """List the cores of the engine's devices, or the CPU cores of this process."""
-    return list(range(engine.cores())) if isinstance(engine, Placing) else sorted(os.sched_getaffinity(0))
+    cores = engine.cores()
+    return sorted(os.sched_getaffinity(0)) if cores is None else list(range(cores))
 
 
 def assign_core(engine: Backend) -> int | None:
     """Select the next core of the engine's devices in rotation; None on a CPU, which means any core."""
-    return next(_rotation) % max(1, engine.cores()) if isinstance(engine, Placing) else None
+    cores = engine.cores()
+    return None if cores is None else next(_rotation) % max(1, cores)
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def pinned_to_core(engine: Backend, core: int | None) -> Iterator[None]:
 
     Without a core, or for a core of a device, this does nothing.
     """
-    if core is None or isinstance(engine, Placing):
+    if core is None or engine.cores() is not None:
         yield
         return
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()

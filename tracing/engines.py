@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..backends.interface import Backend, CompileError, Inlining, LoadedProgram, Placing, Weights
+from ..backends.interface import Backend, CompileError, LoadedProgram, Weights
 from ..backends.partitioning.backend import PartitionedBackend
 from ..backends.partitioning.partitioned_program import load_compiled
 from ..backends.registry import auto_engines, get_backend
@@ -49,9 +49,9 @@ def _named(name: str, options: TraceOptions) -> Backend:
     engine = get_backend(name)
     if unsupported := unsupported_options(engine, options):
         raise ValueError(f"{' and '.join(unsupported)}: not supported by {name}; remove it")
-    if not options.inline_weights_to_neff and isinstance(engine, Inlining) and engine.inlines_weights:
+    if not options.inline_weights_to_neff and engine.inlines_weights:
         raise ValueError(f"inline_weights_to_neff=False: {name} compiles the weights into its programs; remove it")
-    if options.cpu_backend and isinstance(engine, Placing) and not _has_target(options):
+    if options.cpu_backend and engine.cores() is not None and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:
         raise CompileError(f"{name} cannot be used here: {reason}")
@@ -70,7 +70,7 @@ def load_program(
     Raises:
         LoadError: this host cannot run the program.
     """
-    placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
+    placed: Any = _OnCore(engine, core) if engine.cores() is not None and core is not None else engine
     with preserve_torch_threads():
         return load_compiled(placed, directory, weights, host, threads)
 
@@ -78,7 +78,7 @@ def load_program(
 class _OnCore:
     """An engine that loads programs onto one core of its device."""
 
-    def __init__(self, engine: Placing, core: int) -> None:
+    def __init__(self, engine: Backend, core: int) -> None:
         self._engine, self._core = engine, core
 
     def __getattr__(self, name: str) -> Any:

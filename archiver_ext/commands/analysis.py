@@ -8,7 +8,7 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
-from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
+from ...backends.interface import Backend, CompileError, CompileSettings, precision_of
 from ...backends.partitioning.analysis import Analysis, analyze_operators
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket, role_buckets
@@ -64,7 +64,7 @@ def _analysis(
     engine: Backend, program: ExportedProgram, bucket: Bucket, options: PartitionerConfig, config: ServingConfig
 ) -> Analysis:
     missing = engine.unavailable()
-    if missing is not None and not isinstance(engine, Selective):
+    if missing is not None and not engine.lists_operators():
         return Analysis(engine.name, missing, "only its compiler knows the operators that it supports", None, ())
     settings = CompileSettings(precision=precision_of(engine, config.precision))
     try:

@@ -10,7 +10,6 @@ from statistics import median
 
 import torch
 
-from ...backends.interface import Ragged
 from ...backends.registry import get_backend
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
@@ -155,7 +154,7 @@ def _disturbed(names: Sequence[str]) -> list[str]:
 
 def _stops_rows(manifest: Manifest) -> bool:
     engine = get_backend(manifest.backend)
-    return isinstance(engine, Ragged) and engine.ragged and manifest.takes_lengths
+    return engine.ragged and manifest.takes_lengths
 
 
 def _accepted(length: int, archive: LoadedArchive) -> int:

@@ -80,10 +80,9 @@ def _refuse_simulation(backend: str) -> None:
     Raises:
         PackagingError: the backend runs on an emulated device.
     """
-    from ...backends.interface import simulation_of
     from ...backends.registry import get_backend
 
-    if (simulation := simulation_of(get_backend(backend))) is not None:
+    if (simulation := get_backend(backend).simulation()) is not None:
         raise PackagingError(
             f"{backend} is {simulation}. Its timing says nothing about the device: run this on a host with the device; "
             f"until then the planned costs stay unchanged"

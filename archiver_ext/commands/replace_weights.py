@@ -110,13 +110,12 @@ def _own_weights(manifest: Manifest) -> str:
     Raises:
         PackagingError: the programs contain the weights, or there are none at all.
     """
-    from ...backends.interface import Inlining
     from ...backends.registry import get_backend
 
     if manifest.weights is None:
         raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
     engine = get_backend(manifest.backend)
-    if isinstance(engine, Inlining) and engine.inlines_weights:
+    if engine.inlines_weights:
         raise PackagingError(
             f"{manifest.backend} compiles the weights into its programs, so new weights need new programs: {_REBUILD}"
         )
@@ -180,7 +179,6 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
     """
     from ...backends import simulation
-    from ...backends.interface import simulation_of
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
@@ -200,7 +198,7 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
         load_state_dict(model, tree / weights, source=source)
         loaded = with_value_ranges(load_archive(tree), config.input_specs)
         facts = loaded.manifest
-        if (emulation := simulation_of(get_backend(facts.backend))) is not None:
+        if (emulation := get_backend(facts.backend).simulation()) is not None:
             console.print(f"{facts.backend} was {emulation}", markup=False, highlight=False, soft_wrap=True)
         with show_progress("reference", console, every_s=2.0) as report:
             reference = make_reference(model, config, facts.outputs)

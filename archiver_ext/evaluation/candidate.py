@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...backends.compilation.job import CompileResult
-from ...backends.interface import Backend, Precision, WholeSequences
+from ...backends.interface import Backend, Precision
 from ...backends.partitioning.backend import PartitionedBackend
 from ...bucketing.shapes import Bucket
 from ...config.manifest import CostMeasurement
@@ -85,7 +85,7 @@ def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool, bey
     """
     if program.chunked is None or streams:
         return Candidate(engine, program)
-    if isinstance(engine, WholeSequences):
+    if engine.whole_sequences is not None:
         return Candidate(engine, replace(program, chunked=None, chunking_reason=engine.whole_sequences))
     if program.chunked.reason_for_whole is not None and not beyond_grid:
         return Candidate(engine, replace(program, chunked=None, chunking_reason=program.chunked.reason_for_whole))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...backends.compilation.job import CompileResult
-from ...backends.interface import Backend, Ragged, precision_of, simulation_of
+from ...backends.interface import Backend, precision_of
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
 from ...config.manifest import Manifest
@@ -64,7 +64,7 @@ def evaluate_engine(
     loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
     torch_threads = torch.get_num_threads()
     verified = verify_programs(loaded, cases, report)
-    estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
+    estimated, simulation = estimates(build, candidate), candidate.device_engine.simulation()
     found = _measure(loaded, candidate.engine) if simulation is None else None
     costs = _costs_from_estimates(estimated, build.config.grid) if found is None else found.costs
     padding = {} if found is None else found.padding
@@ -94,7 +94,7 @@ def _measure(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
 
 def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
     """Whether plans are free to choose how much padding there is, and it costs less than data."""
-    return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
+    return engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
 
 
 def _costs_from_estimates(estimated: Estimates, grid: BucketGrid) -> Costs:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from ...backends.interface import Backend, Estimating, Requirement, precision_of
+from ...backends.interface import Backend, Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
 from ...backends.versions import torch_version
 from ...bucketing.shapes import Bucket, ProgramRole
@@ -131,8 +131,6 @@ def estimates(build: BuildInput, candidate: Candidate) -> Estimates:
     engine = candidate.device_engine
     return {
         (role, bucket): engine.estimate_us(build.tree / layout.variant_directory(engine.name, role, bucket))
-        if isinstance(engine, Estimating)
-        else None
         for role, bucket in layout.programs_to_compile(
             candidate.engine, tuple(candidate.program.parts), build.config.grid
         )

@@ -17,10 +17,8 @@ from typing import get_args
 from ...backends.interface import (
     Backend,
     CompilerOption,
-    DeviceSharing,
     Precision,
     precision_of,
-    simulation_of,
 )
 from ...backends.registry import SERVING, auto_engines, get_backend
 from ...config.engine_choice import AUTO
@@ -62,7 +60,7 @@ def _auto_engines(config: ServingConfig) -> list[Backend]:
 
 def _not_comparable(engine: Backend) -> str | None:
     """The reason why this machine cannot compile for an engine, or cannot measure it; None if it can."""
-    return engine.unavailable() or (engine.device_missing() if isinstance(engine, DeviceSharing) else None)
+    return engine.unavailable() or engine.device_missing()
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:
@@ -78,7 +76,7 @@ def _to_compare(name: str, config: ServingConfig) -> Backend:
         raise PackagingError(f"{path}: {error}") from error
     if precision_of(engine, config.precision) not in (config.precision, "float32"):
         raise PackagingError(f"{path}: {_other_precision(engine, config.precision)}")
-    if (emulated := simulation_of(engine)) is not None:
+    if (emulated := engine.simulation()) is not None:
         raise PackagingError(
             f"{path}: {name} is {emulated}, so its time cannot be compared: leave it out, or write backend: {name}"
         )
@@ -99,7 +97,7 @@ def _by_name(config: ServingConfig) -> Backend:
     except Exception as error:
         raise PackagingError(f"neuron_lstm.backend: {error}") from error
     elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
-    if config.device is not None and not isinstance(engine, DeviceSharing):
+    if config.device is not None and not engine.shares_device:
         raise PackagingError(f"neuron_lstm.device: {name} runs on no GPU: leave device out")
     reason = None if elsewhere else engine.unavailable()
     if reason is not None:

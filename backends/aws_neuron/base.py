@@ -53,12 +53,10 @@ class NeuronBackend(Backend):
     The runtime itself refuses a program for another kind of device.
     """
 
-    name: str
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
-    inlines_weights: bool
     core_variables = CORE_VARIABLES
     toolchain: Toolchain
 

@@ -66,11 +66,8 @@ class Cuda(Backend):
     name = "cuda"
     polymorphic = True
     any_shape = False
+    shares_device = True
     precisions: tuple[Precision, ...] = ("float32", "bfloat16", "float16")
-
-    def unavailable(self) -> str | None:
-        """Return None: torch writes the programs, with or without a GPU."""
-        return None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch, of any release that has the operators of the programs."""

@@ -94,7 +94,7 @@ def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
 class GraphProgram:
     """A loaded program with one graph for each shape, captured when the shape is first seen.
 
-    It is a `Chaining` program. Calls of several threads take turns, because graphs share their memory.
+    It has `chain`. Calls of several threads take turns, because graphs share their memory.
     """
 
     def __init__(self, device: Device, signature: Signature, module: Module, turn: Lock) -> None:

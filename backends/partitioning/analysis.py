@@ -11,7 +11,7 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
-from ..interface import Backend, CompileSettings, Selective
+from ..interface import Backend, CompileSettings
 from .operator_names import torch_operator_name
 from .operator_support import unsupported_operators
 
@@ -88,7 +88,7 @@ def analyze_operators(
         CompileError: the engine cannot be queried.
     """
     reasons = unsupported_operators(engine, program, bucket, config, settings)
-    failed_at = BY_LIST if isinstance(engine, Selective) else BY_COMPILER
+    failed_at = BY_LIST if engine.lists_operators() else BY_COMPILER
     return Analysis(
         backend=engine.name,
         not_installed=engine.unavailable(),

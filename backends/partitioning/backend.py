@@ -23,7 +23,6 @@ from ..interface import (
     CompileError,
     CompilerOption,
     CompileSettings,
-    Estimating,
     LoadedProgram,
     Precision,
     Requirement,
@@ -43,11 +42,8 @@ from .partitioned_program import (
 )
 from .segments import Segment, Segments
 
-_OPTIONAL_MEMBERS = ("whole_sequences", "inlines_weights", "simulation")
-"""Members of optional protocols that hold for the partitioned engine as well."""
 
-
-class PartitionedBackend:
+class PartitionedBackend(Backend):
     """An engine with CPU fallback for some operators: one program for each bucket."""
 
     polymorphic = False
@@ -59,11 +55,7 @@ class PartitionedBackend:
         self.name = engine.name
         self.precisions: tuple[Precision, ...] = engine.precisions
         self.options: tuple[CompilerOption, ...] = engine.options
-        for name in _OPTIONAL_MEMBERS:
-            if hasattr(engine, name):
-                setattr(self, name, getattr(engine, name))
-        if isinstance(engine, Estimating):
-            self.estimate_us = self._estimate_us
+        self.whole_sequences, self.inlines_weights = engine.whole_sequences, engine.inlines_weights
 
     def unavailable(self) -> str | None:
         """Return why the engine is unavailable; None if it is available."""
@@ -76,6 +68,10 @@ class PartitionedBackend:
     def host(self) -> Mapping[str, str]:
         """Return the engine's kind of machine."""
         return self.engine.host()
+
+    def simulation(self) -> str | None:
+        """Return what emulates the engine's device here, and why."""
+        return self.engine.simulation()
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
@@ -124,13 +120,12 @@ class PartitionedBackend:
 
             write_artifact(directory, export_source(segment.program, bucket), {})
 
-    def _estimate_us(self, directory: Path) -> float | None:
+    def estimate_us(self, directory: Path) -> float | None:
         """Return the estimates of the engine's segments together; the CPU's segments have none."""
-        assert isinstance(self.engine, Estimating)
         segments = enumerate(read_segments(directory).segments)
         folders = [directory / segment_directory(i, one.place) for i, one in segments if one.place == "device"]
         estimates = [estimate for folder in folders if (estimate := self.engine.estimate_us(folder)) is not None]
-        return sum(estimates) if len(estimates) == len(folders) else None
+        return sum(estimates) if folders and len(estimates) == len(folders) else None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load every segment.

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
-from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
+from ..interface import DEFAULTS, Backend, CompileError, CompileSettings
 from ..torch_files import torch_file
 from .fixed_size_export import example_input, export_module
 from .operator_names import operator_name, operators_of, queried_operators
@@ -37,11 +37,11 @@ def unsupported_operators(
 ) -> RejectionReasons:
     """Query an engine about every operator of a program of fixed sizes that `config` does not ignore.
 
-    An engine that is not `Selective` compiles each distinct call alone, `config.max_workers` at a time.
+    An engine that does not list its operators compiles each distinct call alone, `config.max_workers` at a time.
     """
     config = config or PartitionerConfig()
     nodes = queried_operators(operators_of(program.graph), config)
-    if isinstance(engine, Selective):
+    if engine.lists_operators():
         return {node: engine.refusal(node) for node in nodes}
     return _probe_by_compiling(engine, nodes, None if engine.polymorphic else bucket, config, settings)
 

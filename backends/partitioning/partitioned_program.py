@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from ..interface import Backend, DeviceSharing, Key, LoadedProgram, Rehearsal, Weights
+from ..interface import Backend, Key, LoadedProgram, Rehearsal, Weights
 from ..program_files import read_program_file
 from ..signature import Signature, read_signature
 
@@ -76,7 +76,7 @@ def load_compiled(
 
 
 def load_sharing_device(
-    engine: DeviceSharing,
+    engine: Backend,
     directories: Mapping[Key, Path],
     weights: Weights,
     device: str | None,
@@ -86,7 +86,7 @@ def load_sharing_device(
     """Load partitioned programs whose segments share a device's memory, ready for rehearsals.
 
     Raises:
-        LoadError: as for `DeviceSharing.load_together`, or a file is damaged.
+        LoadError: as for `Backend.load_together`, or a file is damaged.
     """
     parts = {key: _parts(directory, weights, threads) for key, directory in directories.items()}
     folders = {key: _device_folders(directory) for key, directory in directories.items()}

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.backends.interface import Estimating
 from torchserve_neuron_lstm.backends.registry import get_backend
 
 from .shown import Engine, Shown
@@ -41,8 +40,7 @@ def show(engine: Engine) -> Shown:
             shown.compare(trace(x), model(x))
     shown.refuses(tracing.WrongInput, lambda: trace(torch.randn(STEPS + 1, INPUT_SIZE)))
     backend = get_backend(engine.name)
-    if isinstance(backend, Estimating):
-        shown.latency_us = backend.estimate_us(trace.directory / trace.description.programs[0].directory)
+    shown.latency_us = backend.estimate_us(trace.directory / trace.description.programs[0].directory)
     return shown
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ...backends.interface import simulation_of
 from ...backends.registry import get_backend
 from ...bucketing.batch_planner import BucketPlanner
 from ...config.manifest import CostMeasurement, Manifest, MeasuredCost
@@ -34,7 +33,7 @@ def with_reliable_costs(archive: LoadedArchive, effort: Effort = EFFORT, meters:
     reasons, known, device = doubts_of(manifest), costs_of(manifest), device_of(manifest)
     elsewhere = _measured_elsewhere(manifest, device)
     reasons = (elsewhere, *reasons) if elsewhere is not None else reasons
-    if not reasons or not known or simulation_of(get_backend(manifest.backend)) is not None:
+    if not reasons or not known or get_backend(manifest.backend).simulation() is not None:
         return archive
     slices = measure(_calls(archive, corners_first(list(known))), effort, meters)
     taken = {key: own for key, own in slices.items() if own}

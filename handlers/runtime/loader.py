@@ -12,7 +12,7 @@ import torch
 
 from ...backends.cores import available_cores
 from ...backends.fork_threads import are_threads_lost, set_torch_threads
-from ...backends.interface import Chaining, DeviceSharing, Forking, LoadError, Rehearsal, Waking, Weights
+from ...backends.interface import Backend, LoadError, Rehearsal, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
@@ -88,8 +88,7 @@ class LoadedArchive:
     @property
     def runs_in_forks(self) -> bool:
         """Whether the programs also run in a fork of the process that loaded them."""
-        engine = get_backend(self.manifest.backend)
-        return isinstance(engine, Forking) and engine.runs_in_forks
+        return get_backend(self.manifest.backend).runs_in_forks
 
     @cached_property
     def chunk_signature(self) -> ChunkSignature:
@@ -106,20 +105,13 @@ class LoadedArchive:
 
     @cached_property
     def chain(self) -> RunChain | None:
-        """The engine's function for several chunks in sequence, if it has one. Cached: the check takes 20 us."""
-        program = self.programs["chunk"].get(None)
-        return program.chain if isinstance(program, Chaining) else None
-
-    def wake(self) -> None:
-        """Wake the engine's threads: a plan will be run soon."""
-        if self._waking is not None:
-            self._waking.wake()
+        """The engine's function for several chunks in sequence, if it has one."""
+        return getattr(self.programs["chunk"].get(None), "chain", None)
 
     @cached_property
-    def _waking(self) -> Waking | None:
-        """The program whose threads a plan needs. Cached: the check takes some microseconds."""
-        program: object = self.programs[self.manifest.kind].get(None)
-        return program if isinstance(program, Waking) else None
+    def wake(self) -> Callable[[], None]:
+        """The function that wakes the engine's threads: a plan will be run soon."""
+        return getattr(self.programs[self.manifest.kind].get(None), "wake", _do_nothing)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for sequences of these lengths.
@@ -159,6 +151,10 @@ class LoadedArchive:
                 return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
             run = partial(self.run, "sequence")
             return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
+
+
+def _do_nothing() -> None:
+    """Wake no threads."""
 
 
 def load_archive(
@@ -243,8 +239,7 @@ def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = No
 
 def device_of(manifest: Manifest) -> str | None:
     """Return the name of the GPU that runs the programs here; None if there is none."""
-    engine = get_backend(manifest.backend)
-    return engine.device_name(manifest.device) if isinstance(engine, DeviceSharing) else None
+    return get_backend(manifest.backend).device_name(manifest.device)
 
 
 def supported_shapes(manifest: Manifest) -> Shapes:
@@ -272,7 +267,7 @@ def _load_programs(
     directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> dict[ProgramRole, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
-    if isinstance(backend, DeviceSharing):
+    if backend.shares_device:
         programs = _load_together(backend, directory, manifest, threads, weights)
     else:
         programs = {
@@ -286,7 +281,7 @@ def _load_programs(
 
 
 def _load_together(
-    backend: DeviceSharing, directory: Path, manifest: Manifest, threads: int, weights: Weights
+    backend: Backend, directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> Mapping[tuple[ProgramRole, Bucket | None], Program]:
     set_torch_threads(threads)
     directories = {(variant.part, variant.bucket): directory / variant.directory for variant in manifest.variants}

@@ -1,9 +1,9 @@
 """`placement: cores`: pins each worker to separate cores.
 
 A CPU worker is pinned to its share of the host's cores, with as many threads. An engine with cores of its own
-(`CoreAssigning`) is assigned one by environment variables. If there are more workers than shares, assignment starts
-again with the first share. If the number of workers is not known, a worker takes the engine's core of its own index:
-two workers cannot both start on one.
+(`Backend.core_variables`) is assigned one by environment variables. If there are more workers than shares, assignment
+starts again with the first share. If the number of workers is not known, a worker takes the engine's core of its own
+index: two workers cannot both start on one.
 
 A worker's index is the least that no other living worker has. It is a file that the worker's process has locked. The
 system unlocks it when the process ends, however it ends: the worker that replaces it finds the index free.
@@ -24,7 +24,7 @@ from math import ceil
 from pathlib import Path
 
 from ...backends.cores import available_cores
-from ...backends.interface import CoreAssigning
+from ...backends.interface import Backend
 from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
 from .worker_threads import worker_count
@@ -49,7 +49,7 @@ def apply_placement(
         return None
     try:
         engine = get_backend(manifest.backend)
-        if isinstance(engine, CoreAssigning):
+        if engine.core_variables:
             _assign_core(engine, archive, workers, environment)
             return None
         return _pin_to_share(archive, workers, manifest.threads)
@@ -57,7 +57,7 @@ def apply_placement(
         raise RuntimeError(f"placement: cores is not possible here ({error}): leave placement out") from error
 
 
-def _assign_core(engine: CoreAssigning, archive: Path, workers: object, environment: MutableMapping[str, str]) -> None:
+def _assign_core(engine: Backend, archive: Path, workers: object, environment: MutableMapping[str, str]) -> None:
     given = [name for name in engine.core_variables if name in environment]
     if given:
         _log.info("placement: set by %s", " and ".join(given))

@@ -9,7 +9,6 @@ from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 
-from ...backends.interface import TorchPinned
 from ...backends.registry import get_backend
 from ...backends.versions import newer_than_tested, release
 
@@ -35,7 +34,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
             )
         installed.append((distribution, packaged, here))
     for distribution, packaged, here in installed:
-        pinned = distribution == "torch" and _pins_torch_minor(backend)
+        pinned = distribution == "torch" and get_backend(backend).pins_torch_minor
         if not (_same_minor(here, packaged) if pinned else _at_least(here, packaged)):
             wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if pinned else packaged
             relation = "==" if pinned else ">="
@@ -50,11 +49,6 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
 @cache
 def _warn_once(message: str) -> None:
     _log.warning("%s", message)
-
-
-def _pins_torch_minor(backend: str) -> bool:
-    engine = get_backend(backend)
-    return isinstance(engine, TorchPinned) and engine.pins_torch_minor
 
 
 def installed_version(distribution: str, module: str) -> str | None:

@@ -16,7 +16,7 @@ from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import onnxruntime
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
-from torchserve_neuron_lstm.backends.interface import Chaining, CompileError
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
 from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -114,7 +114,7 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
     program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))
     OnnxRuntime().compile(program, None, tmp_path)
     run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)
-    assert isinstance(run, Chaining)
+    assert isinstance(run, onnxruntime._Program)
     buckets = [Bucket(4, 3), Bucket(4, 1), Bucket(2, 5), Bucket(1, 2)]
     calls = [[torch.randn(*bucket, 2), torch.full((bucket.batch,), bucket.length)] for bucket in buckets]
 
@@ -132,7 +132,7 @@ def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> 
     program = exported(Recurrent(Case()), *ragged_batch(0.0))
     OnnxRuntime().compile(program, None, tmp_path)
     run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)
-    assert isinstance(run, Chaining)
+    assert isinstance(run, onnxruntime._Program)
 
     with pytest.raises(ValueError, match="but the program was compiled for"):
         run.chain([Bucket(1, 2)], [[torch.zeros(1, 2, 3, dtype=torch.int64)]], [torch.ones(1)])

@@ -30,7 +30,7 @@ class Doubling(Eager):
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A distribution with two backends, of which one cannot be imported. Returns the name of its module."""
+    """A distribution with a backend and two entry points of none. Returns the name of its module."""
     module = f"third_party_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{module}.py").write_text(THIRD_PARTY)
     info = tmp_path / f"{module}-1.0.dist-info"
@@ -38,6 +38,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         f"[{registry.ENTRY_POINT_GROUP}]\ndoubling = {module}:Doubling\nbroken = {module}:Missing\n"
+        "folder = pathlib:Path\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     return module
@@ -74,10 +75,20 @@ def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_broken_distribution_is_named() -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("broken", r"'broken' of third-party cannot be imported: AttributeError"),
+        (
+            "folder",
+            r"'folder' of third-party is a \w+, not a subclass of torchserve_neuron_lstm\.backends\.interface\.",
+        ),
+    ],
+)
+def test_a_broken_distribution_is_named(name: str, message: str) -> None:
     """A broken entry point is reported with its distribution."""
-    with pytest.raises(LoadError, match=r"'broken' of third-party cannot be imported: AttributeError"):
-        registry.get_backend("broken")
+    with pytest.raises(LoadError, match=message):
+        registry.get_backend(name)
 
 
 def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:

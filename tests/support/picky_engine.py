@@ -13,6 +13,7 @@ import torch
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -26,7 +27,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 @dataclass
-class Picky:
+class Picky(Backend):
     """Eager with a compiler that refuses some operators, fails on others, and records each program."""
 
     refused: frozenset[str] = frozenset()
@@ -41,17 +42,9 @@ class Picky:
     precisions: tuple[Precision, ...] = ("float32",)
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
-    def unavailable(self) -> str | None:
-        """Return None: the engine is always available."""
-        return None
-
     def requirements(self) -> tuple[Requirement, ...]:
         """Require torch."""
         return Eager().requirements()
-
-    def host(self) -> Mapping[str, str]:
-        """Return no properties of the host."""
-        return {}
 
     def compile(
         self,
@@ -86,7 +79,7 @@ class Picky:
 class Telling(Picky):
     """The same engine, with estimates for its programs and a reason to run no chunks."""
 
-    whole_sequences: str = "it keeps its state to itself"
+    whole_sequences: str | None = "it keeps its state to itself"
 
     def estimate_us(self, directory: Path) -> float | None:
         """Estimate two microseconds for each operator."""

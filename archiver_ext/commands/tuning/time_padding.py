@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ....backends.interface import Backend, LoadError, Ragged
+from ....backends.interface import Backend, LoadError
 from ....backends.registry import SERVING, auto_engines, get_backend
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
@@ -76,8 +76,7 @@ def padding_of_config(config: ServingConfig) -> EnginePadding:
 def _padding_of_engine(engine: Backend, config: ServingConfig) -> TimePadding:
     if config.buckets.kernel is not None or not (engine.polymorphic and engine.any_shape):
         return "bucket"
-    stops_rows = isinstance(engine, Ragged) and engine.ragged
-    return "none" if stops_rows and config.streaming is None else "call"
+    return "none" if engine.ragged and config.streaming is None else "call"
 
 
 def _padding_of_auto(config: ServingConfig) -> EnginePadding:

@@ -15,6 +15,7 @@ from busy_machine import BusyMachine
 from served_models import SCORER, TAGGER, TAGGING
 from tiny_archive import GRID, make_archive
 
+from torchserve_neuron_lstm.backends.interface import Backend
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, MeasuredCost, read_manifest
@@ -120,9 +121,7 @@ def test_estimates_of_an_emulated_device_are_kept(pristine: Path, monkeypatch: p
     """Times of an emulation say nothing about the device."""
     loaded = loader.load_archive(pristine, threads=1)
     marked = replace(loaded, manifest=replace(loaded.manifest, measurement=BUSY))
-    from torchserve_neuron_lstm.handlers.runtime import doubtful_costs
-
-    monkeypatch.setattr(doubtful_costs, "simulation_of", lambda _: "emulated")
+    monkeypatch.setattr(Backend, "simulation", lambda _: "emulated")
 
     assert with_reliable_costs(marked, meters=UNREAD) is marked
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +9,8 @@ import pytest
 import torch
 from tiny_archive import GRID, make_model
 
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
@@ -149,8 +152,8 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
     """Every program gets the same tensors."""
     seen = []
 
-    class Recording:
-        def load(self, directory: Path, weights: dict[str, torch.Tensor], host: object, threads: int) -> object:
+    class Recording(Eager):
+        def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
             seen.append((directory.name, weights["embed.weight"].data_ptr(), threads))
             return lambda inputs: [torch.zeros(*inputs[0].shape, 3)]
 

@@ -15,6 +15,7 @@ import torch
 
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -33,7 +34,7 @@ _CHECKS = "aten._assert_tensor_metadata.default"
 """Operator that is left out: `Signature.check_inputs` makes its checks at each call."""
 
 
-class NumpyEngine:
+class NumpyEngine(Backend):
     """One program for every shape."""
 
     name = "numpy"
@@ -41,10 +42,6 @@ class NumpyEngine:
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
-
-    def unavailable(self) -> str | None:
-        """Return None: numpy is installed with this distribution."""
-        return None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """List torch and this distribution, which an archive does not contain."""
