@@ -3,41 +3,53 @@
 Rows are sorted longest first, so those active at a time are the first ones of any contiguous row group. A row group is
 advanced by a call over its first rows; the remaining rows are a separate row group, planned independently in time,
 and so are the rows still active when the call has ended. Rows that end inside a chunk keep their state: chunk programs
-take lengths. The state of the dynamic program is a row group and a start time. The least cost of a state is the least,
-over the ways to start it, of
+take lengths. A state is a row group and a time. The least cost of a state is the least, over the calls that can start
+it, of
 
     a call's cost + the least for the rows still active at its end + the least for the remaining rows
 
-All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered;
-plans hardly become more expensive by that:
+Few calls are considered:
 
-- batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths; for the whole batch also
-  those of the rows that last more than half as long as the longest row, which are then called apart from the others;
-- chunk lengths: the longest one at whose end no other batch size would do better, and each longer one, until calling
-  again for the rows active at its end is cheaper than any longer chunk;
-- rows that will end without a change of batch size, and single rows: the cheapest sequence of chunks.
+- batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths;
+- chunk lengths: the longest one at whose end no other batch size would do better, repeated until one could, and each
+  longer one;
+- single rows: the cheapest sequence of chunks.
 
 Chunk lengths whose sums meet rarely, such as 7, 61 and 199, reach hundreds of thousands of states with long sequences
-and irregular costs. So the states of a batch are limited, and row groups beyond the limit are planned by
-`greedy_chunks.py`, which considers each call once.
+and irregular costs. So the states of a batch are limited. Beyond the limit each state considers only its two likeliest
+calls, or the likeliest one. They are found by a lower bound: a timestep of some active rows costs at least their rate,
+the least cost of batches that hold them, each at its least cost per timestep. So rows cost at least the sum of the
+rates over their timesteps, whatever the chunks. A call lowers this bound by the work that it does. It costs more than
+that where rows end within it, and where its chunk is not the one with the least cost per timestep. The likeliest call
+is the one for which
+
+    its cost / the bound of the work it does * (the bound of its rows + the bound of the remaining rows)
+
+is the least: the cost of the whole row group if all calls lost as much as this one. The ratio, not the difference,
+because a short chunk loses little each time and is called often. The second factor grows if rows are run apart that
+cost less together.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
-from .chunk_options import ChunkCosts, ChunkOptions, chunk_options, covers
-from .chunk_states import WHOLE, StateTable, enumerate_states
-from .cost import COST_UNIT, CostModel, bucket_costs
-from .errors import InvariantError, SequenceTooLong
-from .greedy_chunks import greedy_calls
+from .cost import CostModel, bucket_costs
+from .errors import SequenceTooLong
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
 
-_TIMESTEP_PENALTIES = (2.0, 1.0)
+_LIKELIEST = (None, 2, 1)
+"""Candidates of each state: all, or fewer where they reach too many states."""
+_MOST_STATES = 300
+"""States of a batch, some 10 ms. The least number of candidates has no limit."""
+_NEVER = 1 << 200
+"""Integer cost beyond that of every plan."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +60,8 @@ class BucketedChunkPlanner:
     of the head program, over buckets of length 1. A batch of more rows than the largest bucket has is cut, longest
     first, into row groups of as many.
 
-    Measured costs are not exact, and computed timesteps take power. So of plans that cost at most `tolerance` more than
-    the cheapest, one that computes fewer timesteps is taken. It is the cheapest plan with a penalty on each timestep of
-    twice the least cost of a timestep in any bucket, or of once that cost, if the former plan is beyond the tolerance.
-    No plan costs more than a single bucket for all rows, if there is one.
-
-    A batch has at most `most_states` states. The row group that exceeds them, and those after it, are planned greedily:
-    within a tenth of the cheapest plan on batches with so many states, without the tolerance for fewer timesteps. The
-    limit counts states, not time, so a batch has the same plan on every host.
+    No plan costs more than a single bucket for all rows, if there is one. `most_states` limits the work for a batch: it
+    counts states, not time, so a batch has the same plan on every host.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
     >>> for call in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).calls:
@@ -68,19 +74,14 @@ class BucketedChunkPlanner:
     cost: CostModel
     longest: int | None = None
     head_cost: CostModel | None = None
-    tolerance: float = 0.05
-    most_states: int = 2000
-    _options: ChunkOptions = field(init=False, repr=False, compare=False)
-    _single_bucket: tuple[tuple[Bucket, ...], ...] = field(init=False, repr=False, compare=False)
-    """For each batch size and each length, the cheapest bucket that holds both."""
+    most_states: int = _MOST_STATES
+    _options: _Options = field(init=False, repr=False, compare=False)
     _heads: tuple[Bucket, ...] = field(init=False, repr=False, compare=False)
     """For each number of rows, the largest bucket of the cheapest that hold them together."""
 
     def __post_init__(self) -> None:
-        set_field = object.__setattr__
-        set_field(self, "_options", chunk_options(self.grid, self.cost, _TIMESTEP_PENALTIES))
-        set_field(self, "_single_bucket", _cheapest_holding(self.grid, self.cost))
-        set_field(self, "_heads", _head_buckets(self.grid, self.head_cost))
+        object.__setattr__(self, "_options", _compute_options(self.grid, bucket_costs(self.cost, self.grid.buckets)))
+        object.__setattr__(self, "_heads", _head_buckets(self.grid, self.head_cost))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the chunked plan for requests of these lengths.
@@ -95,49 +96,25 @@ class BucketedChunkPlanner:
         if self.longest is not None and lengths[rows[0]] > self.longest:
             raise SequenceTooLong(lengths[rows[0]], (self.longest,))
         largest = self.grid.batches[-1]
+        groups = [tuple(rows[first : first + largest]) for first in range(0, len(rows), largest)]
         calls: list[ProgramCall] = []
-        heads: list[ProgramCall] = []
-        states_left = self.most_states
-        for first in range(0, len(rows), largest):
-            group = tuple(rows[first : first + largest])
-            own = [lengths[row] for row in group]
-            states = enumerate_states(own, self._options, states_left)
-            calls += self._greedy_calls(group, own) if states is None else self._exact_calls(group, own, states)
-            states_left -= states_left if states is None else len(states.keys)
-            heads += self._head_calls(group)
-        return Plan(tuple(calls), tuple(heads))
+        states = 0
+        for group in groups:
+            search = _Search([lengths[row] for row in group], self._options, self.most_states - states)
+            calls += self._cheaper_than_one_bucket(search.calls(group), group, search.lengths[0])
+            states += search.states
+        return Plan(tuple(calls), tuple(call for group in groups for call in self._head_calls(group)))
 
-    def _greedy_calls(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
-        """Plan rows that the largest bucket holds, the longest first, in bounded work."""
-        calls = greedy_calls(rows, lengths, self._options)
-        single = self._single_bucket_for(lengths)
-        if single is not None and self.cost.of(single) < sum(self.cost.of(call.bucket) for call in calls):
-            return [ProgramCall(single, rows)]
+    def _cheaper_than_one_bucket(
+        self, calls: list[ProgramCall], rows: tuple[int, ...], longest: int
+    ) -> list[ProgramCall]:
+        """Return the calls, or one for all rows if that is cheaper."""
+        holding = [bucket for bucket in self.grid.buckets if bucket.batch >= len(rows) and bucket.length >= longest]
+        if holding:
+            bucket = min(holding, key=self.cost.of)
+            if self.cost.of(bucket) < sum(self.cost.of(call.bucket) for call in calls):
+                return [ProgramCall(bucket, rows)]
         return calls
-
-    def _exact_calls(self, rows: tuple[int, ...], lengths: list[int], states: StateTable) -> list[ProgramCall]:
-        """Plan rows that the largest bucket holds, the longest first, by all their states."""
-        single_row, penalties = self._options.single_row, self._options.timestep_penalties
-        values = _least_costs(states, single_row, penalty=0)
-        cheapest, timesteps = divmod(values[WHOLE], COST_UNIT)
-        chosen = 0
-        if timesteps > sum(lengths):
-            single = self._single_bucket_for(lengths)
-            most = float("inf") if single is None else self.cost.of(single) * 1e6
-            limit = min(cheapest * (1 + self.tolerance), most)
-            for penalty in range(1, len(penalties)):
-                penalized = _least_costs(states, single_row, penalty)
-                total, timesteps = divmod(penalized[WHOLE], COST_UNIT)
-                if total - penalties[penalty] * timesteps <= limit:
-                    values, chosen = penalized, penalty
-                    break
-        return _PenalizedPlan(rows, lengths, states, single_row, values, chosen).calls()
-
-    def _single_bucket_for(self, lengths: list[int]) -> Bucket | None:
-        index = bisect_left(self.grid.lengths, lengths[0])
-        if index == len(self.grid.lengths):
-            return None
-        return self._single_bucket[bisect_left(self.grid.batches, len(lengths))][index]
 
     def _head_calls(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         calls = []
@@ -149,108 +126,245 @@ class BucketedChunkPlanner:
         return calls
 
 
-def _least_costs(states: StateTable, single_row: ChunkCosts, penalty: int) -> list[int]:
-    """By number, the least cost of every state with this penalty, from its start to the end of its rows."""
-    values = [0] * (len(states.keys) + 1)
-    values += single_row.suffix_costs[penalty][:0:-1]  # values[-left] is the cost of a single row
-    for number in states.order:
-        best = -1
-        for chunks, rest, first_index, ends in states.calls[number]:
-            if ends is None:
-                least = chunks.suffix_costs[penalty][first_index]
-            else:
-                costs = chunks.costs[penalty]
-                least = -1
-                index = first_index
-                for end in ends:
-                    value = costs[index] + values[end]
-                    if value < least or least < 0:
-                        least = value
-                    index += 1
-            if rest:
-                least += values[rest]
-            if least < best or best < 0:
-                best = least
-        values[number] = best
-    return values
+class _Option(NamedTuple):
+    """One way to start a row group: calls of one batch size, for all rows or the longest of them."""
+
+    rows_called: int
+    """Number of rows that are called; any others are a separate row group."""
+    min_active: int
+    """Number of these rows that must be active for no other batch size to be better."""
+    lengths: tuple[int, ...]
+    chunks: tuple[tuple[Bucket, int], ...]
+    """Chunks of the batch size, and their costs, by length, ascending: those that no others replace for less."""
 
 
-class _PenalizedPlan(NamedTuple):
-    """States with their least costs, to be followed from the whole batch on."""
+class _Options(NamedTuple):
+    """All calls that a planner considers, computed once for the grid and its costs."""
 
-    rows: tuple[int, ...]
-    lengths: list[int]
-    states: StateTable
-    single_row: ChunkCosts
-    values: list[int]
-    penalty: int
+    of_rows: tuple[tuple[_Option, ...], ...]
+    """By number of rows, from 0 to the largest batch size."""
+    single_row: tuple[tuple[int, Bucket], ...]
+    """By number of timesteps, up to twice the longest chunk: the cheapest chunks for a single row.
 
-    def calls(self) -> list[ProgramCall]:
-        """Return the calls of the least cost for the whole batch."""
+    Their cost, and the first of them."""
+    rates: tuple[int, ...]
+    """By number of rows, the least cost of a timestep: of batches that hold them, in any chunk length."""
+
+
+_State = tuple[int, int, int]
+"""A row group at a time: the time, the first row, the row after the last. All its rows are active."""
+
+
+class _Candidate(NamedTuple):
+    """A call that can start a row group, as often as it is repeated."""
+
+    cost: int
+    bucket: Bucket
+    repeated: int
+    called: int
+    """The row after the last that it calls."""
+    following: tuple[_State, ...]
+    """The row groups that remain."""
+
+
+class _Search:
+    """Search for the calls of rows that the largest bucket holds, the longest first."""
+
+    def __init__(self, lengths: list[int], options: _Options, most_states: int) -> None:
+        self.lengths = lengths
+        self.states = 0
+        self._options = options
+        self._most_states = most_states
+        self._descending = [-length for length in lengths]
+        self._bounds: dict[int, list[int]] = {}
+
+    def calls(self, rows: tuple[int, ...]) -> list[ProgramCall]:
+        """Return the calls for these rows."""
+        whole = (0, 0, len(rows))
+        chosen = self._choices(whole)
         calls: list[ProgramCall] = []
-        base = self.states.base
-        pending = [WHOLE]
+        pending = [whole]
         while pending:
-            number = pending.pop()
-            index, count = divmod(self.states.keys[number - 1], base)
-            start, first = divmod(index, base)
-            chunks, rest, chunk, end = self._cheapest_call(number)
-            rows_called = count
-            if rest:
-                rows_called -= self.states.keys[rest - 1] % base
-                pending.append(rest)
-            if end is None:
-                calls += self._chunk_sequence(chunks, chunk, first, rows_called, start)
-                continue
-            bucket = chunks.buckets[self.penalty][chunk]
-            calls.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
-            if end < 0:
-                calls += self._chunk_sequence(self.single_row, -end, first, 1, start + bucket.length)
-            elif end > 0:
-                pending.append(end)
+            state = pending.pop()
+            start, first, _ = state
+            candidate = chosen[state]
+            length = candidate.bucket.length
+            end = start + candidate.repeated * length
+            for time in range(start, end, length):
+                active = bisect_left(self._descending, -time, first, candidate.called)
+                calls.append(ProgramCall(candidate.bucket, rows[first:active], time))
+            if candidate.following:
+                pending += candidate.following
+            elif candidate.called == first + 1:
+                calls += self._rest_of_row((rows[first],), end, self.lengths[first])
         return calls
 
-    def _cheapest_call(self, number: int) -> tuple[ChunkCosts, int, int, int | None]:
-        """Return the chunks, the state of the remaining rows, the index of the chunk and the state after it."""
-        for chunks, rest, first_index, ends in self.states.calls[number]:
-            value = self.values[number] - (self.values[rest] if rest else 0)
-            if ends is None:
-                if chunks.suffix_costs[self.penalty][first_index] == value:
-                    return chunks, rest, first_index, None
-            else:
-                for index, end in enumerate(ends, first_index):
-                    if chunks.costs[self.penalty][index] + self.values[end] == value:
-                        return chunks, rest, index, end
-        raise InvariantError("no call of a state has the state's least cost")
-
-    def _chunk_sequence(
-        self, chunks: ChunkCosts, left: int, first: int, rows_called: int, start: int
-    ) -> list[ProgramCall]:
-        """Return the cheapest sequence of chunks of `left` timesteps; rows that have ended are left out."""
+    def _rest_of_row(self, row: tuple[int, ...], start: int, end: int) -> list[ProgramCall]:
+        """Return the cheapest sequence of chunks for a single row."""
         calls = []
-        while left > 0:
-            index = chunks.suffix_choice[self.penalty][left]
-            while self.lengths[first + rows_called - 1] <= start:
-                rows_called -= 1
-            bucket = chunks.buckets[self.penalty][index]
-            calls.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
+        while start < end:
+            _, bucket = self._options.single_row[end - start]
+            calls.append(ProgramCall(bucket, row, start))
             start += bucket.length
-            left -= bucket.length
         return calls
 
+    def _choices(self, whole: _State) -> dict[_State, _Candidate]:
+        """Return the cheapest candidate of each state that they reach."""
+        states = next(filter(None, (self._reachable(whole, likeliest) for likeliest in _LIKELIEST)))
+        self.states = len(states)
+        least: dict[_State, int] = {}
+        chosen: dict[_State, _Candidate] = {}
+        for state in sorted(states, key=itemgetter(0, 1), reverse=True):  # a state depends on later times and rows
+            lowest = -1
+            for candidate in states[state]:
+                cost = candidate.cost
+                for following in candidate.following:
+                    cost += least[following]
+                if cost < lowest or lowest < 0:
+                    lowest = cost
+                    chosen[state] = candidate
+            least[state] = lowest
+        return chosen
 
-def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[Bucket, ...], ...]:
-    return tuple(
+    def _reachable(self, whole: _State, likeliest: int | None) -> dict[_State, list[_Candidate]]:
+        """Return all states that so many candidates of each reach, with these; nothing if there are too many."""
+        states: dict[_State, list[_Candidate]] = {whole: []}
+        pending = [whole]
+        for state in pending:  # the list grows during the loop
+            candidates = self._candidates(state)
+            if likeliest is not None and len(candidates) > likeliest:
+                candidates = sorted(candidates, key=partial(self._estimate, state))[:likeliest]
+            states[state] = candidates
+            for candidate in candidates:
+                for following in candidate.following:
+                    if following not in states:
+                        states[following] = []
+                        pending.append(following)
+            if len(pending) > self._most_states and likeliest != 1:
+                return {}
+        return states
+
+    def _candidates(self, state: _State) -> list[_Candidate]:
+        """Return the calls that can start a state."""
+        start, first, beyond = state
+        lengths, descending = self.lengths, self._descending
+        remaining = lengths[first] - start
+        if beyond - first == 1 and remaining < len(self._options.single_row):
+            cost, bucket = self._options.single_row[remaining]
+            return [_Candidate(cost, bucket, 1, beyond, ())]
+        candidates = []
+        for rows_called, min_active, chunk_lengths, chunks in self._options.of_rows[beyond - first]:
+            called = first + rows_called
+            rest = ((start, called, beyond),) if called < beyond else ()
+            change = lengths[first + min_active - 1] - start
+            index = max(0, bisect_right(chunk_lengths, change) - 1)
+            repeated = max(1, change // chunk_lengths[index])
+            for bucket, cost in chunks[index:]:
+                end = start + repeated * bucket.length
+                if end >= lengths[first]:
+                    candidates.append(_Candidate(repeated * cost, bucket, repeated, called, rest))
+                    break
+                active = bisect_left(descending, -end, first, called)
+                candidates.append(_Candidate(repeated * cost, bucket, repeated, called, (*rest, (end, first, active))))
+                repeated = 1
+        return candidates
+
+    def _estimate(self, state: _State, candidate: _Candidate) -> float:
+        """Estimate the cost of the row group if all calls lose as much as this one."""
+        start, first, beyond = state
+        bound = self._bound(start, first, candidate.called)
+        end = start + candidate.bucket.length * candidate.repeated
+        done = bound - self._bound(end, first, bisect_left(self._descending, -end, first, candidate.called))
+        return candidate.cost / done * (bound + self._bound(start, candidate.called, beyond))
+
+    def _bound(self, time: int, first: int, beyond: int) -> int:
+        """Return the least cost of the rows from `first` to before `beyond`, all active at `time`."""
+        if beyond <= first:
+            return 0
+        table = self._bounds.get(first)
+        if table is None:
+            table = self._bounds[first] = self._bounds_from(first)
+        count = beyond - first
+        return table[count] + self._options.rates[count] * (self.lengths[beyond - 1] - time)
+
+    def _bounds_from(self, first: int) -> list[int]:
+        """For each number of rows from `first` on, the bound after the end of the last of them."""
+        table = [0, 0]
+        for last in range(first, len(self.lengths) - 1):
+            rate = self._options.rates[last - first + 1]
+            table.append(table[-1] + rate * (self.lengths[last] - self.lengths[last + 1]))
+        return table
+
+
+def _compute_options(grid: BucketGrid, costs: Mapping[Bucket, int]) -> _Options:
+    chunks = {batch: _worthwhile(grid, batch, costs) for batch in grid.batches}
+    firsts: list[set[int]] = [set() for _ in range(grid.batches[-1] + 1)]
+    for length in grid.lengths:
+        of_batch = {batch: costs[Bucket(batch, length)] for batch in grid.batches}
+        for rows, (_, batch) in enumerate(_covers(of_batch, grid.batches[-1])):
+            if rows:
+                firsts[rows].add(batch)
+    rates = {batch: min(costs[Bucket(batch, length)] // length for length in grid.lengths) for batch in grid.batches}
+    return _Options(
         tuple(
-            min((one for one in grid.buckets if one.batch >= batch and one.length >= length), key=cost.of)
-            for length in grid.lengths
-        )
-        for batch in grid.batches
+            tuple(_option(rows, batch, chunks[batch], firsts) for batch in sorted(batches, reverse=True))
+            for rows, batches in enumerate(firsts)
+        ),
+        _single_row(grid, costs),
+        tuple(rate for rate, _ in _covers(rates, grid.batches[-1])),
     )
+
+
+def _option(rows: int, batch: int, chunks: tuple[tuple[Bucket, int], ...], firsts: Sequence[set[int]]) -> _Option:
+    rows_called = min(rows, batch)
+    min_active = rows_called
+    while min_active > 2 and firsts[min_active - 1] == {batch}:
+        min_active -= 1
+    return _Option(rows_called, min_active, tuple(bucket.length for bucket, _ in chunks), chunks)
+
+
+def _worthwhile(grid: BucketGrid, batch: int, costs: Mapping[Bucket, int]) -> tuple[tuple[Bucket, int], ...]:
+    """Return the chunks which neither shorter ones nor a longer one can replace at a lower cost."""
+    chunks = [(Bucket(batch, length), costs[Bucket(batch, length)]) for length in grid.lengths]
+    sums = [0] + [_NEVER] * grid.lengths[-1]  # the least cost of chunks of exactly so many timesteps
+    for total in range(grid.lengths[0], len(sums)):
+        sums[total] = min(cost + sums[total - bucket.length] for bucket, cost in chunks if bucket.length <= total)
+    worthwhile: list[tuple[Bucket, int]] = []
+    for bucket, cost in reversed(chunks):
+        if (not worthwhile or cost < worthwhile[-1][1]) and cost <= sums[bucket.length]:
+            worthwhile.append((bucket, cost))
+    return tuple(reversed(worthwhile))
+
+
+def _single_row(grid: BucketGrid, costs: Mapping[Bucket, int]) -> tuple[tuple[int, Bucket], ...]:
+    cheapest = [
+        min((Bucket(batch, length) for batch in grid.batches), key=costs.__getitem__) for length in grid.lengths
+    ]
+    table = [(0, 0, cheapest[0])]
+    for total in range(1, 2 * grid.lengths[-1] + 1):
+        table.append(
+            min(
+                (costs[bucket] + table[max(0, total - bucket.length)][0], -bucket.length, bucket) for bucket in cheapest
+            )
+        )
+    return tuple((cost, bucket) for cost, _, bucket in table)
+
+
+def _covers(costs: Mapping[int, int], most: int) -> list[tuple[int, int]]:
+    """Compute, for 0 to `most` rows, the least cost of batches that hold them, and the largest batch.
+
+    >>> _covers({1: 10, 4: 25}, most=6)
+    [(0, 0), (10, 1), (20, 1), (25, 4), (25, 4), (35, 4), (45, 4)]
+    """
+    table = [(0, 0)]
+    for rows in range(1, most + 1):
+        cost, negative = min((cost + table[max(0, rows - batch)][0], -batch) for batch, cost in costs.items())
+        table.append((cost, -negative))
+    return table
 
 
 def _head_buckets(grid: BucketGrid, cost: CostModel | None) -> tuple[Bucket, ...]:
     heads = BucketGrid(grid.batches, (1,))
     costs = bucket_costs(cost or CostModel.proportional(heads), heads.buckets)
-    by_batch = {bucket.batch: one for bucket, one in costs.items()}
-    return tuple(Bucket(batch, 1) for _, batch in covers(heads.batches, by_batch, heads.batches[-1]))
+    table = _covers({bucket.batch: integer for bucket, integer in costs.items()}, heads.batches[-1])
+    return tuple(Bucket(batch, 1) for _, batch in table)
