@@ -45,7 +45,7 @@ class Unproved(LoweringError):
     """A refusal of a padded batch for what one request alone allows: a missing proof, lengths in Python."""
 
 
-class DecisiveRefusal(LoweringError):
+class FinalRefusal(LoweringError):
     """A refusal by the last way of tracing, with more detail than those of the others."""
 
 
@@ -56,11 +56,11 @@ class PartialTrace(LoweringError):
     """The numbers of timesteps, of those that are served, for which it does not hold."""
 
 
-class UnknownLoop(DecisiveRefusal):
+class UnknownLoop(FinalRefusal):
     """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
 
 
-class UnfitBuckets(DecisiveRefusal):
+class UnfitBuckets(FinalRefusal):
     """Buckets in which the program is not known to be correct; the message has the possible ones."""
 
 
@@ -109,14 +109,14 @@ def source_suffix(line: str | None) -> str:
     return f" (at {line})" if line else ""
 
 
-def names_line(error: LoweringError) -> bool:
+def mentions_source_line(error: LoweringError) -> bool:
     """Whether a message names a line of the user's model."""
     return " (at " in str(error)
 
 
 def is_unexplained(error: LoweringError) -> bool:
     """Whether a message names no line, or only repeats an error of Python or torch."""
-    return not names_line(error) or _UNTRACED in str(error)
+    return not mentions_source_line(error) or _UNTRACED in str(error)
 
 
 def is_misfit(error: LoweringError) -> bool:

@@ -18,7 +18,7 @@ from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
 from .eager_call import eager_failure, needs_two_rows, relative_lengths_error, shortest_length
 from .errors import (
-    DecisiveRefusal,
+    FinalRefusal,
     InputsDoNotFit,
     LoweringError,
     UnfitBuckets,
@@ -28,7 +28,7 @@ from .errors import (
     explained_export_errors,
     is_misfit,
     is_unexplained,
-    names_line,
+    mentions_source_line,
     source_suffix,
 )
 from .excluded_shapes import include_excluded_shapes, served_batches
@@ -96,8 +96,8 @@ def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | Lo
 def _says_more(second: LoweringError, first: LoweringError) -> bool:
     """Whether the second refusal names a line, and the first none or only a missing proof."""
     return (
-        names_line(second)
-        and (not names_line(first) or isinstance(first, Unproved))
+        mentions_source_line(second)
+        and (not mentions_source_line(first) or isinstance(first, Unproved))
         and not isinstance(first, UnknownRange)
     )
 
@@ -117,7 +117,7 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
             raise random from error
         if isinstance(error.__cause__, InputsDoNotFit) and (failure := eager_failure(model, config)) is not None:
             raise failure from error  # whatever the trace says, a layer did not take the declared inputs
-        if isinstance(error, DecisiveRefusal):
+        if isinstance(error, FinalRefusal):
             raise
         stated = error if refusal is None or _says_more(error, refusal) else refusal
         explained = _explained(stated, error, model, config)
@@ -143,7 +143,7 @@ def _explained(
         return relative_lengths_error(model, config) or needs_two_rows(model, config) or refusal
     if not is_unexplained(refusal) or is_misfit(refusal):
         return refusal
-    last = refusal if names_line(refusal) else second
+    last = refusal if mentions_source_line(refusal) else second
     return relative_lengths_error(model, config) or eager_failure(model, config) or last
 
 
@@ -322,7 +322,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
         return export_longer(model, config, shortest)
     except BranchOnTimesteps as error:
         refusal = error  # a loop may have a branch on its last timestep
-    except DecisiveRefusal:
+    except FinalRefusal:
         raise
     except LoweringError as error:
         refusal = error
@@ -332,7 +332,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
         if isinstance(refusal, BranchOnTimesteps) and refusal.on_remainder:
             raise refusal from error
         raise
-    except DecisiveRefusal:
+    except FinalRefusal:
         raise
     except LoweringError as error:
         if is_misfit(error):

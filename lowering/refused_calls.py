@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config.schema import ServingConfig
 from .eager_call import call_eagerly, copy_of
-from .errors import DecisiveRefusal, LoweringError, calling_line, node_line, source_suffix
+from .errors import FinalRefusal, LoweringError, calling_line, node_line, source_suffix
 from .exporter.export import bind_arguments, example_tensor
 
 
@@ -68,7 +68,7 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return not switches or any(switch not in (False, 0) for switch in switches)
 
 
-class _ScriptedModule(DecisiveRefusal):
+class _ScriptedModule(FinalRefusal):
     """A module in TorchScript; the message names it."""
 
 

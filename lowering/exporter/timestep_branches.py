@@ -13,10 +13,10 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
-from ..errors import DecisiveRefusal, PartialTrace, calling_line, is_user_file, source_suffix
+from ..errors import FinalRefusal, PartialTrace, calling_line, is_user_file, source_suffix
 
 
-class BranchOnTimesteps(PartialTrace, DecisiveRefusal):
+class BranchOnTimesteps(PartialTrace, FinalRefusal):
     """A branch that only some numbers of timesteps take; the message has its line."""
 
     on_remainder = False

@@ -11,7 +11,7 @@ import torch
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
-from ..errors import DecisiveRefusal, node_line, source_suffix
+from ..errors import FinalRefusal, node_line, source_suffix
 
 _aten = torch.ops.aten
 _FILLS = {
@@ -24,7 +24,7 @@ _FILLS = {
 """Operators that read the size of a tensor only, with the number that they write."""
 
 
-class KeepsState(DecisiveRefusal):
+class KeepsState(FinalRefusal):
     """A model whose outputs depend on earlier requests."""
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils import rnn as rnn_utils
 from torch.utils import _pytree as pytree
 
-from ..errors import DecisiveRefusal, LoweringError, calling_line, source_suffix
+from ..errors import FinalRefusal, LoweringError, calling_line, source_suffix
 from ..packing.packed_placeholder import (
     PACKED_FACTS,
     PACKED_TAG,
@@ -140,7 +140,7 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
 
     Raises:
         LoweringError: the lengths are those of the request, computed from data.
-        DecisiveRefusal: the lengths are not known to fit, or the padded length depends on them.
+        FinalRefusal: the lengths are not known to fit, or the padded length depends on them.
     """
     if name in ("sort", "_pack_padded_sequence"):
         lengths = args[1] if name == "_pack_padded_sequence" else args[0]
@@ -161,11 +161,11 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
     """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`.
 
     Raises:
-        DecisiveRefusal: names the line.
+        FinalRefusal: names the line.
     """
     used = any(_is_inner(value) for value in pytree.tree_leaves((args, kwargs)))
     if used and name not in PACKED_FACTS and caller.co_filename not in TORCH_RNN_FILES:
-        raise DecisiveRefusal(
+        raise FinalRefusal(
             f"{name.strip('_')} takes the data of packed sequences within a timestep{source_suffix(calling_line())}: "
             "pad them with pad_packed_sequence(..., total_length=...) first, and mask what is beyond their lengths"
         )
@@ -183,7 +183,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
 
     Raises:
         LoweringError: they are lengths of the request itself.
-        DecisiveRefusal: their range is not known, or exceeds the sequences.
+        FinalRefusal: their range is not known, or exceeds the sequences.
     """
     if same_size(rows, 1):
         raise LoweringError(
@@ -195,7 +195,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
         known.use()
         return
     said = f"from {known.bounds[0]:g} to {known.bounds[1]:g}" if known else "of no known range"
-    raise DecisiveRefusal(
+    raise FinalRefusal(
         f"pack_padded_sequence takes lengths within a timestep {said}{source_suffix(calling_line())}: declare the "
         f"range of the input that they come from, such as range: [1, {steps}], or name the argument under `lengths` "
         "if it has the lengths of the requests"
@@ -205,7 +205,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
 def _check_total(data: torch.Tensor, total: Any) -> None:
     packed = placeholder_of(data)
     if packed is not None and not same_size(total, packed.padded.shape[1]):
-        raise DecisiveRefusal(
+        raise FinalRefusal(
             f"pad_packed_sequence pads to the longest of its sequences, which is data{source_suffix(calling_line())}: "
             f"pass total_length={packed.padded.shape[1]}"
         )
