@@ -1,4 +1,4 @@
-"""`make operators`: the releases of torch that have each operator, read from the releases themselves.
+"""`python -m tools.operators`: the releases of torch that have each operator, read from the releases themselves.
 
 Every wheel of torch has the schemas of its operators. The wheels for macOS are the smallest. The table has operators
 that the oldest release lacks, or has with other arguments; whatever is not in it is as old as that.

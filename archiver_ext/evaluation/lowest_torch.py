@@ -1,6 +1,6 @@
 """The lowest release of torch that has every operator of a program's source.
 
-`make operators` writes the table, from the releases themselves.
+`python -m tools.operators` writes the table, from the releases themselves.
 """
 
 from __future__ import annotations

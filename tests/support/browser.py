@@ -107,5 +107,5 @@ def browser_or_skip(folder: Path) -> Browser:
     """The browser of this machine; the test is skipped where there is none."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
-        pytest.skip(f"not run: there is no browser ({', '.join(NAMES)}); `make test-browser` installs one")
+        pytest.skip(f"not run: there is no browser ({', '.join(NAMES)}); install one (Debian: chromium)")
     return Browser(program, folder)

@@ -1,4 +1,4 @@
-"""`make test-matrix`: other releases of Python, torch and every dependency, to package with and to serve on.
+"""`make matrix`: other releases of Python, torch and every dependency, to package with and to serve on.
 
 A packaging environment runs the core of the tests and packages every test model. A host has TorchServe without this
 package: it serves these archives through TorchServe's own loader, and every answer is compared with eager mode.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "backends.md"
 WORK = ROOT / ".matrix"
-BEGIN, END = "<!-- make test-matrix writes this table -->\n", "<!-- end of the table -->\n"
+BEGIN, END = "<!-- make matrix writes this table -->\n", "<!-- end of the table -->\n"
 # pyproject.toml tells uv that torch needs nothing of CUDA, which is so for the build of the lock file alone.
 _UV = (str(Path(sys.executable).with_name("uv")), "--no-config")
 _TESTS = ("pytest>=8,<9", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "orjson", "vermin", "editables")

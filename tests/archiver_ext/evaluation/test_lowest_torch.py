@@ -75,7 +75,7 @@ def test_operators_without_published_schemas_need_the_torch_that_wrote_the_progr
 
 
 def test_the_table_begins_with_the_lowest_torch_and_knows_the_one_here() -> None:
-    """Otherwise `make operators` is due."""
+    """Otherwise `python -m tools.operators` is due."""
     table = json.loads(TABLE.read_text("utf-8"))
 
     assert release(table["oldest"])[:2] == release(LOWEST_TORCH)[:2]

@@ -44,7 +44,7 @@ def outcomes(file: Path, shape: Shape, threads: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-@pytest.mark.long  # `make faults`
+@pytest.mark.long
 @pytest.mark.timeout(600)  # threads wait for each other, which takes long on cores that do other work too
 @pytest.mark.parametrize(
     ("shape", "threads"), [(SHAPE, THREADS), *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)], ids=str

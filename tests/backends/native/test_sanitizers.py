@@ -71,7 +71,7 @@ def check(file: Path, *arguments: str) -> None:
     assert int(done.stdout.split()[0]) >= 42
 
 
-@pytest.mark.long  # `make sanitize`
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_memory_is_read_and_written_within_its_bounds() -> None:
     """Every cell, ragged batches and several threads, on the fastest instruction set of this host."""
