@@ -1,6 +1,6 @@
 """Assertions in the graphs of exported programs: calls that compute nothing.
 
-Used only while packaging: this file does not travel in archives.
+Used only while packaging: this file is not carried in archives.
 """
 
 from __future__ import annotations

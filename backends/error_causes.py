@@ -1,6 +1,6 @@
 """Chain of errors that led to an error.
 
-Used only while packaging: this file does not travel in archives.
+Used only while packaging: this file is not carried in archives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Table of engines: their names, their order under `auto`, and the files of each.
+"""Table of engines: their names, and their order under `auto`.
 
 No other file names an engine. A new engine is its own file or folder and one row in `ENGINES`. An engine is imported
 when it is requested, since an archive carries only one.
@@ -44,8 +44,8 @@ class EngineSpec:
     module: str
     """Module of the class, below this folder."""
     cls: str
-    files: tuple[str, ...]
-    """Files below this folder that an archive carries for the engine; glob patterns."""
+    data: tuple[str, ...] = ()
+    """Files below this folder that the engine reads on a host, beside the modules that it imports."""
     packages: tuple[str, ...] = ()
     """Third-party packages that the engine's files import inside functions."""
     device: Optional[str] = None
@@ -54,52 +54,21 @@ class EngineSpec:
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
 
 
-MODULE_PROGRAM_FILES = ("aliasing.py", "module_program.py")
-"""Files below this folder that run a module as a loaded program."""
-
-PROGRAM_FILES = (
-    *("masked.py", *MODULE_PROGRAM_FILES),
-    *(f"program_source/{name}.py" for name in ("__init__", "control_flow", "read")),
-)
-"""Files below this folder that load programs from their source."""
-
-CPU_FILES = ("eager.py", *PROGRAM_FILES)
-"""Files below this folder that run programs in torch, whole or as segments on the CPU."""
-
-_COMPILED_CODE_FILES = ("executable_copy.py", "target_machine.py")
-
-_NATIVE_MODULES = ("__init__", "engine", "huge_pages", "instruction_sets", "layers", "library", "packing", "tiles")
-_NATIVE_FILES = tuple(f"native/{name}.py" for name in _NATIVE_MODULES)
-
-_CUDA_MODULES = ("__init__", "buffer_layout", "derived_weights", "device", "engine", "graph_program", "memory_plan")
-_CUDA_KERNELS = ("__init__.py", "geometry.py", "interface.py", "nvrtc_kernel.py", "recurrence.cu")
-_CUDA_FILES = (
-    *(f"cuda/{name}.py" for name in (*_CUDA_MODULES, "kernel_layers", "recurrences", "torch_device")),
-    *(f"cuda/kernels/{name}" for name in _CUDA_KERNELS),
-)
-
-_NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
-_NEURON_SHARED = (*MODULE_PROGRAM_FILES, "recurrent_calls.py", "simulation.py")
-_NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), *_NEURON_SHARED)
-
 ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine",
         "Native",
-        files=(*_NATIVE_FILES, *_COMPILED_CODE_FILES, *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
     ),
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=("inductor.py", *_COMPILED_CODE_FILES, "masked.py", *MODULE_PROGRAM_FILES, "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"trace": 0},  # ten seconds and more for each bucket: to serve, the YAML names it
     ),
     "onnxruntime": EngineSpec(
         "onnxruntime",
         "OnnxRuntime",
-        files=("onnxruntime.py", "onnx_engine.py"),
         packages=("onnxruntime",),
         auto={
             "serve_float32": 2,
@@ -113,14 +82,13 @@ ENGINES: Mapping[str, EngineSpec] = {
     "openvino": EngineSpec(
         "openvino",
         "OpenVino",
-        files=("openvino.py", "onnx_engine.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
     ),
     "cuda": EngineSpec(
         "cuda.engine",
         "Cuda",
-        files=(*_CUDA_FILES, "simulation.py", *PROGRAM_FILES),
+        data=("cuda/kernels/recurrence.cu",),
         packages=("cuda",),
         device="an NVIDIA GPU",
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
@@ -128,28 +96,24 @@ ENGINES: Mapping[str, EngineSpec] = {
     "vollo": EngineSpec(
         "vollo.engine",
         "Vollo",
-        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", *CPU_FILES),
         packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
         device="a Vollo accelerator",
     ),
     "neuronx": EngineSpec(
         "aws_neuron.neuronx",
         "NeuronX",
-        files=(*_NEURON_FILES, "aws_neuron/neuronx.py"),
         packages=("torch_neuronx",),
         device="an AWS Inferentia2 or Trainium device",
     ),
     "neuron": EngineSpec(
         "aws_neuron.neuron",
         "Neuron",
-        files=(*_NEURON_FILES, "aws_neuron/neuron.py"),
         packages=("torch_neuron",),
         device="an AWS Inferentia device",
     ),
     "eager": EngineSpec(
         "eager",
         "Eager",
-        files=CPU_FILES,
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
     ),
 }

@@ -127,7 +127,7 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
             Edit("backends/example.py", BACKEND),
             Edit(
                 "backends/registry.py",
-                '    "example": EngineSpec("example", "Example", files=("example.py", "eager.py", *CPU_FILES)),\n',
+                '    "example": EngineSpec("example", "Example"),\n',
                 before='    "eager": EngineSpec(\n',
             ),
         ),
@@ -256,7 +256,7 @@ def test_an_addition_is_made_in_few_places(name: str) -> None:
 
 
 def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]]) -> None:
-    """It travels in the archive, without the other engines."""
+    """It is carried in the archive, without the other engines."""
     assert json.loads((archive / "variants.json").read_text())["backend"] == "example"
     assert (archive / PACKAGE / "backends" / "example.py").is_file()
     assert not (archive / PACKAGE / "backends" / "onnxruntime.py").exists()

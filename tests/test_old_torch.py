@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.backends.travelling_files import travelling_files
+from torchserve_neuron_lstm.archiver_ext.archive.carried_files import carried_files
 
 PACKAGE = Path(__file__).parents[1] / "src" / "torchserve_neuron_lstm"
 _SINCE = ("uint16", "uint32", "uint64", "itemsize", "untyped_storage")
@@ -31,7 +31,7 @@ assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 
 def serving_files() -> list[Path]:
     """Return the files that an archive for `neuron` carries."""
-    return [PACKAGE / file for file in travelling_files("neuron")]
+    return [PACKAGE / file for file in carried_files("neuron")]
 
 
 @pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())

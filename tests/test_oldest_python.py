@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from torchserve_neuron_lstm.archiver_ext.archive.carried_files import STORES, carried_files
 from torchserve_neuron_lstm.backends.aws_neuron import device
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SegmentList
 from torchserve_neuron_lstm.backends.registry import ENGINES
 from torchserve_neuron_lstm.backends.signature import Signature
-from torchserve_neuron_lstm.backends.travelling_files import STORE_FILES, travelling_files
 from torchserve_neuron_lstm.backends.vollo import engine
 from torchserve_neuron_lstm.config import json_codec
 from torchserve_neuron_lstm.config.manifest import Manifest
@@ -29,8 +29,8 @@ def serving_files() -> list[Path]:
     carried = {
         file
         for name in ENGINES
-        for store in (None, *STORE_FILES)
-        for file in travelling_files(name, cpu_segments=True, store=store)
+        for store in (None, *STORES)
+        for file in carried_files(name, cpu_segments=True, store=store)
     }
     return [PACKAGE / file for file in sorted(carried)]
 

@@ -12,9 +12,9 @@ from ...backends.interface import Backend
 from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
-from ...backends.travelling_files import travelling_files
 from ...config.manifest_writer import write_manifest
 from ..archive import layout
+from ..archive.carried_files import carried_files
 from .candidate import CandidateResult
 from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors
 
@@ -34,7 +34,7 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
     streaming = build.config.streaming
-    files = travelling_files(
+    files = carried_files(
         engine.name,
         cpu_segments=any(target.rglob(SEGMENTS)),
         store=None if streaming is None else streaming.store,

@@ -1,4 +1,4 @@
-"""A codec from text to surprise, for the model's clients. It travels in the archive as an extra file."""
+"""A codec from text to surprise, for the model's clients. It is carried in the archive as an extra file."""
 
 from __future__ import annotations
 

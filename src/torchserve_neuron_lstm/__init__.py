@@ -1,7 +1,7 @@
 """Serve LSTM and GRU models over sequences of every length with TorchServe.
 
 The package is made of the folders beside it; ARCHITECTURE.md says which line of code lives where. It imports
-nothing before it is asked for, because a copy of it travels inside every archive and is imported by every TorchServe
+nothing before it is asked for, because a copy of it is carried in every archive and is imported by every TorchServe
 worker.
 """
 

@@ -17,12 +17,12 @@ from bare_host import can_import, make_bare_host
 from python_path import python_path
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
+from torchserve_neuron_lstm.archiver_ext.archive.carried_files import carried_files
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput
-from torchserve_neuron_lstm.backends.travelling_files import travelling_files
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -173,7 +173,7 @@ def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
     """It does not carry the other engine either, which its own distribution installs."""
     package = unpacked / "torchserve_neuron_lstm"
 
-    assert {file.relative_to(package) for file in package.rglob("*.py")} == set(travelling_files("numpy"))
+    assert {file.relative_to(package) for file in package.rglob("*.py")} == set(carried_files("numpy"))
     assert not any((package / "backends" / Path(spec.files[0])).is_file() for spec in registry.ENGINES.values())
     assert list(unpacked.rglob("neuron_lstm_numpy*")) == []
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torchserve_neuron_lstm.archiver_ext.archive.carried_files import carried_files
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.backends.travelling_files import travelling_files
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 
 PACKAGE = "torchserve_neuron_lstm"
@@ -33,7 +33,7 @@ except Exception as error:
 
 def write_small(folder: Path) -> Path:
     """An archive with all kinds of files, of which the entry point writes the marker; it starts in 0.1 s."""
-    files = [*travelling_files("eager"), Path("user.py")]
+    files = [*carried_files("eager"), Path("user.py")]
     for file in files:
         path = folder / PACKAGE / file
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -232,11 +232,11 @@ def _broken_third_party(found: Import) -> Iterator[str]:
         yield f"{found.module} is an engine: import it inside a function"
     elif found.top == "torch" and found.within(*WITHOUT_TORCH) and not found.within(*WITH_TORCH):
         yield "the standard library only, here: torch is for padding and execution"
-    elif found.within(*SERVING) and not _may_travel(found):
-        yield f"{found.top} cannot travel in an archive: it has the standard library, torch and one engine"
+    elif found.within(*SERVING) and not _may_be_carried(found):
+        yield f"{found.top} cannot be carried in an archive: it has the standard library, torch and one engine"
 
 
-def _may_travel(found: Import) -> bool:
+def _may_be_carried(found: Import) -> bool:
     engine = found.in_function and any(found.within(place) and found.top in names for place, names in ENGINE_FILES)
     optional = found.guarded and found.top in OPTIONAL and not found.within(*WITHOUT_TORCH)
     return found.top in ("torch", *ONE_PLACE) or engine or optional

@@ -43,7 +43,7 @@ def test_half_of_the_larger_instructions_are_not_enough(tmp_path: Path, monkeypa
 
 @pytest.mark.long
 def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:
-    """They travel in every archive."""
+    """They are carried in every archive."""
     build.build(tmp_path)
     for library in tmp_path.iterdir():
         sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,67 @@
+"""Files of the package that are carried in an archive: those that serving with its engine and store imports.
+
+What serving needs is imported at the top of a file; an import inside a function belongs to packaging. The files that
+serving imports otherwise are the start points.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from ...backends.registry import ENGINES
+from .layout import package_directory
+
+_HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runtime/checked_modules.py")
+_CPU_SEGMENTS = ("backends/eager.py",)
+"""Start point of programs that are divided between the engine and the CPU."""
+
+STORES = {"disk": ("sessions/sqlite/store.py",), "redis": ("sessions/redis/store.py",)}
+"""Start points of each kind of store of sessions."""
+
+
+def carried_files(engine: str, *, cpu_segments: bool = False, store: str | None = None) -> tuple[Path, ...]:
+    """Return the files that an archive served by this engine carries, relative to the package.
+
+    `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
+    serves none. An engine of another distribution is installed with that distribution.
+    """
+    start = [*_HANDLER, *(_CPU_SEGMENTS if cpu_segments else ()), *STORES.get(store or "", ())]
+    data: tuple[str, ...] = ()
+    if engine in ENGINES:
+        start.append(f"backends/{ENGINES[engine].module.replace('.', '/')}.py")
+        data = tuple(f"backends/{file}" for file in ENGINES[engine].data)
+    package = package_directory()
+    return tuple(sorted({*imported_files(package, map(Path, start)), *map(Path, data)}))
+
+
+def imported_files(package: Path, start: Iterable[Path]) -> set[Path]:
+    """Return the files that are imported from `start` at the tops of files, directly or not, and those themselves."""
+    files: set[Path] = set()
+    pending = list(start)
+    while pending:
+        file = pending.pop()
+        if file not in files:
+            files.add(file)
+            pending += _imports(package, file)
+    return files
+
+
+@cache
+def _imports(package: Path, file: Path) -> tuple[Path, ...]:
+    """The files of the package that importing a file runs first: its packages, and what it imports at its top."""
+    packages = (folder / "__init__.py" for folder in file.parents)
+    statements = ast.parse((package / file).read_text("utf-8")).body
+    imported = (path for one in statements if isinstance(one, ast.ImportFrom) for path in _modules(package, file, one))
+    return (*packages, *imported)
+
+
+def _modules(package: Path, file: Path, statement: ast.ImportFrom) -> Iterator[Path]:
+    """The files of a relative import, whose names may be modules."""
+    if statement.level:
+        base = file.parents[statement.level - 1].joinpath(*(statement.module or "").split("."))
+        for module in (base, *(base / name.name for name in statement.names)):
+            candidates = (module.with_suffix(".py"), module / "__init__.py")
+            yield from (path for path in candidates if (package / path).is_file())
