@@ -18,7 +18,7 @@ from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
 from .runtime.worker_threads import threads_per_worker
 from .service import Service
-from .streaming.open_sessions import open_sessions
+from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +71,17 @@ def _open(host: Host) -> Service:
         describe(manifest, archive.threads),
         host.max_response_bytes,
         report,
-        sessions=open_sessions(manifest, host.model.name, host.environment),
+        sessions=None if manifest.streaming is None else _open_sessions(manifest, host),
         response_timeout_ms=host.response_timeout_ms,
         wake=archive.wake,
     )
+
+
+def _open_sessions(manifest: Manifest, host: Host) -> Sessions | None:
+    """Open the sessions of the model. Only archives that serve sessions carry the files for it."""
+    from .streaming.open_sessions import open_sessions
+
+    return open_sessions(manifest, host.model.name, host.environment)
 
 
 def _threads(placed: int | None, manifest: Manifest, host: Host) -> int:

@@ -18,7 +18,12 @@ _HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runti
 _CPU_SEGMENTS = ("backends/eager.py",)
 """Start point of programs that are divided between the engine and the CPU."""
 
-STORES = {"disk": ("sessions/sqlite/store.py",), "redis": ("sessions/redis/store.py",)}
+_SESSIONS = "handlers/streaming/open_sessions.py"
+STORES = {
+    "client": (_SESSIONS,),
+    "disk": (_SESSIONS, "sessions/sqlite/store.py"),
+    "redis": (_SESSIONS, "sessions/redis/store.py"),
+}
 """Start points of each kind of store of sessions."""
 
 
@@ -28,7 +33,7 @@ def carried_files(engine: str, *, cpu_segments: bool = False, store: str | None 
     `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
     serves none. An engine of another distribution is installed with that distribution.
     """
-    start = [*_HANDLER, *(_CPU_SEGMENTS if cpu_segments else ()), *STORES.get(store or "", ())]
+    start = [*_HANDLER, *(_CPU_SEGMENTS if cpu_segments else ()), *(STORES[store] if store is not None else ())]
     data: tuple[str, ...] = ()
     if engine in ENGINES:
         start.append(f"backends/{ENGINES[engine].module.replace('.', '/')}.py")

@@ -87,9 +87,10 @@ def test_no_file_of_packaging_is_carried(name: str) -> None:
 
 def test_a_store_and_the_segments_of_the_cpu_are_carried_where_they_are_needed() -> None:
     """An archive without sessions has no store, and one of a store has no other."""
-    without, disk, redis = (names("onnxruntime", store=store) for store in (None, "disk", "redis"))
+    without, client, disk, redis = (names("onnxruntime", store=store) for store in (None, *STORES))
 
-    assert not any(file.startswith(("sessions/sqlite/", "sessions/redis/")) for file in without)
+    assert not any(file.startswith(("sessions/sqlite/", "sessions/redis/")) for file in without | client)
+    assert "sessions/token.py" in client - without
     assert any(file.startswith("sessions/sqlite/") for file in disk)
     assert not any(file.startswith("sessions/redis/") for file in disk)
     assert not any(file.startswith("sessions/sqlite/") for file in redis)
