@@ -16,7 +16,7 @@ from ..admission import byte_limit, client_limit, session_limit, unconfirmed_lim
 from ..ids import client_key
 from ..settings import Limits
 from ..store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
-from ..store_time import Reading, SeenTime, StoredTime, current_time, estimate, synchronize
+from ..store_time import LocalTime, Reading, StoredTime, current_time
 from .scripts import (
     BEYOND_BYTES,
     BEYOND_CLIENT,
@@ -43,8 +43,8 @@ class PartitionWrite(NamedTuple):
     """The command of a write, and the data to read its reply with."""
 
     command: Command
-    own: float
-    """This host's own clock, in milliseconds."""
+    local: float
+    """Reading of the local clock, in milliseconds."""
     sweeps: bool
 
 
@@ -61,9 +61,9 @@ def _digest(script: str) -> str:
 class RedisPartition:
     """One partition of the sessions of `model`, with keys that begin with `prefix`.
 
-    It remembers the store's time at its last call, and the time of its last removal of expired records. The clock that
-    all hosts share is the server's; a `clock` can replace it and the steady clock of this host. `extent` is added to
-    the name of a limit that is reached.
+    It remembers the store's time at its last call, and the time of its last removal of expired records. A `clock` can
+    replace the server's clock and the monotonic clock of this host. `extent` is added to the name of a limit that is
+    reached.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RedisPartition:
         self._limits = limits
         self._clock = clock
         self._extent = extent
-        self._seen: SeenTime | None = None
+        self._local_time: LocalTime | None = None
         self._swept: float | None = None
         self._expired = 0
 
@@ -92,17 +92,17 @@ class RedisPartition:
     @property
     def sweep_is_due(self) -> bool:
         """Whether the next write removes expired records."""
-        return self._swept is None or abs(self._own() - self._swept) >= 1000 * _SWEEP_SECONDS
+        return self._swept is None or abs(self._local() - self._swept) >= 1000 * _SWEEP_SECONDS
 
     def write(self, members: Sequence[str], changes: Sequence[RecordUpdate]) -> PartitionWrite:
         """Return the command that makes each change, in order; `members` are their keys.
 
         It can be repeated as it is: a change that was made already is not made again.
         """
-        own, sweeps = self._own(), self.sweep_is_due
+        local, sweeps = self._local(), self.sweep_is_due
         counted = ("open", "unconfirmed", "ended", "sizes", "clients")
         keys = [*map(self._name, counted), *map(self._record, members)]
-        arguments: list[Any] = [self._server_time(), self._time_by_own(own), *self._limit_arguments()]
+        arguments: list[Any] = [self._server_time(), self._local_estimate(local), *self._limit_arguments()]
         arguments += (int(sweeps), self._record(""))
         for member, change in zip(members, changes):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
@@ -110,24 +110,24 @@ class RedisPartition:
             # The new revision is unique, and the same when the call has to be repeated.
             arguments += (member, expected, token_bytes(8), int(change.ended), int(change.unconfirmed), client)
             arguments.append(change.record)
-        return PartitionWrite(call_script(WRITE, keys, arguments), own, sweeps)
+        return PartitionWrite(call_script(WRITE, keys, arguments), local, sweeps)
 
     def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
         """Return the outcome of each change from the reply to a write."""
-        expired, by_own, may_continue, *answers = reply
+        expired, estimate, may_continue, *answers = reply
         # By the clock after the call: the time was read before that.
-        own, time = self._own(), float(by_own)
-        self._seen = SeenTime(time if self._seen is None else max(time, estimate(self._seen, own)), own)
+        local, time = self._local(), float(estimate)
+        self._local_time = LocalTime(time if self._local_time is None else max(time, self._local_time.at(local)), local)
         self._expired += expired
         if written.sweeps:
-            self._swept = None if may_continue else written.own
+            self._swept = None if may_continue else written.local
         return [
             self._outcome(code, wait, limit) for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3])
         ]
 
     def put_off_sweep(self, written: PartitionWrite) -> None:
         """Postpone the removal of expired records by one interval: the server did not answer."""
-        self._swept = written.own if written.sweeps else self._swept
+        self._swept = written.local if written.sweeps else self._swept
 
     def count(self) -> Command:
         """Return the command that counts open sessions and bytes."""
@@ -150,9 +150,9 @@ class RedisPartition:
     def _record(self, member: str) -> str:
         return f"{self._prefix}record:{member}"
 
-    def _own(self) -> float:
-        # This host's own clock in milliseconds.
-        return 1000 * (monotonic() if self._clock is None else self._clock().own)
+    def _local(self) -> float:
+        # The local clock in milliseconds.
+        return 1000 * (monotonic() if self._clock is None else self._clock().local)
 
     def _shared(self) -> float:
         assert self._clock is not None
@@ -162,9 +162,9 @@ class RedisPartition:
         # Milliseconds of the shared clock; empty for the server's.
         return "" if self._clock is None else self._shared()
 
-    def _time_by_own(self, own: float) -> Union[str, float]:
-        # Milliseconds by own clocks alone; empty for a new user.
-        return "" if self._seen is None else estimate(self._seen, own)
+    def _local_estimate(self, local: float) -> Union[str, float]:
+        # Milliseconds by the local clock; empty for a new user.
+        return "" if self._local_time is None else self._local_time.at(local)
 
     def _lifetimes(self) -> tuple[int, int, int]:
         limits = self._limits
@@ -178,9 +178,9 @@ class RedisPartition:
 
     def _read_time(self, clock: bytes | None, shared: float) -> float:
         stored = StoredTime(shared, shared) if clock is None else StoredTime(*map(float, clock.split()))
-        now = Reading(shared, self._own())
-        self._seen = self._seen and synchronize(self._seen, stored, now.own)
-        return current_time(stored, self._seen, now).time
+        now = Reading(shared, self._local())
+        self._local_time = self._local_time and self._local_time.synchronized(stored, now.local)
+        return current_time(stored, self._local_time, now).time
 
     def _found(self, value: bytes, now: float) -> StoredRecord | None:
         if len(value) < RECORD_HEADER.size:  # not a record of this store

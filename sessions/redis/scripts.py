@@ -42,9 +42,9 @@ end
 local function current_time(key, shared, estimate)
   local time, uncounted, by_shared = stored_time(key, shared)
   if estimate == '' then return time, uncounted + by_shared, shared end
-  local by_own = math.max(0, tonumber(estimate) - (time + uncounted))
-  local passed = math.min(by_own, by_shared)
-  return time + passed, uncounted + (by_own - passed), shared - math.min(by_shared - passed, JITTER)
+  local by_local = math.max(0, tonumber(estimate) - (time + uncounted))
+  local passed = math.min(by_local, by_shared)
+  return time + passed, uncounted + (by_local - passed), shared - math.min(by_shared - passed, JITTER)
 end
 """
 
@@ -187,14 +187,14 @@ return answer
 )
 """KEYS: open, unconfirmed, ended, sizes, clients, then each record's.
 
-ARGV: the shared clock in milliseconds or nothing for the server's, the time by own clocks alone or nothing;
+ARGV: the shared clock in milliseconds or nothing for the server's, the time by the local clock or nothing;
 milliseconds after which a session, an unconfirmed one and an ended one expire; the limits of sessions, of unconfirmed
 ones and of one client's or nothing; the limits of bytes for small records of open sessions, for others and for
 unconfirmed ones, and the size of a small record; rows of one sweep, whether a sweep is due, the prefix of record keys;
-then for each record its member, the revision it must have or nothing, the new one, whether the session ends, whether it
-is unconfirmed, its client or nothing, and the record. Returns the number of idle sessions that were removed, the time
-by own clocks alone, whether more records may have expired, and for each record a code, milliseconds, and the limit that
-it is beyond.
+then for each record its member, the revision it must have or nothing, the new one, whether the session ends, whether
+it is unconfirmed, its client or nothing, and the record. Returns the number of idle sessions that were removed, the
+time by local clocks, whether more records may have expired, and for each record a code, milliseconds, and the limit
+that it is beyond.
 """
 
 TOTALS = (

@@ -31,8 +31,8 @@ _T = TypeVar("_T")
 class RedisStore:
     """Store of `model` on a server or a cluster; implements `sessions.store.Store`.
 
-    The clock that all hosts share is the server's; a `clock` can replace it and the steady clock of this host. The
-    first call connects, and so does the next call after an error.
+    A `clock` can replace the server's clock and the monotonic clock of this host. The first call connects, and so does
+    the next call after an error.
 
     Where a `StoreUnavailableError` says that the server closed the connection or did not respond, or that a reply was
     lost, a change may have been made. Its client got no response, and can repeat the request.

@@ -94,7 +94,7 @@ def new_revisions(count: int) -> tuple[int, ...]:
 
 
 def count_others(connection: sqlite3.Connection, key: bytes, unconfirmed: bool, client: bytes | None) -> OtherSessions:
-    """Count the open sessions beside that of `key`: unconfirmed ones, and those of its client."""
+    """Count the open sessions other than `key`: unconfirmed ones, and those of its client."""
     others = of_client = 0
     if unconfirmed:
         (others,) = connection.execute(

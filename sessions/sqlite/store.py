@@ -21,7 +21,7 @@ from ..admission import RecordInfo, StoreUsage, is_expired
 from ..ids import store_key
 from ..settings import Limits
 from ..store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
-from ..store_time import Reading, SeenTime, StoredTime, current_time, host_clocks, synchronize
+from ..store_time import LocalTime, Reading, StoredTime, current_time, host_clocks
 from .changes import SqliteChanges
 from .checkpoints import BackgroundCheckpoints, begin_log_again
 from .expiry import open_sessions, remove_expired
@@ -75,7 +75,7 @@ class SqliteStore:
         self._read: dict[bytes, RecordInfo] = {}
         self._infos: dict[bytes, RecordInfo] = {}
         self._version: int | None = None
-        self._seen: SeenTime | None = None
+        self._local_time: LocalTime | None = None
         self._swept: float | None = None
         self._has_more_expired = False
         self._expired = 0
@@ -139,7 +139,7 @@ class SqliteStore:
                 self._infos.clear()
             self._infos.update(batch.written)
         # These change only after the commit.
-        self._seen = SeenTime(current.by_own, reading.own)
+        self._local_time = LocalTime(current.local_estimate, reading.local)
         self._expired += usage.expired
         self._has_more_expired = has_more_expired
         if sweeps:
@@ -217,7 +217,7 @@ class SqliteStore:
             connection.execute("PRAGMA busy_timeout = 0")  # from here on `_execute_when_unlocked` waits
             connect = partial(open_for_checkpoints, self.file, identity, _CHECKPOINT_BUSY_SECONDS)
             self._opened = _Opened(connection, identity, BackgroundCheckpoints(connect))
-            self._seen = self._swept = self._version = None  # it may be another file
+            self._local_time = self._swept = self._version = None  # it may be another file
         return self._opened.connection
 
     def _disconnect(self) -> None:
@@ -239,8 +239,8 @@ class SqliteStore:
 
     def _current_time(self, now: Reading, time: float, shared: float | None, uncounted: float) -> StoredTime:
         stored = StoredTime(time, now.shared if shared is None else shared, uncounted)
-        self._seen = self._seen and synchronize(self._seen, stored, now.own)
-        return current_time(stored, self._seen, now)
+        self._local_time = self._local_time and self._local_time.synchronized(stored, now.local)
+        return current_time(stored, self._local_time, now)
 
 
 def _execute_when_unlocked(connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:

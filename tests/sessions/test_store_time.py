@@ -17,11 +17,10 @@ from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
 from torchserve_neuron_lstm.sessions.store_time import (
     JITTER_SECONDS,
+    LocalTime,
     Reading,
-    SeenTime,
     StoredTime,
     current_time,
-    synchronize,
 )
 
 from .conftest import Places
@@ -30,8 +29,8 @@ seconds = st.floats(0, 1e4, allow_nan=False)
 errors = st.floats(-1e9, 1e9, allow_nan=False)
 
 
-def _seen(before: SeenTime | None, stored: StoredTime, own: float, writes: bool) -> SeenTime | None:
-    return SeenTime(stored.by_own, own) if writes else before and synchronize(before, stored, own)
+def _after(before: LocalTime | None, stored: StoredTime, reading: float, writes: bool) -> LocalTime | None:
+    return LocalTime(stored.local_estimate, reading) if writes else before and before.synchronized(stored, reading)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), seconds, errors, errors, st.booleans()), max_size=30))
@@ -39,18 +38,18 @@ def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
     looks: list[tuple[int, float, float, float, bool]],
 ) -> None:
     """Four users look now and then, and some write. One of the two clocks is wrong by any amount."""
-    for wrong in ("shared", "own"):
+    for wrong in ("shared", "local"):
         true, began = 1e6, 5e8
         stored = StoredTime(began, true)
-        seen: dict[int, SeenTime | None] = dict.fromkeys(range(4), None)
-        for user, passed, shared_error, own_error, writes in looks:
+        local: dict[int, LocalTime | None] = dict.fromkeys(range(4), None)
+        for user, passed, shared_error, local_error, writes in looks:
             true += passed
             reading = Reading(
-                true + (shared_error if wrong == "shared" else 0.0), true + (own_error if wrong == "own" else 0.0)
+                true + (shared_error if wrong == "shared" else 0.0), true + (local_error if wrong == "local" else 0.0)
             )
-            now = current_time(stored, seen[user], reading)
+            now = current_time(stored, local[user], reading)
             assert stored.time <= now.time <= began + (true - 1e6) + 1e-3
-            seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+            local[user] = _after(local[user], now if writes else stored, reading.local, writes)
             stored = now if writes else stored
 
 
@@ -59,18 +58,18 @@ def test_no_more_time_passes_after_any_write_than_by_a_true_clock(
     looks: list[tuple[int, float, float, float, bool]],
 ) -> None:
     """All users are there from the start. A session is used at a write, when time may be behind."""
-    for wrong in ("shared", "own"):
+    for wrong in ("shared", "local"):
         true, stored = 1e6, StoredTime(5e8, 1e6)
-        seen: dict[int, SeenTime | None] = dict.fromkeys(range(4), SeenTime(5e8, 1e6))
+        local: dict[int, LocalTime | None] = dict.fromkeys(range(4), LocalTime(5e8, 1e6))
         ahead = 5e8 - 1e6
-        for user, passed, shared_error, own_error, writes in looks:
+        for user, passed, shared_error, local_error, writes in looks:
             true += passed
             reading = Reading(
-                true + (shared_error if wrong == "shared" else 0.0), true + (own_error if wrong == "own" else 0.0)
+                true + (shared_error if wrong == "shared" else 0.0), true + (local_error if wrong == "local" else 0.0)
             )
-            now = current_time(stored, seen[user], reading)
+            now = current_time(stored, local[user], reading)
             assert now.time - true <= ahead + JITTER_SECONDS + 1e-3
-            seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+            local[user] = _after(local[user], now if writes else stored, reading.local, writes)
             if writes:
                 stored, ahead = now, now.time - true
 
@@ -79,20 +78,20 @@ def test_no_more_time_passes_after_any_write_than_by_a_true_clock(
 def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[int, int, bool]]) -> None:
     """This holds for a user from its first write, however seldom it looks, and however often others write."""
     true, stored = 0, StoredTime(1000.0, 0.0)
-    seen: dict[int, SeenTime | None] = {
-        user: SeenTime(1000.0, user * 1e6)  # own clocks need not agree
+    local: dict[int, LocalTime | None] = {
+        user: LocalTime(1000.0, user * 1e6)  # local clocks need not agree
         for user in range(4)
     }
     for user, passed, writes in looks:
         true += passed
         reading = Reading(float(true), true + user * 1e6)
-        now = current_time(stored, seen[user], reading)
+        now = current_time(stored, local[user], reading)
         assert now.time == 1000.0 + true
-        seen[user] = _seen(seen[user], now if writes else stored, reading.own, writes)
+        local[user] = _after(local[user], now if writes else stored, reading.local, writes)
         stored = now if writes else stored
 
 
-@pytest.mark.parametrize("error", ["shared_error", "own_error"])
+@pytest.mark.parametrize("error", ["shared_error", "local_error"])
 @pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize("seconds_ahead", [601.0, 1e7, -1e7])
 def test_a_clock_that_jumps_ends_no_session(places: Places, error: str, for_good: bool, seconds_ahead: float) -> None:
@@ -128,7 +127,7 @@ class _Ahead:
         self._by = by
 
     def __call__(self) -> Reading:
-        return replace(self._clock, shared_error=self._by, own_error=self._by)()
+        return replace(self._clock, shared_error=self._by, local_error=self._by)()
 
 
 @pytest.mark.parametrize("by", [601.0, 1e8, -1e8])
@@ -189,7 +188,7 @@ class _Late(Clock):
     random: Random = field(default_factory=lambda: Random(0))
 
     def __call__(self) -> Reading:
-        self.own_error = -self.random.uniform(0, 0.05)
+        self.local_error = -self.random.uniform(0, 0.05)
         return super().__call__()
 
 
@@ -247,7 +246,7 @@ _SET_BACK_AND_FORWARD: list[tuple[str, float]] = [
         ),
         max_size=15,
     ),
-    st.sampled_from(("shared_error", "own_error")),
+    st.sampled_from(("shared_error", "local_error")),
 )
 def test_nobody_ends_the_session_of_another(
     limited_places: Places, events: list[tuple[str, float]], error: str

@@ -27,10 +27,10 @@ class Clock:
 
     now: float = 1_700_000_000.0
     shared_error: float = 0.0
-    own_error: float = 0.0
+    local_error: float = 0.0
 
     def __call__(self) -> Reading:
-        return Reading(self.now + self.shared_error, self.now + self.own_error)
+        return Reading(self.now + self.shared_error, self.now + self.local_error)
 
 
 @dataclass
