@@ -19,7 +19,7 @@ _BYTES_BESIDE = 1024
 """Bytes of a session beside those of its record, about."""
 
 
-class KnownSession(NamedTuple):
+class CachedSession(NamedTuple):
     """A session and the revision of its record."""
 
     revision: int
@@ -28,15 +28,15 @@ class KnownSession(NamedTuple):
     """Bytes of the record."""
 
 
-class KnownSessions:
-    """Some sessions, in at most `most` bytes: those that have waited longest are removed first.
+class SessionCache:
+    """LRU cache of session records, limited in bytes.
 
-    A session that has waited for more than `seconds` has expired in its store, and is removed too. `clock` returns
+    A session that was not written for more than `seconds` has expired in its store, and is removed too. `clock` returns
     seconds.
 
-    >>> known = KnownSessions()
-    >>> known.keep({"a": None})
-    >>> known.find(["a"])
+    >>> cache = SessionCache()
+    >>> cache.keep({"a": None})
+    >>> cache.find(["a"])
     {}
     """
 
@@ -45,30 +45,30 @@ class KnownSessions:
         self._seconds = seconds
         self._clock = clock
         self._bytes = 0
-        self._kept: OrderedDict[str, tuple[KnownSession, float]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[CachedSession, float]] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, ids: Iterable[str]) -> dict[str, KnownSession]:
-        """Return the known sessions among these."""
+    def find(self, ids: Iterable[str]) -> dict[str, CachedSession]:
+        """Return the cached sessions among these."""
         with self._lock:
-            return {id: found[0] for id in ids if (found := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
+            return {id: entry[0] for id in ids if (entry := self._kept.get(id)) is not None}  # noqa: A001 - the standard term
 
-    def keep(self, sessions: Mapping[str, KnownSession | None]) -> None:
+    def keep(self, sessions: Mapping[str, CachedSession | None]) -> None:
         """Store each session under its id, in place of an earlier one; None: forget it."""
         now = self._clock()
         with self._lock:
-            for id, known in sessions.items():  # noqa: A001 - the standard term
+            for id, cached in sessions.items():  # noqa: A001 - the standard term
                 before = self._kept.pop(id, None)
                 if before is not None:
                     self._bytes -= before[0].size
-                if known is not None:
-                    self._kept[id] = known, now
-                    self._bytes += known.size
+                if cached is not None:
+                    self._kept[id] = cached, now
+                    self._bytes += cached.size
             while self._kept and self._must_go(now):
                 _, (oldest, _) = self._kept.popitem(last=False)
                 self._bytes -= oldest.size
 
     def _must_go(self, now: float) -> bool:
-        """Whether the session that has waited longest has no room, or has expired."""
+        """Whether the oldest session has no room, or has expired."""
         _, since = next(iter(self._kept.values()))
         return now - since > self._seconds or self._bytes + len(self._kept) * _BYTES_BESIDE > self._most

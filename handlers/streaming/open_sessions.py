@@ -9,7 +9,7 @@ from ...config.manifest import Manifest
 from ...sessions.settings import SessionSettings
 from ...sessions.store import Store
 from ...sessions.token_key import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
-from .known_sessions import KnownSessions
+from .known_sessions import SessionCache
 from .sessions import Sessions
 from .state import StateSerializer
 from .store_sessions import StoreSessions
@@ -34,8 +34,8 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
         state_bytes = StateSerializer(manifest.carried).size
         keys = _signing_keys(settings, environment)
         return TokenSessions(keys, bytes.fromhex(settings.state), state_bytes, model, settings.token_seconds)
-    known = KnownSessions(seconds=settings.limits.idle_seconds)
-    return StoreSessions(open_store(settings, model, environment), known)
+    cache = SessionCache(seconds=settings.limits.idle_seconds)
+    return StoreSessions(open_store(settings, model, environment), cache)
 
 
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:

@@ -18,7 +18,7 @@ from ...sessions.store import (
     Written,
 )
 from ..responses import RequestError
-from .known_sessions import KnownSession, KnownSessions
+from .known_sessions import CachedSession, SessionCache
 from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
 
 _log = logging.getLogger(__name__)
@@ -31,20 +31,20 @@ class StoreSessions:
     """Sessions in a store that all workers share."""
 
     store: Store
-    known: KnownSessions = field(default_factory=KnownSessions)
+    cache: SessionCache = field(default_factory=SessionCache)
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Read the record of each session."""
         ids = [key.id for key in keys]
-        known = self.known.find(ids)
+        cached = self.cache.find(ids)
         try:
-            records = self.store.read(ids, {id: one.revision for id, one in known.items()})  # noqa: A001 - the standard term
+            records = self.store.read(ids, {id: entry.revision for id, entry in cached.items()})  # noqa: A001 - the standard term
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(keys)
         refused = _refusals(records)
         return [
-            LoadedSession(one.session, record.revision)
-            if isinstance(record, StoredRecord) and (one := known.get(id)) and one.revision == record.revision
+            LoadedSession(entry.session, record.revision)
+            if isinstance(record, StoredRecord) and (entry := cached.get(id)) and entry.revision == record.revision
             else refused[record]
             if isinstance(record, StoreUnavailableError)
             else _loaded(record)
@@ -63,8 +63,8 @@ class StoreSessions:
             outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        known = map(_known, changes, sessions, outcomes)
-        self.known.keep(dict(zip([one.id for one in changes], known)))
+        entries = map(_cache_entry, changes, sessions, outcomes)
+        self.cache.keep(dict(zip([change.id for change in changes], entries)))
         if {*map(type, outcomes)} == {Written}:
             return [None] * len(updates)
         refused = _refusals(outcomes)
@@ -103,10 +103,10 @@ def _record_update(update: SessionUpdate, session: Session) -> RecordUpdate:
     return RecordUpdate(update.id, record, revision, session.ended, not update.has_own_id, update.client)
 
 
-def _known(change: RecordUpdate, session: Session, outcome: object) -> KnownSession | None:
+def _cache_entry(change: RecordUpdate, session: Session, outcome: object) -> CachedSession | None:
     # An ended session is read from the store if its last request is sent again, so it takes no memory.
     revision = outcome.revision if isinstance(outcome, Written) and not session.ended else None
-    return None if revision is None else KnownSession(revision, session, len(change.record))
+    return None if revision is None else CachedSession(revision, session, len(change.record))
 
 
 def _loaded(found: StoredRecord | None) -> LoadedSession:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_service import ask, make_service, piece
 
-from torchserve_neuron_lstm.handlers.streaming.known_sessions import KnownSession, KnownSessions
+from torchserve_neuron_lstm.handlers.streaming.known_sessions import CachedSession, SessionCache
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -21,30 +21,30 @@ SESSION = Session(1, 0, b"", Reply(b"", ""), b"", bytes(16))
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 3000)), max_size=40))
 def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, int | None]]) -> None:
-    """Those kept last are known, without those that had to make room, the oldest first."""
-    known, expected = KnownSessions(most=8000), dict[str, KnownSession]()
+    """Those kept last are found, without those that had to make room, the oldest first."""
+    cache, expected = SessionCache(most=8000), dict[str, CachedSession]()
     for number, (name, size) in enumerate(kept):
-        one = None if size is None else KnownSession(number, SESSION, size)
-        known.keep({name: one})
+        one = None if size is None else CachedSession(number, SESSION, size)
+        cache.keep({name: one})
         expected.pop(name, None)
         if one is not None:
             expected[name] = one
         while sum(each.size + 1024 for each in expected.values()) > 8000:
             del expected[next(iter(expected))]
-        assert known.find("abcde") == expected
+        assert cache.find("abcde") == expected
 
 
 def test_a_session_that_has_waited_too_long_is_forgotten() -> None:
     """Its client may have gone without an end: the store removes it too."""
     now = 0.0
-    known = KnownSessions(seconds=60.0, clock=lambda: now)
-    known.keep({"a": KnownSession(1, SESSION, 10), "b": KnownSession(1, SESSION, 10)})
+    cache = SessionCache(seconds=60.0, clock=lambda: now)
+    cache.keep({"a": CachedSession(1, SESSION, 10), "b": CachedSession(1, SESSION, 10)})
     now = 50.0
-    known.keep({"a": KnownSession(2, SESSION, 10)})
+    cache.keep({"a": CachedSession(2, SESSION, 10)})
     now = 61.0
-    known.keep({"c": KnownSession(1, SESSION, 10)})
+    cache.keep({"c": CachedSession(1, SESSION, 10)})
 
-    assert sorted(known.find("abc")) == ["a", "c"]
+    assert sorted(cache.find("abc")) == ["a", "c"]
 
 
 def test_workers_in_turn_see_what_the_other_has_written(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_session_that_ended_takes_no_memory_and_its_last_request_can_be_repeat
         ended, again = (ask(service, piece([2], id="a", end="true", step="1")) for _ in range(2))
 
         assert again == ended
-        assert list(sessions.known.find("ab")) == ["b"]
+        assert list(sessions.cache.find("ab")) == ["b"]
