@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from .runtime.loader import ServedModel, warm_up
-from .streaming.sessions import Sessions
+from .streaming.sessions import SessionSource
 
 _log = logging.getLogger(__name__)
 
 
-def readiness(model: ServedModel, sessions: Sessions | None) -> dict[str, object]:
+def readiness(model: ServedModel, sessions: SessionSource | None) -> dict[str, object]:
     """Try the engine and the store, and return what works as a JSON object.
 
     `warm_up` is the number of buckets that this worker ran before its first request. `store` is None for a model that

@@ -27,7 +27,7 @@ from .readiness import readiness
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.service import SessionRequest, SessionService, without_successors
-from .streaming.sessions import Sessions
+from .streaming.sessions import SessionSource
 
 _log = logging.getLogger(__name__)
 AcceptedRequest = Union[InferenceRequest, SessionRequest]
@@ -59,7 +59,7 @@ class Service:
     """A function that returns the seconds since 1970, in which clients state deadlines."""
     response_timeout_ms: float = DEFAULT_RESPONSE_TIMEOUT_MS
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
-    sessions: Sessions | None = None
+    sessions: SessionSource | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
     wake: Callable[[], None] = _do_nothing
     """A function that wakes the engine's threads, called before a batch is decoded."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 from ..handlers.formats import Codec
 from ..handlers.runtime.loader import LoadedArchive
 from ..handlers.service import Service
-from ..handlers.streaming.sessions import Sessions
+from ..handlers.streaming.sessions import SessionSource
 
 
-def make_service(loaded: LoadedArchive, codec: Codec, sessions: Sessions | None = None) -> Service:
+def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | None = None) -> Service:
     """Make the service; without `sessions`, every request is a whole sequence."""
     manifest = loaded.manifest
     unhurried = manifest.limits._replace(milliseconds=None, timeout_ms=None)

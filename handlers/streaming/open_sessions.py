@@ -10,7 +10,7 @@ from ...sessions.settings import SessionSettings
 from ...sessions.store import Store
 from ...sessions.token_key import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
 from .known_sessions import SessionCache
-from .sessions import Sessions
+from .sessions import SessionSource
 from .state import StateSerializer
 from .store_sessions import StoreSessions
 from .token_sessions import TokenSessions
@@ -19,7 +19,7 @@ DIRECTORY_VARIABLE = "NEURON_LSTM_SESSIONS"
 """The environment variable that names another directory for sessions on disk."""
 
 
-def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]) -> Sessions | None:
+def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]) -> SessionSource | None:
     """Open the sessions of `model`; None if the archive serves no sessions.
 
     A store is opened with the first request, so that a server starts before its store does.

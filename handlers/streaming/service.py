@@ -29,7 +29,7 @@ from ..formats.tensor_bytes import to_bytes
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
 from .fields import SessionFieldValues, find_session_fields, has_body, invalid_session_id, read_session_fields
-from .sessions import LoadedSession, RevisionConflict, SessionKey, Sessions, SessionUpdate
+from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate
 from .state import StateSerializer
 
 _MAX_ATTEMPTS = 8
@@ -87,7 +87,7 @@ class SessionService:
 
     model: ServedModel
     codec: Codec
-    sessions: Sessions
+    sessions: SessionSource
     state_id: bytes
     """The identity of the models that can resume each other's sessions."""
     names: SessionFields

@@ -46,8 +46,8 @@ class RevisionConflict(NamedTuple):
     """Another request of the session was applied first: the decision on this one must be made again."""
 
 
-class Sessions(Protocol):
-    """The sessions of one model."""
+class SessionSource(Protocol):
+    """A source of the sessions of one model, which loads and saves them."""
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Load the session of each key; the ids are different."""

@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import SessionSource
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 
@@ -27,7 +27,7 @@ def make_store(**limits: float) -> MemoryStore:
     return MemoryStore(Limits(**given), Clock())
 
 
-def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
+def make_service(sessions: SessionSource | None = None, **facts: Any) -> Service:
     """A service of the model that adds up ids."""
     manifest = streaming_manifest(**facts.pop("manifest", {}))
     codec = make_codec(manifest, IDENTITY)
