@@ -18,7 +18,7 @@ from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
 from .runtime.worker_threads import threads_per_worker
 from .service import Service
-from .streaming.sessions import Sessions
+from .streaming.state import SessionSource
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def _open(host: Host) -> Service:
     )
 
 
-def _open_sessions(manifest: Manifest, host: Host) -> Sessions | None:
+def _open_sessions(manifest: Manifest, host: Host) -> SessionSource | None:
     """Open the sessions of the model. Only archives that serve sessions carry the files for it."""
     from .streaming.open_sessions import open_sessions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from .runtime.loader import ServedModel, warm_up
-from .streaming.sessions import SessionSource
+from .streaming.state import SessionSource
 
 _log = logging.getLogger(__name__)
 

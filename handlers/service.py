@@ -27,7 +27,7 @@ from .readiness import readiness
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.service import SessionRequest, SessionService, without_successors
-from .streaming.sessions import SessionSource
+from .streaming.state import SessionSource
 
 _log = logging.getLogger(__name__)
 AcceptedRequest = Union[InferenceRequest, SessionRequest]

@@ -31,7 +31,7 @@ from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
 from ..handlers.streaming.open_sessions import open_sessions
 from ..handlers.streaming.store_sessions import StoreSessions
-from ..sessions.ids import check_id
+from ..sessions.session import check_id
 from .call_lock import CallLock
 from .errors import HOST_ERRORS, ArchiveError
 from .isolated_modules import isolated_modules

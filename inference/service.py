@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..handlers.formats import Codec
 from ..handlers.runtime.loader import LoadedArchive
 from ..handlers.service import Service
-from ..handlers.streaming.sessions import SessionSource
+from ..handlers.streaming.state import SessionSource
 
 
 def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | None = None) -> Service:

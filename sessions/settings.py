@@ -1,12 +1,11 @@
-"""Settings of streaming sessions: their store, their limits and the names of their request fields."""
+"""Settings of streaming sessions: their store, its address, their limits and the names of their request fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Optional
-
-from .redis_url import RedisUrl, read_redis_url
+from typing import Annotated, Any, Literal, NamedTuple, Optional
+from urllib.parse import SplitResult, urlsplit
 
 PARTITIONS = 16
 """Partitions of a model's sessions on a cluster.
@@ -122,7 +121,7 @@ class RedisSettings:
     @property
     def server(self) -> RedisUrl:
         """The address in its parts."""
-        return read_redis_url(self.url)
+        return _read_redis_url(self.url)
 
 
 @dataclass(frozen=True)
@@ -210,7 +209,7 @@ def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
 
 def _address_errors(url: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     try:
-        server = read_redis_url(url)
+        server = _read_redis_url(url)
     except ValueError as error:
         yield "url", str(error)
         return
@@ -230,3 +229,48 @@ def cluster_limit_errors(limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         if type(limit) is int and limit < PARTITIONS:
             share = f"each of {PARTITIONS} partitions has its share"
             yield key, f"expected {PARTITIONS} or more with cluster: true, got {limit}: {share}"
+
+
+_PORT = 6379
+
+
+class RedisUrl(NamedTuple):
+    """A database of one server.
+
+    >>> str(RedisUrl("::1", 6379, 2, tls=True))
+    'rediss://[::1]:6379/2'
+    """
+
+    host: str
+    port: int
+    database: int
+    tls: bool
+    """Whether the connection is encrypted."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
+
+
+def _read_redis_url(text: str) -> RedisUrl:
+    """Read `redis://HOST:PORT/DATABASE`, or `rediss://` for TLS.
+
+    >>> _read_redis_url("redis://cache/1")
+    RedisUrl(host='cache', port=6379, database=1, tls=False)
+
+    Raises:
+        ValueError: it is no such address.
+    """
+    try:
+        return _read(urlsplit(text))
+    except ValueError:
+        raise ValueError(f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {text[:60]!r}") from None
+
+
+def _read(parts: SplitResult) -> RedisUrl:
+    port = _PORT if parts.port is None else parts.port  # one that is no number, or too large, raises ValueError
+    database = parts.path.strip("/") or "0"
+    has_server = parts.scheme in ("redis", "rediss") and parts.hostname and port > 0
+    if not has_server or not (database.isascii() and database.isdigit()) or parts.query or parts.fragment:
+        raise ValueError
+    return RedisUrl(parts.hostname or "", port, int(database), parts.scheme == "rediss")

@@ -8,11 +8,9 @@ from pathlib import Path
 from ...config.manifest import Manifest
 from ...sessions.settings import SessionSettings
 from ...sessions.store import Store
-from ...sessions.token_key import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
-from .known_sessions import SessionCache
-from .sessions import SessionSource
-from .state import StateSerializer
-from .store_sessions import StoreSessions
+from ...sessions.token import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
+from .state import SessionSource, StateSerializer
+from .store_sessions import SessionCache, StoreSessions
 from .token_sessions import TokenSessions
 
 DIRECTORY_VARIABLE = "NEURON_LSTM_SESSIONS"

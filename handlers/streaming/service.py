@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from ...bucketing.execute_chunks import ResumedState
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
-from ...sessions.ids import check_id, make_id
-from ...sessions.session import Reply, Session
+from ...sessions.session import Reply, Session, check_id, make_id
 from ...sessions.settings import SessionFields
 from ..batch import BatchStats, attempt, infer, merge_stats, run_with_isolation
 from ..formats import Codec
@@ -29,8 +28,7 @@ from ..formats.tensor_bytes import to_bytes
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
 from .fields import SessionFieldValues, find_session_fields, has_body, invalid_session_id, read_session_fields
-from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate
-from .state import StateSerializer
+from .state import LoadedSession, RevisionConflict, SessionKey, SessionSource, SessionUpdate, StateSerializer
 
 _MAX_ATTEMPTS = 8
 """Attempts for one request, while other workers apply requests of the same session."""

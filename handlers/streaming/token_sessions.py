@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...sessions.session import Reply, Session
 from ...sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 from ..responses import RequestError
-from .sessions import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
+from .state import LoadedSession, RevisionConflict, SessionKey, SessionUpdate
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,25 @@
-"""Commands and replies of one partition of a network store.
+"""Commands and replies of one partition of a network store, and the partitions of a cluster.
 
-A partition is sessions whose keys are under one prefix, on one server. Nothing here talks to a server.
+A partition is sessions whose keys are under one prefix, on one server. The number of partitions of a cluster does not
+depend on that of shards: a cluster that gets another shard moves whole partitions. Nothing here talks to a server.
 """
 
 from __future__ import annotations
 
+from binascii import crc_hqx
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from hashlib import sha1
+from itertools import count
 from secrets import token_bytes
 from time import monotonic
 from typing import Any, NamedTuple, Optional, Union
+from urllib.parse import quote
 
 from ..admission import byte_limit, client_limit, session_limit, unconfirmed_limit
-from ..ids import client_key
-from ..settings import Limits
+from ..session import client_key
+from ..settings import PARTITIONS, Limits
 from ..store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
 from ..store_time import LocalTime, Reading, StoredTime, current_time
 from .scripts import (
@@ -203,3 +208,58 @@ class RedisPartition:
             BEYOND_BYTES: byte_limit(limit),
         }
         return LimitExceeded(f"{names[code]}{self._extent}", wait_milliseconds / 1000)
+
+
+SLOTS = 16384
+"""Hash slots of a cluster; a shard has a range of them."""
+
+
+def partition_of(key: bytes) -> int:
+    """Return the partition of the session with this store key: every one is equally likely."""
+    return key[0] % PARTITIONS
+
+
+def hash_slot(tag: str) -> int:
+    """Return the hash slot of the keys with this tag: CRC16 (XMODEM), as the servers compute it.
+
+    >>> hash_slot("123456789")
+    12739
+    """
+    return crc_hqx(tag.encode(), 0) % SLOTS
+
+
+def partition_tags(model: str) -> list[str]:
+    """Return the hash tag of each partition.
+
+    The slot of partition i is in the i-th sixteenth of all slots. So shards with equal ranges of slots get equal
+    numbers of partitions.
+
+    >>> [hash_slot(tag) // (SLOTS // PARTITIONS) for tag in partition_tags("tagger")] == list(range(PARTITIONS))
+    True
+    """
+    name = quote(model, safe="")
+    tags: dict[int, str] = {}
+    for suffix in count():
+        tag = f"{name}:{suffix}"
+        tags.setdefault(hash_slot(tag) * PARTITIONS // SLOTS, tag)
+        if len(tags) == PARTITIONS:
+            break
+    return [tags[partition] for partition in range(PARTITIONS)]
+
+
+def partition_limits(limits: Limits) -> Limits:
+    """Return the limits of one partition: its share of sessions and bytes.
+
+    All partitions together never have more than the limits. A client's share of sessions is rounded up: one that may
+    have less than one in each partition can still start.
+
+    >>> partition_limits(Limits(sessions=10_000, bytes=2**30, idle_seconds=600, client_sessions=100))
+    Limits(sessions=625, bytes=67108864, idle_seconds=600, retry_seconds=60.0, confirm_seconds=60.0, client_sessions=7)
+    """
+    of_client = limits.client_sessions
+    return replace(
+        limits,
+        sessions=limits.sessions // PARTITIONS,
+        bytes=limits.bytes // PARTITIONS,
+        client_sessions=None if of_client is None else -(-of_client // PARTITIONS),
+    )

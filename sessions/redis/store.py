@@ -16,14 +16,21 @@ from threading import Lock
 from typing import Any, Optional, TypeVar, Union
 from urllib.parse import quote
 
-from ..ids import store_key
+from ..session import store_key
 from ..settings import PARTITIONS, Limits, RedisSettings
 from ..store import Conflict, RecordUpdate, StoredRecord, StoreTotals, StoreUnavailableError, WriteOutcome
 from ..store_time import Reading
 from .connections import Answer, RedisConnections
 from .node import NO_REPLY
-from .partition import Command, PartitionWrite, RedisPartition
-from .partitions import hash_slot, partition_limits, partition_of, partition_tags
+from .partition import (
+    Command,
+    PartitionWrite,
+    RedisPartition,
+    hash_slot,
+    partition_limits,
+    partition_of,
+    partition_tags,
+)
 
 _T = TypeVar("_T")
 

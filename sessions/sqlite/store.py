@@ -18,11 +18,10 @@ from threading import Lock
 from typing import NamedTuple
 
 from ..admission import RecordInfo, StoreUsage, is_expired
-from ..ids import store_key
+from ..session import store_key
 from ..settings import Limits
 from ..store import RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
 from ..store_time import LocalTime, Reading, StoredTime, current_time, host_clocks
-from .changes import SqliteChanges
 from .checkpoints import BackgroundCheckpoints, begin_log_again
 from .expiry import open_sessions, remove_expired
 from .file import (
@@ -37,7 +36,7 @@ from .file import (
     store_error,
     store_file,
 )
-from .rows import find_records
+from .rows import SqliteChanges, find_records
 
 _log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from torchserve_neuron_lstm.sessions.ids import make_id, store_key
-from torchserve_neuron_lstm.sessions.redis.partitions import (
+from torchserve_neuron_lstm.sessions.redis.partition import (
     SLOTS,
     hash_slot,
     partition_limits,
     partition_of,
     partition_tags,
 )
+from torchserve_neuron_lstm.sessions.session import make_id, store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 
 models = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)

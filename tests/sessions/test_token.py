@@ -1,14 +1,29 @@
 from __future__ import annotations
 
 import hmac
+import os
 import re
+import stat
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_length, verify_token
+from torchserve_neuron_lstm.sessions.token import (
+    InvalidTokenError,
+    SigningKeyError,
+    TokenState,
+    sign_token,
+    signing_keys_from_environment,
+    signing_keys_from_file,
+    token_length,
+    verify_token,
+)
 
 KEY = bytes(range(32))
 SESSION = TokenState(12, b"model of sixteen", b"state" * 3, 1_700_000_000)
@@ -136,3 +151,164 @@ def test_a_session_that_fits_no_token_is_refused(session: TokenState) -> None:
     """No field is truncated."""
     with pytest.raises(ValueError):
         sign_token(session, KEY)
+
+
+def test_a_key_is_made_once(tmp_path: Path) -> None:
+    """All readers get the same key, and no other file remains."""
+    (key,) = keys = signing_keys_from_file(tmp_path / "keys" / "key")
+
+    assert len(key) == 32
+    assert signing_keys_from_file(tmp_path / "keys" / "key") == keys
+    assert signing_keys_from_file(tmp_path / "other") != keys
+    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o777], ids=oct)
+def test_nobody_else_can_read_a_key(tmp_path: Path, mask: int) -> None:
+    """This holds for any umask."""
+    before = os.umask(mask)
+    try:
+        signing_keys_from_file(tmp_path / "key")
+    finally:
+        os.umask(before)
+
+    assert oct(stat.S_IMODE((tmp_path / "key").stat().st_mode)) == "0o600"
+
+
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    """Other users may have read it already, and the operator must know."""
+    signing_keys_from_file(tmp_path / "key")
+    (tmp_path / "key").chmod(0o640)
+
+    with pytest.raises(
+        SigningKeyError,
+        match=r"others can read the signing key of session tokens in .*: remove the permission with `chmod",
+    ):
+        signing_keys_from_file(tmp_path / "key")
+
+
+def test_a_link_to_a_key_is_refused(tmp_path: Path) -> None:
+    """Whoever made the link may know the key behind it. A link that leads nowhere makes no key either."""
+    (tmp_path / "keys").mkdir(mode=0o700)
+    for target in (tmp_path / "elsewhere", tmp_path / "nowhere"):
+        (tmp_path / "keys" / "key").unlink(missing_ok=True)
+        (tmp_path / "keys" / "key").symlink_to(target)
+        (tmp_path / "elsewhere").write_text("ab" * 32)
+        (tmp_path / "elsewhere").chmod(0o600)
+        with pytest.raises(SigningKeyError, match=r"key is a link: put the file there"):
+            signing_keys_from_file(tmp_path / "keys" / "key")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_what_is_no_file_is_no_key(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Nobody waits for the writer of a pipe."""
+    make(tmp_path / "key")
+    with pytest.raises(SigningKeyError, match=r"is not a regular file|cannot be kept in"):
+        signing_keys_from_file(tmp_path / "key")
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o1777], ids=oct)
+def test_a_folder_in_which_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """They could put a key of theirs in the place of ours; nothing is made there."""
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys").chmod(mode)
+    with pytest.raises(SigningKeyError, match=r"can write to the folder of the signing key .*`chmod go-w`"):
+        signing_keys_from_file(tmp_path / "keys" / "key")
+    assert list((tmp_path / "keys").iterdir()) == []
+
+
+@pytest.mark.parametrize("of_another", ["key", "folder"])
+def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_another: str) -> None:
+    """The other user knows the key, or can replace it. The system's own files are those of root."""
+    file = tmp_path / "keys" / "key"
+    signing_keys_from_file(file)
+    owner, reader = 65_534, os.geteuid()
+    if reader == 0:
+        os.chown(file if of_another == "key" else file.parent, owner, -1)
+    else:  # only root can give a file away: the reader is another user instead
+        monkeypatch.setattr(os, "geteuid", lambda: reader + 1)
+    with pytest.raises(SigningKeyError, match="belongs to another user"):
+        signing_keys_from_file(file)
+
+
+def test_a_key_is_replaced_by_a_new_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first key signs; both are read from a file or a variable, one on a line or beside each other."""
+    new, old = "ab" * 32, "cd" * 32
+    for text in (f"{new}\n{old}\n", f"{new} {old}", f"{new},{old}"):
+        (tmp_path / "key").write_text(text)
+        (tmp_path / "key").chmod(0o600)
+        monkeypatch.setenv("TOKEN_KEY", text)
+        expected = (bytes.fromhex(new), bytes.fromhex(old))
+        assert signing_keys_from_file(tmp_path / "key") == signing_keys_from_environment("TOKEN_KEY") == expected
+
+
+def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None:
+    """No process reads a partial key, and none makes its own."""
+    code = (
+        "import sys, pathlib; from torchserve_neuron_lstm.sessions.token import *; sys.stdin.readline();"
+        "print([signing_keys_from_file(pathlib.Path(file))[0].hex() for file in sys.argv[1:]])"
+    )
+    command = [sys.executable, "-c", code, *(f"{tmp_path / str(number)}" for number in range(100))]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"now\n")
+        process.stdin.flush()
+    keys = {process.communicate(timeout=60)[0] for process in processes}
+
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(keys) == 1
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+def test_the_key_of_a_file_is_good_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second host can use the key of the first one."""
+    key = signing_keys_from_file(tmp_path / "key")
+    monkeypatch.setenv("TOKEN_KEY", (tmp_path / "key").read_text())
+
+    assert signing_keys_from_environment("TOKEN_KEY") == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ab" * 31,
+        "ab" * 33,
+        f"{'ab' * 32} {'ab' * 31}",
+        " ".join(["ab" * 32] * 3),
+        " ,",
+        "xy" * 32,
+        "0x" + "ab" * 31,
+        "٠" * 64,
+        "not a key",
+    ],
+)
+def test_what_is_no_key_is_refused_and_not_repeated(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text may be nearly a key."""
+    monkeypatch.setenv("TOKEN_KEY", text)
+    (tmp_path / "key").write_text(text, "utf-8")
+    (tmp_path / "key").chmod(0o600)
+
+    with pytest.raises(
+        SigningKeyError, match="TOKEN_KEY has no signing key of session tokens, which is 64 hex digits"
+    ) as in_variable:
+        signing_keys_from_environment("TOKEN_KEY")
+    with pytest.raises(
+        SigningKeyError, match="has no signing key of session tokens, which is 64 hex digits"
+    ) as in_file:
+        signing_keys_from_file(tmp_path / "key")
+    assert text not in f"{in_variable.value} {in_file.value}"
+
+
+def test_a_missing_key_is_told_with_the_way_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message explains the variable; if a file cannot be created, it has the reason."""
+    monkeypatch.delenv("TOKEN_KEY", raising=False)
+    with pytest.raises(
+        SigningKeyError,
+        match=r"TOKEN_KEY, which holds the .* key .*, is not set: make one with `openssl rand -hex 32`",
+    ):
+        signing_keys_from_environment("TOKEN_KEY")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SigningKeyError, match=r"cannot be kept in .*file/key: "):
+        signing_keys_from_file(tmp_path / "file" / "key")

@@ -30,7 +30,7 @@ from torchserve_neuron_lstm.handlers.formats.labels import Labels
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions
+from torchserve_neuron_lstm.handlers.streaming.state import SessionSource
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings, SessionFields, SessionSettings
@@ -323,7 +323,10 @@ def _of_session(name: str, ids: list[int]) -> RawRequest:
 
 
 def _service(
-    manifest: Manifest, sessions: Sessions | None, labels: Labels | None = None, user_codec: UserCodec | None = None
+    manifest: Manifest,
+    sessions: SessionSource | None,
+    labels: Labels | None = None,
+    user_codec: UserCodec | None = None,
 ) -> Service:
     return Service(
         BoundedSums(manifest),

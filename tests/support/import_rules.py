@@ -40,7 +40,7 @@ ALLOWED_PACKAGES = {
         "config.manifest",
         "config.json_codec",
     ),
-    "inference": ("bucketing", "config.manifest", "handlers", "sessions.ids"),
+    "inference": ("bucketing", "config.manifest", "handlers", "sessions.session"),
     "hosts": ("bucketing", "config.manifest", "handlers", "inference"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (

@@ -11,8 +11,8 @@ from contextlib import closing
 from one_partition import id_in_partition
 from rest import Reply, assert_close, assert_refused, get
 
-from torchserve_neuron_lstm.sessions.ids import store_key
-from torchserve_neuron_lstm.sessions.redis.partitions import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.redis.partition import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 
 from .chunks_and_replies import cut, draw, told

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from session_service import ask, make_service, piece
 
-from torchserve_neuron_lstm.handlers.streaming.known_sessions import CachedSession, SessionCache
-from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.handlers.streaming.store_sessions import CachedSession, SessionCache, StoreSessions
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
