@@ -12,8 +12,7 @@ from ..bucketing.shapes import Axis
 from ..sessions.settings import normalize_field_name
 from .buckets import Buckets
 from .diagnostics import Location
-from .lengths_argument import LengthsArgument
-from .mask import MaskConfig
+from .forward import LengthsArgument, MaskConfig
 from .strict import as_mapping, tuple_from_list
 
 _AXES: tuple[str, ...] = get_args(Axis)

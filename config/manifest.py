@@ -17,6 +17,7 @@ from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, Te
 from ..sessions.settings import SessionSettings
 from .json_codec import REPACKAGE, JsonError, abbreviate, from_json, parse_json, read_text, relative_path
 from .manifest_values import (
+    RequestLimits,
     distribution_name,
     duration,
     module_name,
@@ -28,7 +29,6 @@ from .manifest_values import (
     valid_grid,
     valid_spec,
 )
-from .request_limits import RequestLimits
 
 FILE_NAME = "variants.json"
 FORMAT = 1

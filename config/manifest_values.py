@@ -1,6 +1,7 @@
-"""Checks of single values of a manifest. Each raises a ValueError that says what was expected.
+"""Checks of single values of a manifest, and the bounds of one request.
 
-Standard library only. Digests do not say whether values are sensible: who writes a manifest writes its digest too.
+Standard library only. Each check raises a ValueError that says what was expected. Digests do not say whether values are
+sensible: who writes a manifest writes its digest too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, TensorSpec
 from .json_codec import abbreviate
@@ -119,3 +121,21 @@ def distribution_name(text: str) -> None:
     """Refuse what is not the name of a distribution on a package index."""
     if not _DISTRIBUTION.fullmatch(text):
         raise ValueError(f"expected the name of a distribution, got {abbreviate(text)}")
+
+
+_MAX_REQUEST_BYTES = 6_553_500
+"""TorchServe's default of `max_request_size`."""
+
+
+class RequestLimits(NamedTuple):
+    """Bounds of one request."""
+
+    sequences: int = 1024
+    """A client with more sends several requests, which share the server fairly with others'."""
+    timesteps: int = 1_000_000
+    """Sum over all sequences."""
+    body_bytes: int = _MAX_REQUEST_BYTES
+    milliseconds: Optional[float] = None
+    """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""
+    timeout_ms: Optional[float] = None
+    """Deadline of a request that names none, from its arrival at the worker on. None: `responseTimeout`."""

@@ -11,10 +11,9 @@ from typing_extensions import Self
 from ..bucketing.bucket_lengths import CostOfLength
 from ..bucketing.shapes import BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
-from .compiler import PartitionerBlock, compiler_option_errors
 from .contradictions import contradictions
 from .diagnostics import Location
-from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice
+from .engine_choice import AUTO, AutoOptions, Engine, EngineChoice, PartitionerBlock, compiler_option_errors
 from .fields import (
     ClassName,
     ClassPath,
@@ -26,17 +25,45 @@ from .fields import (
     NonNegativeFloat,
     PadValue,
     PathText,
+    PositiveFloat,
+    PositiveInt,
     Shape,
+    Size,
     Sizes,
     Threads,
     ValueRange,
 )
+from .forward import Lengths, Mask
 from .frontend import Frontend
-from .lengths_argument import Lengths
-from .limits import LimitsConfig
-from .mask import Mask
+from .manifest_values import RequestLimits
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value
+
+_DEFAULTS = RequestLimits()
+
+
+class LimitsConfig(Strict):
+    """Bounds of one request: a larger one is refused with 413 before any work is done for it."""
+
+    sequences: PositiveInt = _DEFAULTS.sequences
+    """The largest number of sequences."""
+    timesteps: PositiveInt = _DEFAULTS.timesteps
+    """The largest number of timesteps, of all sequences together."""
+    body_bytes: Size = _DEFAULTS.body_bytes
+    """The largest body in bytes; TorchServe has another limit, max_request_size."""
+    milliseconds: PositiveFloat | None = None
+    """The longest computation, as estimated by the measured costs; left out, a tenth of responseTimeout."""
+    timeout_ms: PositiveFloat | None = None
+    """The deadline of a request that names none, in milliseconds from its arrival at the worker on.
+
+    What is not begun by then is refused with 504. Left out, it is responseTimeout.
+    """
+
+    @property
+    def limits(self) -> RequestLimits:
+        """The limits as serving reads them."""
+        return RequestLimits(**self.model_dump())
+
 
 BLOCK = "neuron_lstm"
 

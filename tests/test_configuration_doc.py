@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from torchserve_neuron_lstm.config.buckets import Buckets
-from torchserve_neuron_lstm.config.mask import MaskConfig
+from torchserve_neuron_lstm.config.forward import MaskConfig
 from torchserve_neuron_lstm.config.schema import InputConfig, ModelArguments, NeuronLstmBlock
 
 TEXT = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")

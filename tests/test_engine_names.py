@@ -22,7 +22,7 @@ DEVICE_TYPES = {"cuda"}
 
 ALLOWED = {
     "config/fields.py": {"native", "inductor", "onnxruntime", "eager"},  # examples of a key, and its help
-    "config/compiler.py": {"neuronx"},  # the help of compiler_args
+    "config/engine_choice.py": {"neuronx"},  # the help of compiler_args
     "archiver_ext/commands/init.py": {"inductor", "onnxruntime"},  # a comment in the YAML that it writes
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.config.compiler import PartitionerBlock as Written
+from torchserve_neuron_lstm.config.engine_choice import PartitionerBlock as Written
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.partitioner import ANALYZE_PARAMETERS, TRACE_KWARGS, PartitionerConfig
 

@@ -7,8 +7,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...config.file_digests import digest_files
 from ...config.manifest import FILE_NAME, sha256_of
+from ...config.manifest_writer import digest_files
 from ...handlers.neuron_lstm import LIST, TITLE, parse_list
 from ...inference.reader import STOCK_MANIFEST
 from ..errors import PackagingError

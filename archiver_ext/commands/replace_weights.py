@@ -160,7 +160,7 @@ def _write_new_weights(given: FoundWeights, file: Path, target: Path) -> None:
 
 def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     """Return the manifest with the new file's digest and without results of verification."""
-    from ...config.file_digests import digest_files
+    from ...config.manifest_writer import digest_files
     from ...lowering.chunks.streaming import with_weight_digests
 
     digest = digest_files(tree)[weights]

@@ -14,7 +14,7 @@ from ...backends.compilation.processes import CompileProcesses
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, CompileSettings
 from ...bucketing.shapes import BucketGrid, role_buckets
-from ...config.compiler import TraceArguments
+from ...config.engine_choice import TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
 from ..progress import show_progress

@@ -12,7 +12,6 @@ from ...backends.interface import Backend, Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
 from ...backends.versions import torch_version
 from ...bucketing.shapes import Bucket, ProgramRole
-from ...config.file_digests import digest_files
 from ...config.manifest import (
     AcceptedRange,
     CostMeasurement,
@@ -23,6 +22,7 @@ from ...config.manifest import (
     RequiredPackage,
     Variant,
 )
+from ...config.manifest_writer import digest_files
 from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...config.mask import MaskConfig
+from ...config.forward import MaskConfig
 from ..errors import LoweringError
 
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from ...backends.exported_program import quiet
 from ...bucketing.padding import zeros
 from ...bucketing.shapes import Axis, BucketGrid, TensorSpec
-from ...config.mask import MaskConfig
+from ...config.forward import MaskConfig
 from ...config.schema import NeuronLstmBlock, ServingConfig
 from ..errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
 from ..packing.packed_placeholder import reject_packed_outputs

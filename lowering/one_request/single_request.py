@@ -16,7 +16,7 @@ from sympy import isprime
 from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import quiet
-from ...config.mask import MaskConfig
+from ...config.forward import MaskConfig
 from ...config.schema import ServingConfig
 from ..errors import explained_export_errors, reject_non_tensors
 from ..exporter.arguments import in_layout, plain_outputs

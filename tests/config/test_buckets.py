@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
 from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric_lengths, optimal_lengths
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.buckets import AutoLengths, Buckets
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
-from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 

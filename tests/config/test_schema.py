@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.frontend import Frontend
-from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
-from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import parse_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text

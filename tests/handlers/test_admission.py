@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost
-from torchserve_neuron_lstm.config.request_limits import RequestLimits
+from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy

@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import AcceptedRange, Manifest, MeasuredCost, MeasuredError, Variant
-from torchserve_neuron_lstm.config.request_limits import RequestLimits
+from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels

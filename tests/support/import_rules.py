@@ -71,7 +71,7 @@ HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ra
 READS_MANIFEST = (
     "config/manifest.py",
     "config/json_codec.py",
-    "config/request_limits.py",
+    "config/manifest_values.py",
     "config/partitioner.py",
 )
 

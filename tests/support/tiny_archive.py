@@ -14,9 +14,8 @@ import torchserve_neuron_lstm
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 VOCABULARY = 20
 GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))

@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
-from torchserve_neuron_lstm.config.lengths_argument import LengthsArgument
+from torchserve_neuron_lstm.config.forward import LengthsArgument
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 

@@ -92,7 +92,7 @@ def test_a_file_of_nothing_has_no_answers(archive: Path, tmp_path: Path) -> None
 
 def test_a_line_that_is_too_long_is_refused_and_the_next_is_answered(tmp_path: Path) -> None:
     """Only as much of it is kept as a body may have."""
-    from torchserve_neuron_lstm.config.request_limits import RequestLimits
+    from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 
     archive = make_archive(tmp_path / "tiny", limits=RequestLimits(body_bytes=40))
     code, answers = predict(archive, [[1], "[" + "1, " * 5000 + "1]", [2]], tmp_path)
@@ -104,7 +104,7 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_is_answered(tmp_path: P
 
 def test_a_server_s_bounds_of_time_do_not_hold_here(tmp_path: Path) -> None:
     """Nobody waits behind a file."""
-    from torchserve_neuron_lstm.config.request_limits import RequestLimits
+    from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 
     archive = make_archive(tmp_path / "tiny", limits=RequestLimits(milliseconds=1e-9, timeout_ms=1e-9))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from session_service import ask, make_service, piece
 
-from torchserve_neuron_lstm.config.request_limits import RequestLimits
+from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import Codec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest

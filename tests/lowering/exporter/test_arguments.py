@@ -12,8 +12,8 @@ from ragged import assert_answers_alone
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from torchserve_neuron_lstm.config.forward import MaskConfig
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.mask import MaskConfig
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.exporter.arguments import mask_of_lengths

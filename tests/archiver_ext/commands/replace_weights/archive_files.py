@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
+from torchserve_neuron_lstm.config.manifest_writer import digest_files
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 

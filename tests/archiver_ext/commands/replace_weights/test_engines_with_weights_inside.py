@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 from ...conftest import Project
 from .archive_files import Replace, as_format, entries

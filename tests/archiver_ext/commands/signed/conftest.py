@@ -21,9 +21,8 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 Said = tuple[int, str, str]
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.config.file_digests import digest_files
 from torchserve_neuron_lstm.config.manifest import ManifestError, read_manifest, verify_files
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 from .example_manifest import EXAMPLE
 
