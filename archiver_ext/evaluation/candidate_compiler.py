@@ -1,8 +1,9 @@
-"""Compilation of the candidates' programs, with the settings of the YAML."""
+"""Compilation of the candidates' programs, one for each engine, role and bucket, with the settings of the YAML."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutco
 from ...backends.compilation.pool import compile_all
 from ...backends.compilation.processes import CompileProcesses
 from ...backends.exported_program import save_program
-from ...backends.interface import Backend, CompileSettings
-from ...bucketing.shapes import BucketGrid, role_buckets
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
+from ...backends.partitioning.backend import PartitionedBackend
+from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
 from ...config.engine_choice import TraceArguments
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
+from ..archive import layout
 from ..progress import show_progress
 from .candidate import Candidate, RejectedEngine, make_candidate
-from .compile_jobs import compile_jobs
 from .partitioning import partitioner_config, with_cpu_fallback
 
 Compiled = tuple[Candidate, tuple[CompileResult, ...]]
@@ -110,3 +112,52 @@ def _sentence(outcome: CompileOutcome) -> str:
     if isinstance(outcome, CompileFailure):
         return f"{outcome.job} failed"
     return f"{outcome.job} in {outcome.seconds:.1f} s"
+
+
+def compile_jobs(
+    engines: Sequence[Backend],
+    programs: Mapping[ProgramRole, Path],
+    grid: BucketGrid,
+    compiled: Path,
+    settings: CompileSettings = DEFAULTS,
+) -> list[CompileJob]:
+    """List the compile jobs, from files of torch.export.save to folders below `compiled`.
+
+    An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
+    separate folder below their `workdir`.
+    """
+    return [
+        CompileJob(
+            engine.name,
+            role,
+            bucket,
+            programs[role],
+            compiled / directory,
+            _own_settings(settings, engine, directory),
+            engine.config if isinstance(engine, PartitionedBackend) else None,
+        )
+        for engine in engines
+        for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
+        for directory in [layout.variant_directory(engine.name, role, bucket)]
+    ]
+
+
+def _own_settings(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
+    workdir = None if settings.workdir is None else settings.workdir / directory
+    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
+
+
+_OTHERS = {__name__.partition(".")[0], *sys.stdlib_module_names}
+
+
+def is_engine_error(error: Exception) -> bool:
+    """Whether an engine failed, and not the code of this package.
+
+    Torch and OpenVINO raise RuntimeError. ONNX Runtime has classes of its own, directly below Exception.
+
+    >>> is_engine_error(RuntimeError("out of memory"))
+    True
+    >>> is_engine_error(KeyError("name"))
+    False
+    """
+    return isinstance(error, RuntimeError) or type(error).__module__.partition(".")[0] not in _OTHERS

@@ -19,8 +19,8 @@ from ..progress import ProgressCallback
 from .calibrate import Costs, MeasuredCosts, measure_costs
 from .candidate import Candidate, CandidateResult
 from .compared_batches import planned_total_ms
+from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
-from .value_ranges import with_value_ranges
 from .verification_cases import VerificationCase
 from .verify_programs import verify_programs
 

@@ -29,7 +29,7 @@ from ...handlers.runtime.measurement import Call, measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
-from .engine_error import is_engine_error
+from .candidate_compiler import is_engine_error
 
 _POINTS = 8
 _CALLS = 5

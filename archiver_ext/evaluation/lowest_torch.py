@@ -1,12 +1,16 @@
-"""The lowest release of torch that has every operator of a program's source.
+"""The lowest releases of torch and of the C and C++ libraries that a program needs on its host.
 
-`python -m tools.operators` writes the table, from the releases themselves.
+The release of torch is the lowest one that has every operator of the program's source; `python -m tools.operators`
+writes the table, from the releases themselves. A shared library names the versions of the symbols that it imports, such
+as `GLIBC_2.14` or `GLIBCXX_3.4.22`, in its table of strings
+(https://refspecs.linuxfoundation.org/LSB_5.0.0/LSB-Core-generic/LSB-Core-generic/symversion.html).
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -106,3 +110,20 @@ class _Table(NamedTuple):
 def _table() -> _Table:
     content = json.loads(_TABLE.read_text(encoding="utf-8"))
     return _Table(content["oldest"], content["newest"], content["operators"])
+
+
+_VERSION = re.compile(rb"\0(GLIBC|GLIBCXX|CXXABI)_(\d+(?:\.\d+)+)(?=\0)")
+
+
+def symbol_versions(libraries: Iterable[Path]) -> dict[str, str]:
+    """Return the highest version of each library's symbols that some shared libraries import.
+
+    >>> symbol_versions([])
+    {}
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for library in libraries:
+        for kind, version in _VERSION.findall(library.read_bytes()):
+            numbers = tuple(map(int, version.decode().split(".")))
+            found[kind.decode()] = max(found.get(kind.decode(), ()), numbers)
+    return {kind: ".".join(map(str, numbers)) for kind, numbers in sorted(found.items())}

@@ -28,9 +28,8 @@ from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
 from .calibrate import Costs
 from .candidate import Candidate, has_dynamic_shape
-from .length_inputs import length_inputs
-from .lowest_torch import highest, lowest_torch
-from .symbol_versions import symbol_versions
+from .input_ranges import length_inputs
+from .lowest_torch import highest, lowest_torch, symbol_versions
 from .verify import VerificationResult
 
 Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]

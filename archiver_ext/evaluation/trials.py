@@ -14,15 +14,13 @@ from ..errors import PackagingError
 from ..progress import show_progress
 from . import engine_tree
 from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_length
-from .candidate_compiler import CandidateCompiler
-from .engine_error import is_engine_error
-from .engine_times import compare
+from .candidate_compiler import CandidateCompiler, is_engine_error
 from .evaluate import EvaluatedEngine, evaluate_engine
 from .manifest_builder import BuildInput
 from .reference import make_reference
-from .selection import fallback_engines
-from .tolerance_exceeded import ToleranceExceeded
+from .selection import compare, fallback_engines
 from .verification_cases import VerificationCase, draw_cases
+from .verify import ToleranceExceeded
 
 
 @dataclass(frozen=True)

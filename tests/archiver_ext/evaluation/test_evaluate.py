@@ -14,9 +14,9 @@ from model_cases import CASES
 from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import CandidateResult, make_candidate
-from torchserve_neuron_lstm.archiver_ext.evaluation.compile_jobs import compile_jobs
-from torchserve_neuron_lstm.archiver_ext.evaluation.engine_times import measured_totals
+from torchserve_neuron_lstm.archiver_ext.evaluation.candidate_compiler import compile_jobs
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import measured_totals
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend

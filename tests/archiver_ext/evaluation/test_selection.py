@@ -1,11 +1,22 @@
-"""Selection of the engines that are tried, and of their precision."""
+"""Selection of the engines that are tried, their precision, and their comparison in rounds."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import (
+    MARGIN,
+    candidate_engines,
+    fastest,
+    time_in_turns,
+    total_ms,
+)
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -66,3 +77,118 @@ def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
         "neuron_lstm.compiler_workdir: eager does not support this option: leave it out",
         "neuron_lstm.compiler_args: eager does not support this option: leave it out",
     ]
+
+
+class Machine:
+    """Simulated seconds, which pass only during calls; other work makes a call longer by a ratio."""
+
+    def __init__(self, slowdown: Callable[[str, float], float] = lambda name, now: 1.0) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+        self.slowdown = slowdown
+
+    def call(self, name: str, milliseconds: float) -> Callable[[], None]:
+        def run() -> None:
+            self.calls.append(name)
+            self.now += milliseconds * self.slowdown(name, self.now) / 1000
+
+        return run
+
+    def compare(self, **milliseconds: float) -> str:
+        """The engine that is selected, by one batch that takes so long with each."""
+        calls = {name: self.call(name, ms) for name, ms in milliseconds.items()}
+        return fastest(total_ms(time_in_turns([calls], lambda: self.now)))
+
+
+def test_engines_take_turns_in_both_orders() -> None:
+    """No engine always follows the same other one; each turn begins with an untimed call."""
+    machine = Machine()
+    calls = {name: machine.call(name, 30) for name in "abc"}
+
+    (turns,) = time_in_turns([calls], lambda: machine.now)
+
+    assert {name: len(times) for name, times in turns.items()} == {"a": 5, "b": 5, "c": 5}
+    assert "".join(machine.calls) == "aabbccccbbaa" * 2 + "aabbcc"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_other_work_on_all_cores_does_not_decide_by_short_calls(seed: int) -> None:
+    """Most calls of the engine whose threads wait for each other take ten times as long, most others twice.
+
+    So their medians are in the wrong order.
+    """
+    chance = random.Random(seed)
+    most = {"native": (5.0, 30.0), "other": (1.5, 4.0)}
+
+    def slowdown(name: str, _: float) -> float:
+        return chance.uniform(1.0, 1.1) if chance.random() < 0.2 else chance.uniform(*most[name])
+
+    assert Machine().compare(native=0.4, other=1.0) == "native"
+    assert Machine(slowdown).compare(native=0.4, other=1.0) == "native"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_other_work_on_all_cores_does_not_decide_by_long_calls(seed: int) -> None:
+    """None of them is undisturbed."""
+    chance = random.Random(seed)
+
+    def slowdown(*_: object) -> float:
+        return chance.uniform(3.0, 8.0)
+
+    assert Machine().compare(native=60, other=30) == "other"
+    assert Machine(slowdown).compare(native=60, other=30) == "other"
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0.0, 0.3), (0.1, 0.6), (0.25, 99.0)])
+def test_work_that_begins_or_ends_meanwhile_does_not_decide(begin: float, end: float) -> None:
+    """All engines have turns before or after it."""
+    machine = Machine(lambda _, now: 5.0 if begin <= now < end else 1.0)
+
+    assert machine.compare(slow=12, fast=10) == "fast"
+
+
+def test_rounds_end_at_the_limit() -> None:
+    """Each engine has six turns by then, however long they take."""
+    machine = Machine(lambda _, now: 1 + 3 * now)
+    calls = {"a": machine.call("a", 100), "b": machine.call("b", 100)}
+
+    (turns,) = time_in_turns([calls], lambda: machine.now, limit_s=0.5)
+
+    assert {len(times) for times in turns.values()} == {6}
+
+
+def test_a_batch_whose_times_are_settled_is_not_repeated_with_the_others() -> None:
+    """Only the batch that other work disturbed has further rounds."""
+    machine = Machine(lambda name, now: 5.0 if name == "long" and now < 1 else 1.0)
+    quiet, disturbed = time_in_turns(
+        [{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now
+    )
+
+    assert len(quiet["a"]) == 5
+    assert len(disturbed["a"]) > 5
+
+
+TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=4)
+
+
+@given(TIMES)
+def test_an_engine_replaces_those_before_it_only_by_more_than_the_margin(times: list[float]) -> None:
+    """The selected one is within the margin of the fastest, and none before it is."""
+    totals = {str(index): ms for index, ms in enumerate(times)}
+    chosen = totals[fastest(totals)]
+
+    assert all(chosen * (1 - MARGIN) <= ms for ms in times)
+    assert all(chosen < (1 - MARGIN) * ms or ms == chosen for ms in times[: times.index(chosen)])
+
+
+@given(TIMES, st.lists(st.floats(1.0, 1.02), min_size=4, max_size=4))
+def test_small_differences_between_measurements_do_not_change_the_choice(
+    times: list[float], noise: list[float]
+) -> None:
+    """Unless an engine saves about as much as the margin."""
+    if any(0.80 < second / first < 0.90 for first in times for second in times):
+        return
+    totals = {str(index): ms for index, ms in enumerate(times)}
+    again = {name: ms * ratio for (name, ms), ratio in zip(totals.items(), noise, strict=False)}
+
+    assert fastest(totals) == fastest(again)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from torchserve_neuron_lstm.archiver_ext.evaluation import engine_times, evaluate, trials
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, selection, trials
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import Candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EvaluatedEngine
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
@@ -35,7 +35,7 @@ def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
 ) -> None:
     """The report says that it was faster, and why it is not packaged."""
     auto_tries(monkeypatch, "eager", "onnxruntime")
-    monkeypatch.setattr(engine_times, "total_ms", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
+    monkeypatch.setattr(selection, "total_ms", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
 
     output = package("auto", as_json=False)
 

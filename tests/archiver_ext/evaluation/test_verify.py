@@ -9,6 +9,7 @@ import torch
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
+    ToleranceExceeded,
     VerificationResult,
     merge_worst,
     verify_bucket,
@@ -195,3 +196,11 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
     real = {(length, *(set(rows) - {1})) for length, *rows in seen}  # rows to spare have length 1
     assert real == {(3, 3), (8, 8)}
+
+
+def test_rows_that_agree_alone_only_are_explained() -> None:
+    """The table of a miss ends with what it means."""
+    alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
+
+    assert "right alone, but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
+    assert "right alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))

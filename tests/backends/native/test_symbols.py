@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.symbol_versions import symbol_versions
+from torchserve_neuron_lstm.archiver_ext.evaluation.lowest_torch import symbol_versions
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.instruction_sets import instruction_sets
 

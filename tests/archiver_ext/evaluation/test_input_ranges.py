@@ -1,4 +1,7 @@
-"""Verification draws what a model takes, writes the padding that serving writes, and explains a miss."""
+"""Verification draws what a model takes, writes the padding that serving writes, and explains a miss.
+
+Inputs that are lengths of recurrences need a range.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.input_ranges import length_inputs
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import make_reference
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases, poisoned_padding
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
@@ -201,3 +205,47 @@ def test_init_writes_a_range_without_the_padding_of_the_embedding(tmp_path: Path
 
     assert "range: [1, 10]" in text
     assert parse_config(text, "model-config.yaml", tmp_path).input_specs[0].value_range == (1, 10)
+
+
+YAML = """\
+neuron_lstm:
+  inputs:
+    sensor: {dtype: float32, shape: [batch, time, 4]}
+    weather: {dtype: float32, shape: [batch, 6, 3]}
+    hours: {dtype: DTYPE, shape: [batch], range: [1, 6]}
+  buckets: {batch: [1, 2], length: [4]}
+"""
+
+
+class Pair(nn.Module):
+    """A regression from two sequences of different length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sensor, self.weather = nn.GRU(4, 5, batch_first=True), nn.GRU(3, 5, batch_first=True)
+
+    def forward(self, sensor: Tensor, weather: Tensor, hours: Tensor) -> Tensor:
+        packed = pack_padded_sequence(weather, hours.long(), batch_first=True, enforce_sorted=False)
+        return torch.cat([self.sensor(sensor)[1][-1], self.weather(packed)[1][-1]], 1)
+
+
+class Scaled(Pair):
+    """The same input is a factor, which may have any value."""
+
+    def forward(self, sensor: Tensor, weather: Tensor, hours: Tensor) -> Tensor:
+        return self.sensor(sensor)[1][-1] * hours[:, None] + self.weather(weather)[1][-1]  # type: ignore[no-any-return]  # a tensor
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_an_input_by_which_another_one_is_packed_holds_lengths(dtype: str) -> None:
+    """Also if `forward()` casts it first."""
+    config = parse_config(YAML.replace("DTYPE", dtype), "model-config.yaml")
+
+    assert length_inputs(lower(Pair().eval(), config)) == {"hours"}
+
+
+def test_an_input_that_stops_no_recurrence_holds_none() -> None:
+    """Its values are not checked."""
+    config = parse_config(YAML.replace("DTYPE", "int64"), "model-config.yaml")
+
+    assert length_inputs(lower(Scaled().eval(), config)) == frozenset()

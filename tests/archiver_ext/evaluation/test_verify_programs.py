@@ -1,4 +1,4 @@
-"""Verification of streams: errors between two chunks are found, and right programs pass for any cuts."""
+"""Verification of sessions: errors between two chunks are found, and right programs pass for any cuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streaming_archive import streaming_manifest
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import VerificationCase
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify_streaming import verify_streaming
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import verify_streaming
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
