@@ -40,7 +40,7 @@ from .compared_batches import compared_batches
 from .evaluate import EvaluatedEngine, LoadedEngine
 
 MARGIN = 0.15
-"""Share of the time that an engine must save to be preferred to one before it."""
+"""Largest share of an engine's time that the fastest one may save, for both to count as equally fast."""
 
 
 def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
@@ -157,19 +157,16 @@ def select_fastest(results: Sequence[CandidateResult]) -> CandidateResult:
 
 
 def fastest(totals: Mapping[str, float]) -> str:
-    """Return the engine to select, by milliseconds in the order of preference.
+    """Return the first engine, in the order of preference, whose time no other one undercuts by more than `MARGIN`.
 
-    An engine replaces those before it only if it saves more than `MARGIN`, so that neither a repetition of the
-    measurement nor other work on the machine decides between engines that take about the same time.
+    So neither a repetition of the measurement nor other work on the machine decides between engines that take about the
+    same time.
 
     >>> fastest({"native": 10.0, "onnxruntime": 9.0}), fastest({"native": 10.0, "onnxruntime": 8.0})
     ('native', 'onnxruntime')
     """
-    chosen = next(iter(totals))
-    for engine, milliseconds in totals.items():
-        if milliseconds < (1 - MARGIN) * totals[chosen]:
-            chosen = engine
-    return chosen
+    least = min(totals.values())
+    return next(engine for engine, milliseconds in totals.items() if least >= (1 - MARGIN) * milliseconds)
 
 
 _TURN_MS = 1.5
