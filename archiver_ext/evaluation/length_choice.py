@@ -142,13 +142,13 @@ def _measure(
     done = 0
 
     def counted(call: Call, bucket: Bucket) -> Call:
-        def and_told() -> None:
+        def call_and_report() -> None:
             nonlocal done
             call()
             done = min(done + 1, total)
             report(done, total, f"{engine.name} {bucket.batch} x {bucket.length}")
 
-        return and_told
+        return call_and_report
 
     slices = measure({CostKey("sequence", bucket): counted(_call(run, program, bucket), bucket) for bucket in buckets})
     return CostModel({key.bucket: cost_ms(own) for key, own in slices.items()}), doubts(slices)
