@@ -25,7 +25,7 @@ SessionKeys = Union[Mapping[str, object], None]
 _KINDS = {
     400: ("MalformedBody", "InvalidInput", "InvalidSessionId", "InvalidToken"),
     406: ("NotAcceptable",),
-    409: ("PieceBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
+    409: ("ChunkBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
     410: ("ModelChanged", "SessionEnded", "SessionUnknown"),
     413: ("AnswerTooLarge", "BodyTooLarge", "SequenceTooLong", "TooManySequences", "TooManyTimesteps", "TooMuchWork"),
     422: ("LengthNotAccepted",),

@@ -350,4 +350,4 @@ def _busy() -> RequestError:
 
 def _predecessor_failed() -> RequestError:
     message = "the session's request before this one, which came at the same time, failed: send both again, in order"
-    return RequestError("PieceBeforeFailed", message)
+    return RequestError("ChunkBeforeFailed", message)

@@ -40,7 +40,7 @@ def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog:
 
     failed, behind, other = ask(service, piece([66], id="a"), piece([2], id="a"), piece([5], id="b", start="true"))
 
-    assert (failed[0], behind[0], behind[1]["type"]) == (500, 409, "PieceBeforeFailed")
+    assert (failed[0], behind[0], behind[1]["type"]) == (500, 409, "ChunkBeforeFailed")
     assert other[1]["total"] == 5
     assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
     assert "a kernel failed" in caplog.text
@@ -72,7 +72,7 @@ def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_could_not_be_
     )
 
     assert [answer[0] for answer in answers] == [status, 409, 200, 200]
-    assert answers[1][1]["type"] == "PieceBeforeFailed"
+    assert answers[1][1]["type"] == "ChunkBeforeFailed"
     assert (answers[2][1]["total"], answers[3][1]["total"]) == (4, 5)
 
 
@@ -94,6 +94,6 @@ def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_failed_unexpe
 
     assert [(answer[0], answer[1]["type"]) for answer in answers] == [
         (500, "InternalError"),
-        (409, "PieceBeforeFailed"),
+        (409, "ChunkBeforeFailed"),
     ]
     assert "a bug" in caplog.text
