@@ -26,7 +26,7 @@ from .metrics import BatchMetrics
 from .readiness import readiness
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
-from .streaming.service import SessionRequest, SessionService, without_successors
+from .streaming.chunk_service import SessionRequest, SessionService, without_successors
 from .streaming.state import SessionSource
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
 from torchserve_neuron_lstm.handlers.responses import STATUSES
 from torchserve_neuron_lstm.sessions.decision import Reject
-from torchserve_neuron_lstm.sessions.redis.partition import partition_limits
+from torchserve_neuron_lstm.sessions.redis.shard_commands import partition_limits
 from torchserve_neuron_lstm.sessions.session import MAX_CHARACTERS, make_id
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.token import token_length

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional, Union
 from ..settings import RedisSettings
 from ..store import StoreUnavailableError
 from .node import NO_REPLY, Address, RedisNode, Replies, check_package, server_url, store_error
-from .partition import Command
+from .shard_commands import Command
 
 _log = logging.getLogger(__name__)
 _PAUSES = (0.0, 0.0, 0.01, 0.02, 0.05)

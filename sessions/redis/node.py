@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Optional
 
 from ..settings import RedisSettings
 from ..store import StoreFullError, StoreUnavailableError
-from .partition import Command
 from .scripts import TOTALS, WRITE
+from .shard_commands import Command
 
 _log = logging.getLogger(__name__)
 

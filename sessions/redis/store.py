@@ -22,7 +22,7 @@ from ..store import Conflict, RecordUpdate, StoredRecord, StoreTotals, StoreUnav
 from ..store_time import Reading
 from .connections import Answer, RedisConnections
 from .node import NO_REPLY
-from .partition import (
+from .shard_commands import (
     Command,
     PartitionWrite,
     RedisPartition,

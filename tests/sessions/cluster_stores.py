@@ -9,7 +9,7 @@ from redis_cluster import LocalCluster
 from redis_server import RedisServer
 from store_calls import stored
 
-from torchserve_neuron_lstm.sessions.redis.partition import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot, partition_tags
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError

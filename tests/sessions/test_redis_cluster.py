@@ -15,7 +15,7 @@ from store_calls import begin, records, revision
 from tls import certificate, tls_in_front
 
 from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
-from torchserve_neuron_lstm.sessions.redis.partition import Command, hash_slot
+from torchserve_neuron_lstm.sessions.redis.shard_commands import Command, hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import (
     Conflict,

@@ -11,7 +11,7 @@ import pytest
 from redis_cluster import LocalCluster
 from store_calls import begin, records, revision
 
-from torchserve_neuron_lstm.sessions.redis.partition import hash_slot
+from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 

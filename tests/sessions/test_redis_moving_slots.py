@@ -13,7 +13,7 @@ from redis_cluster import LocalCluster, ask
 from store_calls import begin, records, revision
 
 from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
-from torchserve_neuron_lstm.sessions.redis.partition import hash_slot
+from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot
 from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count
 
-from torchserve_neuron_lstm.sessions.redis.partition import partition_of
+from torchserve_neuron_lstm.sessions.redis.shard_commands import partition_of
 from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 from torchserve_neuron_lstm.sessions.store import (

@@ -11,7 +11,7 @@ from contextlib import closing
 from one_partition import id_in_partition
 from rest import Reply, assert_close, assert_refused, get
 
-from torchserve_neuron_lstm.sessions.redis.partition import hash_slot, partition_tags
+from torchserve_neuron_lstm.sessions.redis.shard_commands import hash_slot, partition_tags
 from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
 

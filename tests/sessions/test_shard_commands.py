@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from torchserve_neuron_lstm.sessions.redis.partition import (
+from torchserve_neuron_lstm.sessions.redis.shard_commands import (
     SLOTS,
     hash_slot,
     partition_limits,
