@@ -121,26 +121,16 @@ def test_expired_sessions_of_all_partitions_are_removed(cluster: LocalCluster, s
     assert store.totals() == StoreTotals(1, 6, 0.0)
 
 
-def test_servers_that_have_forgotten_the_scripts_are_told_them_again(
-    cluster: LocalCluster, store_on: MakeStore
-) -> None:
-    """An example is a failover."""
-    store = store_on(cluster.url)
-    write(store, b"record")
-    for server in cluster.primaries:
-        ask(server, "SCRIPT", "FLUSH")
-
-    assert write(store, b"next") == [Written()] * PARTITIONS
-    assert records(store.read(NAMES)) == [b"next"] * PARTITIONS
-
-
-def test_connections_that_were_cut_are_made_again(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """Servers close connections that are idle for long."""
+@pytest.mark.parametrize(
+    "command", ["CLIENT KILL TYPE normal SKIPME yes", "SCRIPT FLUSH"], ids=["connections", "scripts"]
+)
+def test_what_servers_have_dropped_is_made_again(cluster: LocalCluster, store_on: MakeStore, command: str) -> None:
+    """Servers close connections that are idle for long, and have no scripts after a failover."""
     store = store_on(cluster.url)
     write(store, b"record")
     changes = [RecordUpdate(name, b"next", revision(store, name)) for name in NAMES]
     for server in cluster.primaries:
-        ask(server, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        ask(server, *command.split())
 
     assert store.write(changes) == [Written()] * PARTITIONS
     store.close()
@@ -200,9 +190,10 @@ def test_a_write_that_was_refused_at_first_may_conflict(
     assert next(refusals, None) is None
 
 
-def test_a_cluster_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
-    """The error has its address; no error is raised before the first call."""
-    store = store_on("redis://127.0.0.1:1", timeout_seconds=0.2)
+@pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
+def test_an_address_that_cannot_be_reached_is_told(store_on: MakeStore, cluster: bool) -> None:
+    """The error has the address; no error is raised before the first call."""
+    store = store_on("redis://127.0.0.1:1", timeout_seconds=0.2, cluster=cluster)
     for call in (lambda: store.read(["a"]), lambda: store.write([RecordUpdate("a", b"", None)]), store.totals):
         with pytest.raises(StoreUnavailableError, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
             call()
@@ -262,22 +253,3 @@ def test_every_node_is_asked_over_tls(program: str, store_on: MakeStore, tmp_pat
         store = store_on(f"rediss://127.0.0.1:{ports[0]}", ca_file=str(crt))
         assert write(store, b"record") == [Written()] * PARTITIONS
         assert records(store.read(NAMES)) == [b"record"] * PARTITIONS
-
-
-def test_servers_that_throw_sessions_away_are_warned_of(
-    cluster: LocalCluster, store_on: MakeStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The warning names the server."""
-    odd = cluster.primaries[2]
-    ask(odd, "CONFIG", "SET", "maxmemory", "100mb")
-    ask(odd, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    try:
-        store = store_on(cluster.url)
-        write(store, b"record")
-        write(store, b"next")
-    finally:
-        ask(odd, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-        ask(odd, "CONFIG", "SET", "maxmemory", 0)
-    assert [message.split(":")[0:3] for message in caplog.messages] == [
-        f"the session store {odd.url}/0 has maxmemory-policy allkeys-lru: it removes".split(":")[0:3]
-    ]

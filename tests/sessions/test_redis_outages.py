@@ -37,21 +37,16 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(
     assert store.totals().sessions == 50
 
 
-def test_a_server_that_cannot_be_reached_is_told(store_on_server: MakeStore) -> None:
-    """The error has its address; no error is raised before the first call."""
-    with pytest.raises(StoreUnavailableError, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
-        store_on_server("redis://127.0.0.1:1").read(["a"])
-
-
-def test_a_connection_that_was_cut_meanwhile_is_made_again(
-    start_server: StartServer, store_on_server: MakeStore
+@pytest.mark.parametrize("command", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"], ids=["connections", "scripts"])
+def test_what_a_server_has_dropped_is_made_again(
+    start_server: StartServer, store_on_server: MakeStore, command: str
 ) -> None:
-    """Servers close connections that are idle for long."""
+    """Servers close connections that are idle for long, and have no scripts after a failover."""
     server = start_server()
     store = store_on_server(server.url)
     write(store, "a", b"record")
     with server.client() as client:
-        client.client_kill_filter(_type="normal", skipme=True)
+        client.execute_command(*command.split())
 
     assert store.write([RecordUpdate("b", b"record", None)]) == [Written()]
     assert read(store, "a") == b"record"
@@ -145,17 +140,3 @@ def test_a_server_that_hangs_is_told_in_time(start_server: StartServer, store_on
 
     store = store_on_server(server.url)
     assert read(store, "a") == b"record"
-
-
-def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(
-    start_server: StartServer, store_on_server: MakeStore
-) -> None:
-    """An example is a failover."""
-    server = start_server()
-    store = store_on_server(server.url)
-    write(store, "a", b"record")
-    with server.client() as client:
-        client.script_flush()
-
-    write(store, "a", b"next")
-    assert read(store, "a") == b"next"

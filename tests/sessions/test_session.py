@@ -31,17 +31,6 @@ def test_a_session_is_read_as_it_was_written(session: Session) -> None:
 
 
 @given(sessions(), st.data())
-def test_a_damaged_byte_is_found(session: Session, data: st.DataObject) -> None:
-    """This holds for every position and every value."""
-    record = bytearray(encode_session(session))
-    place = data.draw(st.integers(0, len(record) - 1))
-    record[place] ^= data.draw(st.integers(1, 255))
-
-    with pytest.raises(CorruptRecordError):
-        decode_session(bytes(record))
-
-
-@given(sessions(), st.data())
 def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject) -> None:
     """Examples are truncated records and records with trailing bytes."""
     record = encode_session(session)

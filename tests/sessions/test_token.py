@@ -48,17 +48,6 @@ def test_a_token_is_verified_as_it_was_signed(session: TokenState, key: bytes) -
     assert len(token) == token_length(len(session.state))
 
 
-@given(states, st.data())
-def test_a_changed_token_is_refused(session: TokenState, data: st.DataObject) -> None:
-    """This holds for every character, also for one that decodes to the same bytes."""
-    token = sign_token(session, KEY)
-    place = data.draw(st.integers(0, len(token) - 1))
-    character = data.draw(st.characters().filter(lambda character: character != token[place]))
-
-    with pytest.raises(InvalidTokenError):
-        verify_token(token[:place] + character + token[place + 1 :], [KEY], 1000)
-
-
 def test_every_character_of_one_token_counts() -> None:
     """Every character is replaced by every other one."""
     token = sign_token(SESSION, KEY)
@@ -260,14 +249,6 @@ def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None
     assert [process.returncode for process in processes] == [0, 0, 0]
     assert len(keys) == 1
     assert len(list(tmp_path.iterdir())) == 100
-
-
-def test_the_key_of_a_file_is_good_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second host can use the key of the first one."""
-    key = signing_keys_from_file(tmp_path / "key")
-    monkeypatch.setenv("TOKEN_KEY", (tmp_path / "key").read_text())
-
-    assert signing_keys_from_environment("TOKEN_KEY") == key
 
 
 @pytest.mark.parametrize(
