@@ -96,7 +96,8 @@ class RedisConnections:
             pending = {partition: commands for partition, commands in requests.items() if partition not in answers}
             if not pending:
                 break
-            sleep(max(0.0, min(pause, deadline - monotonic())))
+            if pause:  # a sleep of no time gives the processor away
+                sleep(max(0.0, min(pause, deadline - monotonic())))
             connected = set(self._nodes)
             results = self._ask_once(pending, replicas, deadline)
             failures = {partition: result for partition, result in results.items() if isinstance(result, Retryable)}
@@ -185,7 +186,7 @@ class RedisConnections:
         from redis.exceptions import NoScriptError, RedisError
 
         try:
-            replies = self._nodes[address].receive(deadline)
+            replies = self._nodes[address].receive(deadline if self._settings.cluster else None)
         except (RedisError, OSError) as error:
             return dict.fromkeys(partitions, self._connection_failure(address, error, sent=True))
         few = self._too_few_replicas(address, replies)

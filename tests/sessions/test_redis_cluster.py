@@ -44,7 +44,7 @@ class Wire:
             self.commands += len(commands)
             send(node, commands, replicas, seconds)
 
-        def received(node: RedisNode, deadline: float) -> Replies:
+        def received(node: RedisNode, deadline: float | None) -> Replies:
             self.calls.append("receive")
             return receive(node, deadline)
 
@@ -148,7 +148,7 @@ def test_a_write_whose_replies_were_lost_before_anothers_write_is_no_conflict(
     assert write(other, b"by the other", NAMES[15:]) == [Written()]
     receive, lost = RedisNode.receive, False
 
-    def lose_the_first(node: RedisNode, deadline: float) -> Replies:
+    def lose_the_first(node: RedisNode, deadline: float | None) -> Replies:
         nonlocal lost
         replies = receive(node, deadline)
         if not lost:
@@ -181,7 +181,7 @@ def test_a_write_that_was_refused_at_first_may_conflict(
     refusals: Iterator[Exception] = iter([moved if is_moved else exceptions.BusyLoadingError("data")])
     receive = RedisNode.receive
 
-    def refused_first(node: RedisNode, deadline: float) -> Replies:
+    def refused_first(node: RedisNode, deadline: float | None) -> Replies:
         replies = receive(node, deadline)
         return next((Replies([refusal], None) for refusal in refusals), replies)
 

@@ -92,7 +92,7 @@ def test_the_reason_that_a_server_gave_outlasts_its_silence(
     move.move_keys(1)
     receive, replies = RedisNode.receive, 0
 
-    def then_silent(node: RedisNode, deadline: float) -> Replies:
+    def then_silent(node: RedisNode, deadline: float | None) -> Replies:
         nonlocal replies
         replies += 1
         if replies > 1:
