@@ -8,7 +8,7 @@ FUZZ_STAMP := .venv/.installed-fuzz
 HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo demo-ray test test-all test-hosts bench bench-serve bench-hosts bench-backward bench-gpu bench-compare seeds chaos chaos-cluster soak compose fuzz test-arm64 matrix lint types format clean
+.PHONY: help install lock demo demo-ray test test-all test-hosts bench bench-serve bench-hosts bench-backward bench-gpu bench-compare seeds stress compose fuzz test-arm64 matrix lint types format clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -98,16 +98,12 @@ bench-compare: $(STAMP) ## BASE=COMMIT: CPU time of a request, and packaging, co
 seeds: $(STAMP) ## the examples of the tracing APIs on every engine: about 6 minutes
 	@$(BIN)/python -m examples.seeds
 
-chaos: $(STAMP) ## sessions, of which none may be lost, while processes are killed and the disk is full: about 10 minutes
-	@$(BIN)/python -m chaos
-
-chaos-cluster: $(HOSTS_STAMP) ## the same on Ray Serve: replicas, nodes and a Redis primary killed: about 8 minutes
-	@.hosts/bin/python -m chaos.cluster
-
-# Minutes of load.
-soak: MINUTES ?= 30
-soak: $(STAMP) ## MINUTES=30: good and bad requests; answers, memory, descriptors and threads
-	@$(BIN)/python -m soak --minutes $(MINUTES)
+# Faults, or good and bad requests without faults; on TorchServe, or on three nodes of Ray.
+stress: MINUTES ?= 10
+stress: FAULTS ?= yes
+HOSTS ?= torchserve
+stress: $(if $(filter ray,$(HOSTS)),$(HOSTS_STAMP),$(STAMP)) ## sessions and requests under load; FAULTS=yes MINUTES=10, or FAULTS=no MINUTES=30, or HOSTS=ray
+	@$(if $(filter ray,$(HOSTS)),.hosts,.venv)/bin/python -m tools.stress --faults $(FAULTS) --hosts $(HOSTS) --minutes $(MINUTES)
 
 # So many random models.
 compose: export COMPOSED_MODELS ?= 2000

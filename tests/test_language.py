@@ -17,7 +17,7 @@ from prose_rules import (
 )
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = (*FOLDERS, "chaos", "examples", "soak", "tests", "tools")
+EVERYWHERE = (*FOLDERS, "examples", "tests", "tools")
 """The sub-packages, and the folders beside them."""
 CODE = (".py", ".cpp", ".cu", ".h")
 
@@ -47,8 +47,8 @@ def test_a_class_name_is_defined_in_one_file() -> None:
 
 def test_texts_use_standard_words() -> None:
     """Neither the code nor the pages use a word that readers would have to learn here."""
-    # The list of the words is in a file of the tests, and a key of the JSON of soak is one of them.
-    folders = [folder for folder in EVERYWHERE if folder not in ("soak", "tests")]
+    # The list of the words is in a file of the tests.
+    folders = [folder for folder in EVERYWHERE if folder != "tests"]
     code = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in CODE]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 

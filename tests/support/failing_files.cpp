@@ -3,7 +3,7 @@
 // Only calls on files below the folders of faults_begin count. The one after so many others fails, with an error that
 // its function has in practice. The tests call the functions at the end of this file.
 //
-// In a process that does not, `make chaos` says what fails: the file FAILING_FILES_CONTROL begins with a kind of fault,
+// In a process that does not, `make stress` says what fails: the file FAILING_FILES_CONTROL begins with a kind of fault,
 // of all calls below the folder FAILING_FILES_BELOW, and may change at any time. It counts in Python's processes only.
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""What is fuzzed: decoders of untrusted bytes, how their inputs are changed, and the property that holds for each.
+"""Decoders of untrusted bytes, how their inputs are changed, and the property that holds for each.
 
 - requests: each is answered, never with a 500; the answer is valid and bounded, and a good request of the same batch
   gets the answer that it gets alone.

@@ -1,4 +1,4 @@
-"""Sessions after SIGKILL at any moment, as clients see them; `make chaos` does so to a server."""
+"""Sessions after SIGKILL at any moment, as clients see them; `make stress` does so to a server."""
 
 from __future__ import annotations
 

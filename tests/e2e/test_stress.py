@@ -1,0 +1,43 @@
+"""`make stress` in a small size, with and without faults."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def stress(*options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in the repository's root."""
+    words = [sys.executable, "-m", "tools.stress", "--backend", "eager", *options]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.timeout(600)
+def test_no_session_is_lost_whatever_is_killed() -> None:
+    """Workers are killed, and the server itself, which is started again."""
+    size = ("--minutes", "0.3", "--clients", "16", "--chunks", "24", "--kill-seconds", "5", "--kills", "1")
+    done = stress("--trial", "disk", "--workers", "2", "--hang-ups", "0.1", *size)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "every law holds"
+    (replayed,) = [line for line in done.stdout.splitlines() if "from the stored answer" in line]
+    assert int(replayed.split()[6]) >= 1
+
+
+@pytest.mark.timeout(300)
+def test_good_requests_are_answered_and_bad_ones_refused_under_load() -> None:
+    """No worker ends, and descriptors and threads stay.
+
+    Memory is read and not required: caches still fill in so short a run.
+    """
+    done = stress("--faults", "no", "--minutes", "0.25", "--clients", "8")
+
+    assert "good requests without the right answer" in done.stdout, done.stdout + done.stderr
+    broken = [line for line in done.stdout.splitlines() if line.startswith("load: ")]
+    assert [line for line in broken if "growth of memory" not in line] == []
+    assert done.returncode == (1 if broken else 0)

@@ -1,0 +1,233 @@
+"""`make stress`: sessions and requests under load, with or without faults.
+
+With faults (`FAULTS=yes`), sessions go on while a random worker is killed every 2 seconds and once a whole server, in
+three trials: one server with sessions on its disk; two servers that share a Redis server, which is paused now and then;
+and one server whose disk is full or read-only now and then, whose wall clock jumps by an hour, and whose file of
+sessions is truncated once. On a Ray cluster (`HOSTS=ray`), replicas, nodes and a Redis primary are killed, and then
+weights change under load. No session may be lost, no answer wrong, no chunk applied twice.
+
+Without faults (`FAULTS=no MINUTES=30`) there are also whole sequences, and every tenth request is bad. Every good
+request must be answered the first time, every bad one refused as documented; no worker may be replaced, and its memory,
+descriptors and threads must stay as they are after the warm-up.
+
+Every answer is compared with the model in eager mode. Exits 1 if any of it does not hold; the last lines name it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+
+from redis_server import RedisServer, running, server_programs
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from torchserve_process import DidNotStart
+
+from torchserve_neuron_lstm.archiver_ext.progress import show_progress
+
+from .bad_requests import KINDS, STREAM, TAGGER
+from .checks import Law, Reading, Tally, answer_laws, process_laws, read_process
+from .faults import SERVERS, WORKERS, Disturbance, HostFaults, disturb, kill_server, kill_workers, redis_pause
+from .hosts import Host, make_archive, make_model
+from .model import Tagger
+from .traffic import draw_traffic, send
+
+TRIALS = ("disk", "redis", "disturbed")
+_LATE_SECONDS = 600.0
+"""The longest time for which sessions go on because there were too few faults."""
+
+
+def main() -> int:
+    """Package, serve, load, judge and report. Returns the exit code."""
+    options = _options()
+    # several processes compute at once: threads that spin while they wait would take their cores
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    model, seconds = make_model(), 60 * options.minutes
+    trials: dict[str, Callable[[float], tuple[list[Law], Tally]]] = {"load": lambda time: calm(model, options, time)}
+    if options.faults == "yes":
+        names = options.trial or TRIALS
+        trials = {name: lambda time, name=name: trial(name, model, options, time) for name in names}  # type: ignore[misc]
+    if options.hosts == "ray":
+        from .cluster import run_cluster
+
+        trials = {"Ray": lambda time: run_cluster(model, options, time)}
+    broken = []
+    for name, run in trials.items():
+        laws, tally = run(seconds / len(trials))
+        show(name, laws, tally)
+        broken += [*tally.lines, *(f"{name}: {law}" for law in laws if not law.holds)]
+    print("\n".join(broken) or "every law holds")
+    return 1 if broken else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.stress", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--faults", choices=("yes", "no"), default="yes", help="(default: %(default)s)")
+    parser.add_argument("--hosts", choices=("torchserve", "ray"), default="torchserve", help="(default: %(default)s)")
+    parser.add_argument("--minutes", type=_minutes, default=10.0, help="of all trials together (default: %(default)s)")
+    parser.add_argument("--clients", type=int, help="clients at once (default: 200, without faults 32)")
+    parser.add_argument("--chunks", type=int, default=50, help="chunks of a session (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="workers with sessions (default: %(default)s)")
+    parser.add_argument("--backend", default="native", help="the engine of the archives (default: %(default)s)")
+    parser.add_argument("--trial", choices=TRIALS, action="append", help="only this trial with faults; may be repeated")
+    parser.add_argument("--kill-seconds", type=float, default=2.0, help="between two kills (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=10, help="workers or replicas to kill (default: %(default)s)")
+    parser.add_argument("--hang-ups", type=float, default=0.02, help="share of chunks (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    return parser.parse_args()
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected minutes above 0, such as 30 or 0.5, got {text!r}")
+    return minutes
+
+
+class Setting(NamedTuple):
+    """The servers of a trial with faults, and what disturbs them beside the kills."""
+
+    hosts: Sequence[Host]
+    disturbances: Mapping[str, Disturbance]
+
+
+@contextmanager
+def _setting(name: str, model: Tagger, options: argparse.Namespace) -> Iterator[Setting]:
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stress-")))
+        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
+        streaming, count, disturbances = "{}", 1, dict[str, Disturbance]()
+        if name == "redis":
+            (program, *_) = server_programs().values()
+            redis = stack.enter_context(running(RedisServer(program, work)))
+            streaming, count = f"{{store: redis, redis: {{url: '{redis.url}'}}}}", 2
+            disturbances = redis_pause(redis.pid)
+        if name == "disturbed":
+            faults = HostFaults(work, work / "sessions")
+            environment, disturbances = {**environment, **faults.environment()}, faults.disturbances()
+        make_archive(model, work, STREAM, max(1, options.workers // count), options.backend, streaming)
+        hosts = [stack.enter_context(closing(Host(work, [STREAM], environment))) for _ in range(count)]
+        for host in hosts:
+            host.start()
+        yield Setting(hosts, disturbances)
+
+
+def trial(name: str, model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:
+    """Send sessions while servers are killed and disturbed, until there were enough faults."""
+    chance, tally = random.Random(options.seed), Tally()
+    traffic = draw_traffic(
+        model, options.chunks, chance, faults=True, patience=120.0, hang_ups=options.hang_ups, answer_seconds=15.0
+    )
+    with _setting(name, model, options) as (hosts, disturbances):
+        needed = {WORKERS: options.kills, SERVERS: 1, **dict.fromkeys(disturbances, 1)}
+        goes_on = until_enough(tally, needed, seconds)
+        faults = (
+            kill_workers(hosts, tally, options.kill_seconds, chance),
+            kill_server(hosts[0], tally, seconds / 2, restart=len(hosts) == 1),
+            disturb(disturbances, tally),
+        )
+        asyncio.run(send(traffic, [host.port for host in hosts], options.clients or 200, tally, goes_on, *faults))
+        replayed = sum(host.replayed() for host in hosts)
+    laws = [*answer_laws(tally, (), needed), Law("chunks answered from the stored answer", replayed, least=0)]
+    return laws, tally
+
+
+def until_enough(tally: Tally, needed: Mapping[str, int], seconds: float) -> Callable[[], bool]:
+    """Return whether a load goes on: for so many seconds, and until each fault was made as often as needed."""
+    began = time.monotonic()
+
+    def goes_on() -> bool:
+        elapsed = time.monotonic() - began
+        enough = all(tally.faults[name] >= count for name, count in needed.items())
+        return elapsed < seconds or (not enough and elapsed < seconds + _LATE_SECONDS)
+
+    return goes_on
+
+
+def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:
+    """Send good and bad requests without faults, and read every worker."""
+    tally = Tally()
+    traffic = draw_traffic(model, 12, random.Random(options.seed), faults=False)
+    with tempfile.TemporaryDirectory(prefix="stress-") as folder:
+        work = Path(folder)
+        make_archive(model, work, TAGGER, 1, options.backend)
+        # sessions whose client hung up expire during the warm-up of a long run, so their number soon stays the same
+        make_archive(model, work, STREAM, 1, options.backend, "{idle_seconds: 60, confirm_seconds: 60}")
+        with closing(Host(work, [TAGGER, STREAM], {"NEURON_LSTM_SESSIONS": str(work / "sessions")})) as host:
+            host.start()
+            before = host.workers()
+            readings: dict[str, list[Reading]] = {name: [] for name in before}
+            goes_on = until_enough(tally, {}, seconds)
+            reader = read_workers(before, readings, seconds, tally)
+            asyncio.run(send(traffic, [host.port], options.clients or 32, tally, goes_on, reader))
+            after = host.workers()
+    return [*calm_laws(tally, before, after), *worker_laws(readings, seconds)], tally
+
+
+def calm_laws(tally: Tally, before: Mapping[str, int], after: Mapping[str, int]) -> list[Law]:
+    """Return the laws of answers, and that of workers that stay."""
+    replaced = len(set(before.values()) - set(after.values()))
+    laws = [*answer_laws(tally, KINDS, {}), Law("workers", len(before), least=2)]
+    return [*laws, Law("workers that were replaced", replaced, most=0)]
+
+
+def worker_laws(readings: Mapping[str, Sequence[Reading]], seconds: float) -> list[Law]:
+    """Return the laws of each worker's memory, descriptors and threads."""
+    return [law for name, of_worker in readings.items() for law in process_laws(name, of_worker, seconds)]
+
+
+async def read_workers(
+    pids: Mapping[str, int], readings: Mapping[str, list[Reading]], seconds: float, tally: Tally
+) -> None:
+    """Read every worker until the end of the run; one that has ended has no further readings."""
+    began = time.monotonic()
+    with show_progress("stress", Console(stderr=True), 30.0) as progress:
+        while (elapsed := time.monotonic() - began) < seconds:
+            for name, pid in pids.items():
+                reading = read_process(pid, elapsed)
+                readings[name].extend([] if reading is None else [reading])
+            progress(round(elapsed), round(seconds), f"{tally.sent:,} requests, {len(tally.lines)} wrong")
+            await asyncio.sleep(min(1.0, seconds / 600))
+
+
+def show(name: str, laws: Sequence[Law], tally: Tally) -> None:
+    """Print what was sent, and how each law stands."""
+    table = Table(title=f"Stress: {name}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "measured", "bound", "holds"):
+        table.add_column(heading, justify="right" if heading else "left")
+    rows: list[Any] = [("requests", tally.sent), ("sessions begun", tally.sessions_begun)]
+    rows += [
+        ("sessions begun again", tally.begun_again),
+        *((f"sent again: {why}", n) for why, n in tally.again.items()),
+    ]
+    for what, count in rows:
+        table.add_row(what, f"{count:,}")
+    for law in laws:
+        bound = f"at least {law.least:g}" if law.least >= 0 else f"at most {law.most:g}"
+        table.add_row(law.what, f"{law.value:.4g}", bound, "[green]yes" if law.holds else "[red]no")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except DidNotStart as failed:
+        sys.exit(f"the run failed: {failed}")
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"the run failed: {failed}\n{failed.output}")

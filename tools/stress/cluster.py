@@ -1,0 +1,379 @@
+"""Sessions while a Ray cluster and its Redis cluster lose processes, and weights that change under load.
+
+Three nodes, each a raylet of this machine, have replicas of one archive, whose sessions are on a Redis cluster of three
+primaries with one replica each. Replicas, nodes and a primary are killed. Then another application gets new weights:
+no request may be refused, and every answer must be that of the old or of the new model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from redis_cluster import SLOTS, LocalCluster, running_cluster
+from redis_server import server_programs
+from torchserve_process import free_ports
+
+from .bad_requests import STREAM, TAGGER, json_request
+from .checks import Law, Tally, Values, answer_laws, equal, outputs
+from .hosts import make_archive, make_model
+from .model import TOKENS, Tagger
+from .traffic import Connection, NoAnswer, draw_traffic, send
+
+REPLICAS, NODES, PRIMARIES = "replicas killed", "nodes removed", "Redis primaries killed"
+_COUNT = 3
+"""Nodes, and replicas of each application."""
+_NODE = {"num_cpus": 2, "object_store_memory": 100 * 1024 * 1024}
+_FAILOVER_SECONDS = 5.0
+"""A primary that does not answer for so long is replaced: longer than a busy machine holds it up."""
+_MOST_SECONDS = 300.0
+_LATE_SECONDS = 600.0
+_CLIENTS, _BEFORE, _SETTLED = 16, 200, 300
+"""Clients while the weights change; answers before, and answers of the new model in a row after which all have it."""
+_Found = TypeVar("_Found")
+
+
+def run_cluster(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:
+    """Package, serve, disturb and update."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    with (
+        tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder,
+        redirect_stdout(sys.stderr),  # Ray tells there what died
+    ):
+        work = Path(folder)
+        for name in ("redis", "ray", "sessions", "old", "new"):
+            (work / name).mkdir()
+        program = server_programs()["redis-server"]
+        with (
+            running_cluster(program, work / "redis", replicas=1, node_timeout=_FAILOVER_SECONDS) as redis,
+            running_nodes(work / "ray") as nodes,
+        ):
+            laws, tally = _run_sessions(model, options, seconds, work / "sessions", nodes, redis)
+            return [*laws, *_update_weights(model, options, work, nodes).laws()], tally
+
+
+def _run_sessions(
+    model: Tagger, options: argparse.Namespace, seconds: float, work: Path, nodes: RayNodes, redis: LocalCluster
+) -> tuple[list[Law], Tally]:
+    settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
+    archive = make_archive(model, work, STREAM, 1, options.backend, f"{{store: redis, redis: {settings}}}")
+    nodes.deploy({"archive": str(archive), "threads": 1, "replicas": _COUNT}, "sessions")
+    tally, chance, began = Tally(), random.Random(options.seed), time.monotonic()
+    # a node that ended without warning is noticed late, and a replica elsewhere starts slowly on a busy machine
+    limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0}
+    traffic = draw_traffic(model, options.chunks, chance, faults=True, hang_ups=options.hang_ups, **limits)
+    needed = {REPLICAS: options.kills, NODES: 2, PRIMARIES: 1}
+
+    def share() -> float:
+        return (time.monotonic() - began) / seconds
+
+    def goes_on() -> bool:
+        is_enough = all(tally.faults[name] >= count for name, count in needed.items())
+        return share() < 1 or (not is_enough and share() < 1 + _LATE_SECONDS / seconds)
+
+    faults = ClusterFaults(nodes, redis, chance, tally)
+    asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults.make(needed, share)))
+    nodes.delete("sessions")
+    return list(answer_laws(tally, (), needed)), tally
+
+
+class ReplicaProcess(NamedTuple):
+    """A replica that takes requests: Serve's id, which no later one gets, its process, and Ray's id of its node."""
+
+    id: str
+    pid: int
+    node: str
+
+
+def ready_replicas(details: Mapping[str, Any], gone: Collection[str]) -> list[ReplicaProcess]:
+    """List the replicas that take requests, but for those with the ids `gone`: Serve notices it later."""
+    deployments = [deployment for app in details["applications"].values() for deployment in app["deployments"].values()]
+    return [
+        ReplicaProcess(replica["replica_id"], replica["pid"], replica["node_id"])
+        for deployment in deployments
+        for replica in deployment["replicas"]
+        if replica["state"] == "RUNNING" and replica["replica_id"] not in gone
+    ]
+
+
+def replica_to_kill(ready: Sequence[ReplicaProcess], chance: random.Random) -> ReplicaProcess | None:
+    """Choose one of at least two; None: fewer are ready, and one must go on."""
+    return chance.choice(ready) if len(ready) >= 2 else None
+
+
+def node_to_remove(ready: Sequence[ReplicaProcess], chance: random.Random) -> str | None:
+    """Choose a node with a replica; None: no other node has one, and one must go on."""
+    names = sorted({replica.node for replica in ready})
+    return chance.choice(names) if len(names) >= 2 else None
+
+
+def due(made: Counter[str], wanted: Mapping[str, int], share: float) -> str:
+    """Return the next fault after a share of the time.
+
+    Nodes and primaries are spread evenly, as often as wanted; before, between and after them replicas are killed.
+
+    >>> wanted = {NODES: 2, PRIMARIES: 1}
+    >>> due(Counter(), wanted, 0.2), due(Counter(), wanted, 0.25)
+    ('replicas killed', 'nodes removed')
+    """
+    for name in (NODES, PRIMARIES):
+        if made[name] < wanted[name] and share >= (made[name] + 0.5) / wanted[name]:
+            return name
+    return REPLICAS
+
+
+@dataclass(frozen=True)
+class ClusterFaults:
+    """Faults of the nodes and of the Redis cluster."""
+
+    nodes: RayNodes
+    redis: LocalCluster
+    chance: random.Random
+    tally: Tally
+
+    async def make(self, wanted: Mapping[str, int], share: Callable[[], float]) -> None:
+        """Make one fault after the other until it is cancelled; each of them finds the clients at work.
+
+        Raises:
+            TimeoutError: the replicas that a fault needs were not ready, or clients got no answers.
+        """
+        makers = {REPLICAS: self._kill_replica, NODES: self._remove_node, PRIMARIES: self._kill_primary}
+        while True:
+            right = self.tally.good_right + 50
+            await _awaited(lambda right=right: self.tally.good_right >= right or None, "answers")  # type: ignore[misc]
+            name = due(self.tally.faults, wanted, share())
+            await makers[name]()
+            self.tally.faults[name] += 1
+            await asyncio.sleep(5.0)
+
+    async def _kill_replica(self) -> None:
+        def look() -> ReplicaProcess | None:
+            return replica_to_kill(self.nodes.ready(), self.chance)
+
+        while not self.nodes.kill(await _awaited(look, "two replicas that are ready")):
+            pass
+
+    async def _remove_node(self) -> None:
+        node = await _awaited(lambda: node_to_remove(self.nodes.ready(), self.chance), "replicas on two nodes")
+        await asyncio.to_thread(self.nodes.remove, node)
+        await asyncio.to_thread(self.nodes.add)
+
+    async def _kill_primary(self) -> None:
+        """Kill one, and start it again once its replica has its slots: a shard without one takes no writes."""
+        slot = self.chance.randrange(SLOTS)
+        killed = self.redis.owner(slot)
+        killed.kill()
+        await asyncio.to_thread(self.redis.wait_for_failover, slot, killed)
+        await asyncio.to_thread(killed.start)
+        await asyncio.to_thread(self.redis.wait_until_complete)
+
+
+async def _awaited(look: Callable[[], _Found | None], what: str) -> _Found:
+    deadline = time.monotonic() + _MOST_SECONDS
+    while (result := await asyncio.to_thread(look)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"expected {what} within {_MOST_SECONDS:.0f} s, and there were none")
+        await asyncio.sleep(0.5)
+    return result
+
+
+class RayNodes:
+    """The nodes of a running cluster. The first one has the controller, the HTTP proxy and no replicas."""
+
+    def __init__(self, cluster: Any, http: int) -> None:
+        self._cluster = cluster
+        self._gone: set[str] = set()
+        self.http = http
+        """The HTTP port of the first node."""
+
+    def deploy(self, arguments: Mapping[str, Any], name: str) -> None:
+        """Start or update an application of archives, and wait until all its replicas are ready."""
+        from ray import serve
+
+        from torchserve_neuron_lstm.hosts.ray import app
+
+        serve.run(app(arguments), name=name, route_prefix="/")
+
+    def delete(self, name: str) -> None:
+        """Delete an application."""
+        from ray import serve
+
+        serve.delete(name)
+
+    def ready(self) -> list[ReplicaProcess]:
+        """Return the replicas that take requests now."""
+        from ray.serve.context import _get_global_client
+
+        return ready_replicas(_get_global_client().get_serve_details(), self._gone)
+
+    def kill(self, replica: ReplicaProcess) -> bool:
+        """Kill the process of a replica, as in a crash. Returns whether it was still running."""
+        self._gone.add(replica.id)
+        return _kill(replica.pid)
+
+    def remove(self, node: str) -> None:
+        """Kill a node's raylet, and with it its replicas."""
+        self._gone.update(replica.id for replica in self.ready() if replica.node == node)
+        (worker,) = [worker for worker in self._cluster.worker_nodes if worker.node_id == node]
+        self._cluster.remove_node(worker, allow_graceful=False)
+
+    def add(self) -> None:
+        """Start another node, and wait until the cluster has it."""
+        self._cluster.add_node(**_NODE)
+
+
+@contextmanager
+def running_nodes(directory: Path) -> Iterator[RayNodes]:
+    """Start a head without CPUs and three nodes; all processes are ended at the end.
+
+    `directory` has the files of the cluster. Its path must be short: it contains the names of sockets.
+    """
+    # Ray reads them when it is imported; its own folder has the address to which any `ray.init()` here connects
+    os.environ.update(
+        RAY_TMPDIR=str(directory),
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_memory_monitor_refresh_ms="0",
+        RAY_SERVE_LOG_TO_STDERR="0",
+        RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",
+    )
+    import ray
+    from ray import serve
+    from ray.cluster_utils import Cluster
+
+    (http,) = free_ports(1)
+    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
+    # Ray's hooks can be set by the main thread alone, and a node is added by another: such nodes end with their head
+    cluster._shutdown_at_exit = False  # noqa: SLF001 - an argument of the cluster, for the head and the others alike
+    nodes, last = RayNodes(cluster, http), list[ReplicaProcess]()
+    try:
+        for _ in range(_COUNT):
+            nodes.add()
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": http})
+        yield nodes
+        last = nodes.ready()
+        serve.shutdown()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        _wait_until_ended([replica.pid for replica in last])
+
+
+def _wait_until_ended(pids: list[int]) -> None:
+    """Wait for processes that end by themselves when their raylet has, and kill those that do not."""
+    deadline = time.monotonic() + 30.0
+    while pids := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        if time.monotonic() > deadline:
+            for pid in pids:
+                _kill(pid)
+            return
+        time.sleep(0.1)
+
+
+def _kill(pid: int) -> bool:
+    """Kill a process; returns whether it still ran."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+class Question(NamedTuple):
+    """A whole sequence, and what the old and the new model answer."""
+
+    ids: Sequence[int]
+    old: Values
+    new: Values
+
+    def version(self, body: bytes) -> str:
+        """Return the model whose answer this is: `old`, `new` or `neither`."""
+        try:
+            answer = json.loads(body)
+            values = {name: torch.tensor(answer[name]) for name in self.old}
+        except (ValueError, KeyError, TypeError):
+            return "neither"
+        if equal(values, self.old):
+            return "old"
+        return "new" if equal(values, self.new) else "neither"
+
+
+@dataclass
+class Update:
+    """Answers while the weights changed."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    """Answers of the `old` model, the `new` one or `neither`, and requests that were `refused`."""
+    new_in_a_row: int = 0
+
+    def laws(self) -> list[Law]:
+        """Return what must hold: no refusal, answers of the two models alone, and load before and after."""
+        least = {"old": 1, "new": 1}
+        laws = [Law(f"update: answers of the {name} model", self.answers[name], least=n) for name, n in least.items()]
+        return [*laws, *(Law(f"update: {name}", self.answers[name], most=0) for name in ("neither", "refused"))]
+
+    def add(self, version: str) -> None:
+        """Count an answer."""
+        self.answers[version] += 1
+        self.new_in_a_row = self.new_in_a_row + 1 if version == "new" else 0
+
+
+def _update_weights(model: Tagger, options: argparse.Namespace, work: Path, nodes: RayNodes) -> Update:
+    """Change the weights of a model without sessions while clients ask."""
+    other = make_model()
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(0.25)
+    archives = [make_archive(model, work / "old", TAGGER, 1, options.backend)]
+    archives.append(make_archive(other, work / "new", TAGGER, 1, options.backend))
+    before, after = ({"archives": {TAGGER: str(path)}, "threads": 1, "replicas": _COUNT} for path in archives)
+    nodes.deploy(before, "weights")
+    chance = random.Random(options.seed)
+    texts = [chance.choices(range(TOKENS), k=chance.randint(1, 16)) for _ in range(50)]
+    questions = [Question(ids, outputs(model, ids), outputs(other, ids)) for ids in texts]
+    return asyncio.run(update_under_load(nodes.http, questions, lambda: nodes.deploy(after, "weights")))
+
+
+async def update_under_load(port: int, questions: Sequence[Question], deploy: Callable[[], None]) -> Update:
+    """Ask from many clients, deploy the new weights, and go on until every replica has them.
+
+    Raises:
+        TimeoutError: the old model still answered long after.
+    """
+    update, over = Update(), asyncio.Event()
+    clients = [asyncio.create_task(_ask(port, questions, number, update, over)) for number in range(_CLIENTS)]
+    try:
+        await _awaited(lambda: update.answers.total() >= _BEFORE or None, "answers of the old model")
+        await asyncio.to_thread(deploy)
+        await _awaited(lambda: update.new_in_a_row >= _SETTLED or None, "answers of the new model alone")
+    finally:
+        over.set()
+        await asyncio.gather(*clients)
+    return update
+
+
+async def _ask(port: int, questions: Sequence[Question], number: int, update: Update, over: asyncio.Event) -> None:
+    with closing(Connection(port, 60.0)) as connection:
+        while not over.is_set():
+            question = questions[number % len(questions)]
+            number += 1
+            try:
+                reply = await connection.post(json_request(TAGGER, question.ids))
+            except NoAnswer:
+                update.add("refused")
+            else:
+                update.add(question.version(reply.body) if reply.status == 200 else "refused")
