@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 import torch
 from graph_device import GraphDevice
-from hypothesis import given
-from hypothesis import strategies as st
 from tools.bench import __main__ as bench
 from tools.bench import commits, compare, engines, gpu
 from tools.bench.fma import FmaLoop
 from tools.bench.harness import BenchmarkFailed, Effort, refuse_differences, take_turns
-from tools.bench.interval import FEWEST, median_interval
 from tools.bench.load import http_post, load
 from tools.bench.ragged import Case, Size
 from torch_kernel import TorchKernel
@@ -32,11 +29,10 @@ from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 from torchserve_neuron_lstm.config.manifest import sha256_of
 from torchserve_neuron_lstm.handlers.neuron_lstm import LIST
 
-ROOT = Path(__file__).parents[2]
 TINY = Size(3, 5, 1)
 
 
-@pytest.mark.parametrize("name", ["gpu", "harness", "interval", "load", "ragged", "report", "train"])
+@pytest.mark.parametrize("name", ["gpu", "harness", "load", "ragged", "report", "train"])
 def test_worked_examples_hold(name: str) -> None:
     """Folders of tools are not searched for them."""
     tried = doctest.testmod(import_module(f"tools.bench.{name}"))
@@ -107,13 +103,11 @@ def test_servers(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last commit and the working tree are packaged and served by their code; no checkout remains."""
+    """The last commit and the working tree are packaged, and served by their code."""
     monkeypatch.setattr(compare, "TURNS", 1)
-    found = run(tmp_path, "compare", "HEAD", "--pairs", "6", "--packagings", "1")
+    found = run(tmp_path, "compare", "HEAD", "--pairs", "1", "--packagings", "1")
 
     assert [len(table["rows"]) for table in found["tables"]] == [7, 5]
-    listed = subprocess.run(["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "compare-" not in listed
 
 
 def double(_index: int, *, own_kernel: bool) -> GraphDevice:
@@ -161,14 +155,6 @@ def test_calls_take_turns() -> None:
 
     assert seconds == {"a": (6.5, 3.0), "b": (20.0, 30.0)}
     assert called[:4] == ["a", "a", "b", "b"]
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=FEWEST, max_size=60))
-def test_an_interval_is_of_measured_values(values: list[float]) -> None:
-    """It holds the median."""
-    found = median_interval(values)
-    assert found.low <= found.median <= found.high
-    assert {found.low, found.high} <= set(values)
 
 
 def test_the_loop_counts_its_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,10 +249,34 @@ def test_other_answers_and_other_code_are_refused(tmp_path: Path) -> None:
         file.write_text(text)
     with pytest.raises(BenchmarkFailed, match=r"does not hold that commit's a\.py"):
         commits.refuse_other_code(tmp_path / "archive", commits.Side("base", "abc", tmp_path / "root"))
+
+
+def test_the_working_tree_is_copied_as_it_stands(tmp_path: Path) -> None:
+    """Edited and new files are in it, deleted and ignored ones are not; git's index stays as it is."""
+    root, folder = tmp_path / "repository", tmp_path / "checkouts"
+    root.mkdir()
+    folder.mkdir()
+    for name, text in {"edited": "1", "gone": "", ".gitignore": "ignored\n"}.items():
+        (root / name).write_text(text)
+    user = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    for words in (("init", "-q"), ("add", "-A"), (*user, "commit", "-q", "-m", "A change")):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    (root / "gone").unlink()
+    for name in ("edited", "new", "ignored"):
+        (root / name).write_text("2")
+
+    base, head = commits.checked_out(root, "HEAD", folder)
+
+    assert {file.name: file.read_text() for file in base.root.iterdir() if file.name[0] != "."} == {
+        "edited": "1",
+        "gone": "",
+    }
+    assert {file.name: file.read_text() for file in head.root.iterdir() if file.name[0] != "."} == {
+        "edited": "2",
+        "new": "2",
+    }
+    assert base.commit.endswith(" A change")
+    status = subprocess.run(["git", "status", "--short"], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert status == " M edited\n D gone\n?? new\n"
     with pytest.raises(BenchmarkFailed, match="no-commit"):
-        compare.measure(compare_options(tmp_path, "no-commit"))
-
-
-def compare_options(repository: Path, base: str) -> Any:
-    """The options of a comparison in another repository."""
-    return type("Options", (), {"repository": repository, "base": base, "pairs": FEWEST, "packagings": 1})
+        commits.checked_out(root, "no-commit", folder)

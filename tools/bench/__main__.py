@@ -7,14 +7,16 @@ program and has its figures. All take `--json FILE` and write the same format.
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
 from .harness import BenchmarkFailed
-from .report import about_run, json_of, text_of, write_json
+from .report import about_run, text_of
 
 PROGRAMS = ("engines", "serve", "train", "hosts", "gpu", "compare")
 
@@ -40,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"the benchmark failed: {failed}", file=sys.stderr)
         return 1
     print(text_of(result))
-    write_json(json_of(name, result, about_run()), options.json)
+    if options.json is not None:
+        figures = {"program": name, "about": about_run(), **asdict(result)}
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 import urllib.request
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
 
 import torch
 
 from .harness import package, refuse_differences
-from .load import http_post, load
+from .load import Loaded, http_post, load
 from .models.classifier import TokenClassifier
 from .ragged import LONGEST, log_normal
 
@@ -98,32 +95,6 @@ def compare(port: int, path: str, model: TokenClassifier, tolerance: float = 1e-
         refuse_differences(path, [answer], [expected], tolerance)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A server under load for a while."""
-
-    milliseconds: Sequence[float]
-    """Milliseconds of each response, as its client saw it."""
-    seconds: float
-    client_s: float
-    """Seconds of CPU time that the clients took, which share the cores with the server."""
-
-    @property
-    def rate(self) -> float:
-        """Requests a second."""
-        return len(self.milliseconds) / self.seconds
-
-    @property
-    def p50(self) -> float:
-        """Milliseconds within which half of the answers arrived."""
-        return median(self.milliseconds)
-
-    @property
-    def p99(self) -> float:
-        """Milliseconds within which 99 % of the answers arrived."""
-        return quantiles(self.milliseconds, n=100)[98]
-
-
 def load_server(port: int, path: str, clients: int, seconds: float, seed: int) -> Loaded:
     """Send random requests at once from some clients; the seed decides which.
 
@@ -132,6 +103,4 @@ def load_server(port: int, path: str, clients: int, seconds: float, seed: int) -
     """
     random.seed(seed)
     requests = [http_post(path, json.dumps(ids).encode()) for ids in draw_sequences()]
-    before = time.process_time()
-    done = load(port, requests, clients, seconds)
-    return Loaded(done.milliseconds, done.seconds, time.process_time() - before)
+    return load(port, requests, clients, seconds)

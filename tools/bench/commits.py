@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,39 +29,32 @@ class Side:
     """A checkout that nothing else writes to."""
 
 
-@contextmanager
-def checked_out(repository: Path, base: str, folder: Path) -> Iterator[tuple[Side, Side]]:
-    """Check out the base and copy the working tree below `folder`, for the time of a `with` block.
+def checked_out(repository: Path, base: str, folder: Path) -> tuple[Side, Side]:
+    """Write the files of the base, and those of the working tree that git tracks or would add, below `folder`.
 
     Raises:
         BenchmarkFailed: git does not know the base.
     """
-    commit = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}").strip()
-    subject = _git(repository, "log", "-1", "--format=%h %s", commit).strip()
-    root = folder / "base"
-    _git(repository, "worktree", "add", "--detach", str(root), commit)
-    try:
-        _copy_working_tree(repository, folder / "head")
-        yield Side("base", subject, root), Side("head", "the working tree", folder / "head")
-    finally:
-        _git(repository, "worktree", "remove", "--force", str(root))
+    commit = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}")
+    index = str(folder / "index")  # so that git's stays as it is
+    for words in (("read-tree", "HEAD"), ("add", "--all")):
+        _git(repository, *words, index=index)
+    trees = {"base": commit, "head": _git(repository, "write-tree", index=index)}
+    for name, tree in trees.items():
+        _git(repository, "archive", "--output", str(folder / f"{name}.tar"), tree)
+        shutil.unpack_archive(folder / f"{name}.tar", folder / name, filter="data")
+    subject = _git(repository, "log", "-1", "--format=%h %s", commit)
+    return Side("base", subject, folder / "base"), Side("head", "the working tree", folder / "head")
 
 
-def _copy_working_tree(repository: Path, target: Path) -> None:
-    """Copy every file that git tracks or would add: later edits do not reach a running comparison."""
-    names = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-    for name in filter(None, names):
-        source, copy = repository / name, target / name
-        if source.is_symlink() or source.is_file():  # a deleted file is still tracked
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, copy, follow_symlinks=False)
-
-
-def _git(repository: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, check=False)
+def _git(repository: Path, *arguments: str, index: str | None = None) -> str:
+    environment = {**os.environ, **({} if index is None else {"GIT_INDEX_FILE": index})}
+    done = subprocess.run(
+        ["git", *arguments], cwd=repository, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise BenchmarkFailed(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
+    return done.stdout.strip()
 
 
 def environment(root: Path) -> dict[str, str]:

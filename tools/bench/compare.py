@@ -17,24 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from threading import Timer
 from typing import Any
 
 import torch
-from torch import nn
 from typing_extensions import Self
 
 from .commits import PACKAGE, Side, checked_out, environment, refuse_other_code, share_costs
 from .compare_child import FIGURES, Kind
 from .harness import BenchmarkFailed, package, tell
-from .interval import FEWEST, median_interval
 from .models.classifier import TokenClassifier
-from .models.frames import FrameClassifier
 from .report import Result, Row, Table
 
 SIDES = ("base", "head")
@@ -44,7 +40,6 @@ BUSY = 0.9
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = Path(__file__).with_name("compare_child.py")
 _REPLY_SECONDS = 120
-_PACKAGINGS = 3
 _TOLERANCE = 1e-4
 _CONFIG = """\
 minWorkers: 1
@@ -53,53 +48,30 @@ batchSize: 32
 maxBatchDelay: 2
 neuron_lstm:
   model: {{args: {args}}}
-  inputs:
-    {input}
+  inputs: {{ids: {input}}}
   lengths: lengths
   outputs: [scores]
   buckets: {{batch: [1, 8, 32], length: [16, 64, 128]}}
   backend: native
 """
-_TOKENS = "ids: {dtype: int64, shape: [batch, time]}"
-_FRAMES = "frames: {dtype: float32, shape: [batch, time, 128]}"
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model that both commits package."""
-
-    file: str
-    make: Callable[..., nn.Module]
-    args: Mapping[str, int]
-    input: str
-
-
-_MODELS: Mapping[Kind, _Model] = {
-    "tokens": _Model(
-        "classifier.py", TokenClassifier, {"tokens": 1000, "features": 4, "hidden": 4, "layers": 1}, _TOKENS
-    ),
-    "frames": _Model("frames.py", FrameClassifier, {"features": 128, "hidden": 4}, _FRAMES),
-    "archive": _Model("classifier.py", TokenClassifier, {"tokens": 1000, "features": 64, "hidden": 128}, _TOKENS),
+_TOKENS, _FRAMES = "{dtype: int64, shape: [batch, time]}", "{dtype: float32, shape: [batch, time, 128]}"
+_MODELS: Mapping[Kind, tuple[dict[str, int], str]] = {
+    "tokens": ({"tokens": 1000, "features": 4, "hidden": 4, "layers": 1}, _TOKENS),
+    "frames": ({"tokens": 0, "features": 128, "hidden": 4, "layers": 1}, _FRAMES),
+    "archive": ({"tokens": 1000, "features": 64, "hidden": 128}, _TOKENS),
 }
-
-
-@dataclass(frozen=True)
-class Packaging:
-    """Time of one packaging."""
-
-    seconds: float
-    cpu_s: float
-    """CPU time of all its processes, which other work on the machine changes less."""
+"""The arguments and the input of each model that both commits package."""
+Archives = Mapping[Kind, Mapping[str, Path]]
+"""The folder of an archive, by model and side."""
+Values = Mapping[str, Mapping[str, list[float]]]
+"""Values by figure and side."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the program's options."""
     parser.add_argument("base", metavar="BASE", help="a commit")
-    parser.add_argument("--pairs", type=int, default=10, help=f"at least {FEWEST} (default: %(default)s)")
-    parser.add_argument(
-        "--packagings", type=int, default=_PACKAGINGS, help="timed packagings of each (default: %(default)s)"
-    )
-    parser.add_argument("--repository", type=Path, default=_ROOT, help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of processes (default: %(default)s)")
+    parser.add_argument("--packagings", type=int, default=3, help="timed packagings of each (default: %(default)s)")
 
 
 def measure(options: argparse.Namespace) -> Result:
@@ -108,18 +80,13 @@ def measure(options: argparse.Namespace) -> Result:
     Raises:
         BenchmarkFailed: git does not know a commit, packaging fails, or the commits answer differently.
     """
-    if options.pairs < FEWEST:
-        raise BenchmarkFailed(f"--pairs: {options.pairs} pairs have no interval, {FEWEST} are the fewest")
-    with (
-        tempfile.TemporaryDirectory(prefix="compare-") as name,
-        checked_out(options.repository, options.base, Path(name)) as sides,
-    ):
-        folder = Path(name)
-        archives, packagings = _packaged(sides, folder, options.packagings)
+    with tempfile.TemporaryDirectory(prefix="compare-") as name:
+        sides = checked_out(_ROOT, options.base, Path(name))
+        archives, packagings = _packaged(sides, Path(name), options.packagings)
         values, share = race(archives, sides, options.pairs)
         tables = [
-            Table(f"CPU time of a request, {options.pairs} pairs", [*_request_rows(values)]),
-            Table("The archive of a token classifier, and its packaging", [*_archive_rows(archives, packagings)]),
+            Table(f"CPU time of a request in us, {options.pairs} pairs", [*_rows(values)]),
+            Table("The archive of a token classifier, and its packaging", [*_rows({**packagings, **_sizes(archives)})]),
         ]
     notes = [f"{side.name}: {side.commit}" for side in sides]
     if share < BUSY:
@@ -127,40 +94,41 @@ def measure(options: argparse.Namespace) -> Result:
     return Result(tables, notes)
 
 
-Archives = Mapping[Kind, Mapping[str, Path]]
-"""The folder of an archive, by model and side."""
-
-
-def _packaged(sides: Sequence[Side], folder: Path, times: int) -> tuple[Archives, dict[str, list[Packaging]]]:
+def _packaged(sides: Sequence[Side], folder: Path, times: int) -> tuple[Archives, Values]:
     """Package all models at both sides; that of `archive` several times in turns, with an empty cache each time."""
     archives: dict[Kind, dict[str, Path]] = {kind: {} for kind in _MODELS}
-    packagings: dict[str, list[Packaging]] = {side.name: [] for side in sides}
-    for kind, model in _MODELS.items():
+    taken: dict[str, dict[str, list[float]]] = {
+        what: {side: [] for side in SIDES} for what in ("seconds of packaging", "CPU seconds of packaging")
+    }
+    for kind in _MODELS:
         for turn in range(times if kind == "archive" else 1):
             for side in sides if turn % 2 == 0 else sides[::-1]:
                 tell(f"packaging {kind} with the code of the {side.name}")
                 place = folder / f"{side.name}-{kind}-{turn}"
-                packaging = _package(model, side, place)
-                if kind == "archive":
-                    packagings[side.name].append(packaging)
+                seconds = _package(kind, side, place)
                 archives[kind][side.name] = place / "model"
                 refuse_other_code(place / "model", side)
+                if kind == "archive":
+                    for values, value in zip(taken.values(), seconds, strict=True):
+                        values[side.name].append(value)
         if not share_costs(archives[kind]["base"], archives[kind]["head"]):
             tell("the archives state their costs differently: each plans by those measured for itself")
-    return archives, packagings
+    return archives, taken
 
 
-def _package(model: _Model, side: Side, folder: Path) -> Packaging:
+def _package(kind: Kind, side: Side, folder: Path) -> tuple[float, float]:
+    """Return seconds, and those of CPU time of all processes, which other work on the machine changes less."""
+    args, spec = _MODELS[kind]
     folder.mkdir()
     torch.manual_seed(0)
-    torch.save(model.make(**model.args).state_dict(), folder / "weights.pt")
-    shutil.copy(Path(__file__).parent / "models" / model.file, folder / "model.py")
-    (folder / "model.yaml").write_text(_CONFIG.format(args=json.dumps(model.args), input=model.input))
+    torch.save(TokenClassifier(**args).state_dict(), folder / "weights.pt")
+    shutil.copy(Path(__file__).parent / "models" / "classifier.py", folder / "model.py")
+    (folder / "model.yaml").write_text(_CONFIG.format(args=json.dumps(args), input=spec))
     cache = dict.fromkeys(("XDG_CACHE_HOME", "NEURON_LSTM_CACHE"), str(folder / "cache"))  # the latter: earlier commits
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     package(folder, "model", "--archive-format", "no-archive", environment={**environment(side.root), **cache})
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return Packaging(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 class Child:
@@ -193,8 +161,8 @@ class Child:
             BenchmarkFailed: the process failed, or imported other code than the archive's.
         """
         about = self._ask({"ask": "about"})
-        expected = (self._archive / "neuron_lstm.py", self._archive / PACKAGE)
-        if [Path(path).resolve() for path in about["code"]] != [path.resolve() for path in expected]:
+        expected = [str((self._archive / name).resolve()) for name in ("neuron_lstm.py", PACKAGE)]
+        if about["code"] != expected:
             raise BenchmarkFailed(f"the archive {self._archive} is served by {about['code']}: not its code")
         answers: list[str] = about["answers"]
         return answers
@@ -227,10 +195,6 @@ class Child:
             raise BenchmarkFailed(f"the process that serves {self._archive} ended ({code}):\n{self._stderr.read()}")
         reply: dict[str, Any] = json.loads(line)
         return reply
-
-
-Values = Mapping[str, Mapping[str, list[float]]]
-"""One value for each pair, by figure and side."""
 
 
 def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values, float]:
@@ -305,25 +269,25 @@ def _are_close(before: str, changed: str) -> bool:
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE)
 
 
-def _request_rows(values: Values) -> Iterator[Row]:
-    for name, sides in values.items():
-        ratios = [head / base for base, head in zip(sides["base"], sides["head"], strict=True)]
-        found = median_interval(ratios)
-        figures: dict[str, float | str] = {f"{side}, us": median(sides[side]) for side in SIDES}
-        figures |= {"ratio": f"{found.median:.3f}", "95 % interval": f"{found.low:.3f} to {found.high:.3f}"}
-        yield Row(name, "", figures, ratios)
-
-
-def _archive_rows(archives: Archives, packagings: Mapping[str, Sequence[Packaging]]) -> Iterator[Row]:
-    figures: dict[str, dict[str, float]] = {
-        "seconds of packaging": {side: median(one.seconds for one in packagings[side]) for side in SIDES},
-        "CPU seconds of packaging": {side: median(one.cpu_s for one in packagings[side]) for side in SIDES},
-    }
+def _sizes(archives: Archives) -> Values:
+    """Return the sizes of the archives: their bytes, files, and lines of Python."""
+    sizes: dict[str, dict[str, list[float]]] = {"bytes": {}, "files": {}, "lines of Python": {}}
     for side in SIDES:
         files = [file for file in archives["archive"][side].rglob("*") if file.is_file()]
-        code = [file for file in files if file.suffix == ".py"]
-        figures.setdefault("bytes", {})[side] = sum(file.stat().st_size for file in files)
-        figures.setdefault("files", {})[side] = len(files)
-        figures.setdefault("lines of Python", {})[side] = sum(len(file.read_bytes().splitlines()) for file in code)
-    for name, sides in figures.items():
-        yield Row(name, "", {**sides, "ratio": f"{sides['head'] / sides['base']:.3f}"})
+        code = [file.read_bytes() for file in files if file.suffix == ".py"]
+        sizes["bytes"][side] = [sum(file.stat().st_size for file in files)]
+        sizes["files"][side] = [len(files)]
+        sizes["lines of Python"][side] = [sum(len(text.splitlines()) for text in code)]
+    return sizes
+
+
+def _rows(values: Values) -> Iterator[Row]:
+    """Yield medians, and the median of the ratios of the pairs, with two ratios that half of them are between."""
+    for name, sides in values.items():
+        ratios = [head / base for base, head in zip(sides["base"], sides["head"], strict=True)]
+        figures: dict[str, float | str] = {side: median(sides[side]) for side in SIDES}
+        figures["ratio"] = f"{median(ratios):.3f}"
+        if len(ratios) > 3:
+            low, _, high = quantiles(ratios, n=4)
+            figures["half of the ratios"] = f"{low:.3f} to {high:.3f}"
+        yield Row(name, "", figures, ratios)

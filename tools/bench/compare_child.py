@@ -9,15 +9,18 @@ It imports no file beside it. `about` reports which code runs.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
+
+import numpy as np
 
 Kind = Literal["tokens", "frames", "archive"]
 FIGURES: Mapping[Kind, tuple[str, ...]] = {
@@ -80,9 +83,12 @@ class Served:
                 statuses = {context.get_response_status(index)[0] for index in range(len(rows))}
                 if statuses - {200, None}:
                     raise RuntimeError(f"the archive refuses requests: {bytes(replies[0])!r}")
-                answers += [_as_json(bytes(reply), "to .npy" in figure) for reply in replies]
-        package = Path(str(sys.modules[_PACKAGE].__file__)).parent
-        return {"code": [str(self.code.__file__), str(package)], "answers": answers}
+                answers += [
+                    json.dumps(np.load(io.BytesIO(reply)).tolist()) if "to .npy" in figure else bytes(reply).decode()
+                    for reply in replies
+                ]
+        paths = (Path(self.code.__file__), Path(str(sys.modules[_PACKAGE].__file__)).parent)
+        return {"code": [str(path.resolve()) for path in paths], "answers": answers}
 
     def measure(self, figure: str) -> float:
         """Return CPU microseconds of a request, of all threads: the best of repetitions."""
@@ -109,23 +115,9 @@ def _ids_as_json(source: random.Random) -> bytearray:
 
 
 def _frames(source: random.Random) -> bytearray:
-    import io
-
-    import numpy as np
-
     file = io.BytesIO()
     np.save(file, np.random.default_rng(source.randrange(1 << 32)).standard_normal((50, 128), dtype=np.float32))
     return bytearray(file.getvalue())
-
-
-def _as_json(reply: bytes, is_npy: bool) -> str:
-    if not is_npy:
-        return reply.decode()
-    import io
-
-    import numpy as np
-
-    return json.dumps(np.load(io.BytesIO(reply)).tolist())
 
 
 def _load(file: Path) -> Any:
@@ -138,38 +130,32 @@ def _load(file: Path) -> Any:
     return module
 
 
-def pin(core: int | None) -> None:
-    """Keep every thread of this process on one core, where the system supports it."""
-    if core is not None:
-        for thread in Path("/proc/self/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
+def pin(core: int) -> None:
+    """Keep every thread of this process on one core."""
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
 
 
-def reply(subject: Served, question: Mapping[str, Any]) -> dict[str, Any]:
+def reply(served: Served, question: Mapping[str, Any]) -> dict[str, Any]:
     """Answer one question: `about`, or a figure and the core to measure it on."""
     if question["ask"] == "about":
-        return subject.about()
+        return served.about()
     pin(question["core"])
     wall, cpu = time.perf_counter(), time.process_time()
-    value = subject.measure(question["figure"])
+    value = served.measure(question["figure"])
     return {"value": value, "share": (time.process_time() - cpu) / (time.perf_counter() - wall)}
 
 
-def serve(answer: Callable[[Mapping[str, Any]], Mapping[str, Any]], questions: TextIO, replies: TextIO) -> None:
-    """Write one line for each line that is read."""
-    for line in questions:
-        print(json.dumps(answer(json.loads(line))), file=replies, flush=True)
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Load the archive that the arguments name, then answer questions until the input ends."""
+    """Load the archive that the arguments name, then write one line for each line that is read."""
     kind, folder, core = arguments
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the output of libraries is no reply
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
-    pin(int(core) if core else None)
-    subject = Served(kind, Path(folder))  # type: ignore[arg-type]  # the caller has the kinds from here
-    serve(lambda question: reply(subject, question), sys.stdin, replies)
+    pin(int(core))
+    served = Served(kind, Path(folder))  # type: ignore[arg-type]  # the caller has the kinds from here
+    for line in sys.stdin:
+        print(json.dumps(reply(served, json.loads(line))), file=replies, flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from .fma import FmaLoop
 from .harness import Call, Effort, host_seconds, package, ratio, refuse_differences, take_turns, tell
 from .models.ragged import Ragged
-from .onnx_session import export_ragged, open_session
+from .onnx_session import RAGGED, export, open_session
 from .ragged import CASES, LONGEST, Case, Size
 from .report import Result, Row, Table
 
@@ -179,7 +179,7 @@ def _served(archive: Path, threads: int) -> Contestant:
 
 def _onnx_padded(model: Ragged, file: Path, threads: int) -> Contestant:
     """Return ONNX Runtime over the padded batch: torch's own export, with `sequence_lens` for the LSTM operator."""
-    export_ragged(model, file)
+    export(model, torch.zeros(3, 2, model.lstm.input_size), RAGGED, file)
     session = open_session(file, threads)
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:

@@ -10,6 +10,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,31 +100,17 @@ class Masked(nn.Module):
         return y, h_n
 
 
-class Packed(nn.Module):
-    """The layers over packed rows, which is what users write."""
-
-    def __init__(self, layer: nn.LSTM) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y[B, T, D*H] and h_n[L*D, B, H]; lengths are on the CPU."""
-        y, (h_n, _) = self.layer(pack_padded_sequence(x, lengths, batch_first=True))
-        return pad_packed_sequence(y, batch_first=True)[0], h_n
+def packed(layer: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the layers over packed rows, which is what users write; lengths are on the CPU."""
+    y, (h_n, _) = layer(pack_padded_sequence(x, lengths, batch_first=True))
+    return pad_packed_sequence(y, batch_first=True)[0], h_n
 
 
-class Padded(nn.Module):
-    """The layers over padded rows, with a gather of the last real state; right in one direction only."""
-
-    def __init__(self, layer: nn.LSTM) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y[B, T, H] and the last layer's state [1, B, H]."""
-        y, _ = self.layer(x)
-        last = (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2])
-        return y, y.gather(1, last).transpose(0, 1)
+def padded(layer: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the layers over padded rows, and gather the last real state: right in one direction only."""
+    y, _ = layer(x)
+    last = (lengths - 1)[:, None, None].expand(-1, 1, y.shape[2])
+    return y, y.gather(1, last).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -211,14 +198,15 @@ def compare(
     def engine(name: str, precision: Precision = "float32", *, own_kernel: bool = True) -> Contestant:
         return _engine(case, device(0, own_kernel=own_kernel), _made(folder / name), precision)
 
+    layer = case.layer().to(torch_device)
     makers: dict[str, Callable[[], Contestant]] = {
         OURS: lambda: engine("ours"),
         f"{OURS}, cuDNN's kernels": lambda: engine("cudnn", own_kernel=False),
         f"{OURS}, bfloat16": lambda: engine("bfloat16", "bfloat16"),
         f"{OURS}, float16": lambda: engine("float16", "float16"),
-        "eager packed": lambda: _from_host(Packed(case.layer()).to(torch_device), case, torch_device, on_host=True),
-        "eager padded": lambda: _from_host(_padded(case, torch_device), case, torch_device),
-        "torch.compile reduce-overhead": lambda: _compiled(case, torch_device),
+        "eager packed": lambda: _from_host(partial(packed, layer), case, torch_device, on_host=True),
+        "eager padded": lambda: _from_host(_one_direction(case, layer), case, torch_device),
+        "torch.compile reduce-overhead": lambda: _compiled(case, layer, torch_device),
         "native, 2 cores": lambda: _native(case, _made(folder / "native")),
     }
     made: dict[str, Contestant] = {}
@@ -271,10 +259,15 @@ def _native(case: GpuCase, folder: Path) -> Contestant:
     return Contestant(lambda: run(inputs))
 
 
-def _compiled(case: GpuCase, device: torch.device) -> Contestant:
-    """Return the padded model under `torch.compile`, whose own graphs it uses."""
-    model: Any = torch.compile(_padded(case, device), mode="reduce-overhead")
-    return _from_host(model, case, device)
+def _one_direction(case: GpuCase, layer: nn.LSTM) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    if case.size.bidirectional:
+        raise NotRun("wrong: padding comes first in the reverse direction")
+    return partial(padded, layer)
+
+
+def _compiled(case: GpuCase, layer: nn.LSTM, device: torch.device) -> Contestant:
+    """Return the padded layers under `torch.compile`, whose own graphs it uses."""
+    return _from_host(torch.compile(_one_direction(case, layer), mode="reduce-overhead"), case, device)
 
 
 def _exported(case: GpuCase) -> torch.export.ExportedProgram:
@@ -283,24 +276,18 @@ def _exported(case: GpuCase) -> torch.export.ExportedProgram:
         return torch.export.export(Masked(case.layer()), case.inputs(), strict=False)
 
 
-def _padded(case: GpuCase, device: torch.device) -> nn.Module:
-    if case.size.bidirectional:
-        raise NotRun("wrong: padding comes first in the reverse direction")
-    return Padded(case.layer()).to(device)
-
-
-def _from_host(model: Callable[..., Any], case: GpuCase, device: torch.device, *, on_host: bool = False) -> Contestant:
-    """Return a model of torch; with `on_host`, its lengths stay on the CPU."""
+def _from_host(run: Callable[..., Any], case: GpuCase, device: torch.device, *, on_host: bool = False) -> Contestant:
+    """Return a function of torch; with `on_host`, its lengths stay on the CPU."""
     x, lengths = case.inputs()
     x_there, lengths_there = x.to(device), lengths if on_host else lengths.to(device)
 
     @torch.no_grad()
     def call() -> Sequence[Tensor]:
-        outputs = model(x.to(device), lengths if on_host else lengths.to(device))
+        outputs = run(x.to(device), lengths if on_host else lengths.to(device))
         return [tensor.cpu() for tensor in outputs]
 
     @torch.no_grad()
     def enqueue() -> None:
-        model(x_there, lengths_there)
+        run(x_there, lengths_there)
 
     return Contestant(call, enqueue)

@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
+import torch
 from torchserve_process import free_ports, serving
 
-from .classifiers import OURS, TOKENS, Loaded, Settings, compare, load_server, make_archive, make_model
+from .classifiers import OURS, TOKENS, Settings, compare, load_server, make_archive, make_model
 from .harness import BenchmarkFailed, ratio, tell
-from .load import http_post, load
-from .onnx_session import export_classifier
+from .load import Loaded, http_post, load
+from .onnx_session import CLASSIFIER, export
 from .ragged import LONGEST
 from .ray_server import COMPARED, SCALED
 from .report import Result, Row, Table
@@ -64,7 +65,7 @@ def measure(options: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         store, model = Path(folder), make_model()
         archive, onnx = make_archive(model, OURS, store, Settings()), store / "model.onnx"
-        export_classifier(model, onnx)
+        export(model, torch.zeros(2, 3, dtype=torch.int64), CLASSIFIER, onnx)
         with ExitStack() as stack:
             torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
             ray = stack.enter_context(_ray_serving(archive, onnx, COMPARED))
@@ -90,8 +91,7 @@ def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iter
         BenchmarkFailed: Ray Serve ended.
     """
     (port,) = free_ports(1)
-    options = ["--port", str(port), "--archive", str(archive), "--onnx", str(onnx), "--applications", *applications]
-    command = [sys.executable, "-m", "tools.bench.ray_server", *options]
+    command = [sys.executable, "-m", "tools.bench.ray_server", str(port), str(archive), str(onnx), *applications]
     root = Path(__file__).resolve().parents[2]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -145,8 +145,7 @@ def _scaling(server: RayServer, options: argparse.Namespace) -> Table:
     for number in range(options.rounds):
         for name in SCALED if number % 2 == 0 else SCALED[::-1]:
             request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
-            done = load(server.port, [request], _SCALING_CLIENTS, options.seconds)
-            rates[name].append(len(done.milliseconds) / done.seconds)
+            rates[name].append(load(server.port, [request], _SCALING_CLIENTS, options.seconds).rate)
     rows = [
         Row("", f"replicas: {name}", {"requests/s": median(taken), "times one": ratio(taken, rates[SCALED[0]])}, taken)
         for name, taken in rates.items()

@@ -8,7 +8,8 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from statistics import median, quantiles
 
 from .harness import BenchmarkFailed
 
@@ -19,14 +20,30 @@ _LAST_CHUNK = b"0\r\n\r\n"
 _SECONDS = 60  # limit of an answer
 
 
-@dataclass
-class Load:
-    """Results of one load run."""
+@dataclass(frozen=True)
+class Loaded:
+    """A server under load for a while."""
 
-    milliseconds: list[float] = field(default_factory=list)
+    milliseconds: Sequence[float]
     """Milliseconds of each response, as its client saw it."""
-    seconds: float = 0.0
-    """Seconds of the whole run."""
+    seconds: float
+    client_s: float
+    """Seconds of CPU time that the clients took, which share the cores with the server."""
+
+    @property
+    def rate(self) -> float:
+        """Requests a second."""
+        return len(self.milliseconds) / self.seconds
+
+    @property
+    def p50(self) -> float:
+        """Milliseconds within which half of the answers arrived."""
+        return median(self.milliseconds)
+
+    @property
+    def p99(self) -> float:
+        """Milliseconds within which 99 % of the answers arrived."""
+        return quantiles(self.milliseconds, n=100)[98]
 
 
 def http_post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
@@ -40,13 +57,14 @@ def http_post(path: str, body: bytes, headers: Mapping[str, str] | None = None) 
     return (head + further).encode() + _END_OF_HEAD + body
 
 
-def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
+def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Loaded:
     """Send requests, drawn at random, over `connections` kept connections for `seconds` seconds.
 
     Raises:
         BenchmarkFailed: an answer was not 200, or did not arrive; the message says which.
     """
-    done = Load()
+    milliseconds: list[float] = []
+    used = time.process_time()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         opened = (socket.create_connection(("127.0.0.1", port), _SECONDS) for _ in range(connections))
         clients = [_Client(stack.enter_context(connection)) for connection in opened]
@@ -64,14 +82,13 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float)
                 if not client.receive():
                     continue
                 now = time.perf_counter()
-                done.milliseconds.append((now - client.sent) * 1000)
+                milliseconds.append((now - client.sent) * 1000)
                 if now - began < seconds:
                     client.send(random.choice(requests))
                 else:
                     selector.unregister(client.socket)
                     waiting -= 1
-        done.seconds = time.perf_counter() - began
-    return done
+        return Loaded(milliseconds, time.perf_counter() - began, time.process_time() - used)
 
 
 @dataclass

@@ -13,45 +13,33 @@ import torch
 from .models.classifier import TokenClassifier
 from .models.ragged import Ragged
 
-Axes = Mapping[str, Mapping[int, str]]
+_ROWS = {0: "batch"}
+CLASSIFIER = {"ids": {0: "batch", 1: "time"}, "lengths": _ROWS, "scores": _ROWS}
+"""The inputs and the output of the classifier, with their dimensions of any size."""
+_STEPS = {0: "time", 1: "batch"}
+RAGGED = {"frames": _STEPS, "lengths": _ROWS, "states": _STEPS, "last": _ROWS}
+"""The same of the recurrent layers."""
 
 
-def export_ragged(model: Ragged, file: Path) -> None:
-    """Write the model of frames [T, B, F] and lengths [B], whose outputs are states and last."""
-    example = (torch.zeros(3, 2, model.lstm.input_size), torch.tensor([3, 2]))
-    steps, rows = {0: "time", 1: "batch"}, {0: "batch"}
-    axes = {"frames": steps, "lengths": rows, "states": steps, "last": rows}
-    _export(model, example, ["frames", "lengths"], ["states", "last"], axes, file)
-
-
-def export_classifier(model: TokenClassifier, file: Path) -> None:
-    """Write the model of ids [B, T] and lengths [B], whose output is scores [B, 16]."""
-    example = (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([3, 2]))
-    rows = {0: "batch"}
-    axes = {"ids": {0: "batch", 1: "time"}, "lengths": rows, "scores": rows}
-    _export(model, example, ["ids", "lengths"], ["scores"], axes, file)
-
-
-def _export(
-    model: Ragged | TokenClassifier,
-    example: tuple[torch.Tensor, ...],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    axes: Axes,
-    file: Path,
+def export(
+    model: Ragged | TokenClassifier, sequences: torch.Tensor, axes: Mapping[str, Mapping[int, str]], file: Path
 ) -> None:
-    """Export with `sequence_lens` of the LSTM operators, which need no order of the rows."""
+    """Export with `sequence_lens` of the LSTM operators, which need no order of the rows.
+
+    `sequences` is an example of two rows and three timesteps.
+    """
     for_sorted = deepcopy(model).eval()
     for_sorted.rows_are_sorted = True
+    names: Sequence[str] = [*axes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter that supports packed sequences is deprecated, and warns
         torch.onnx.export(
             for_sorted,
-            example,
+            (sequences, torch.tensor([3, 2])),
             file,
             dynamo=False,
-            input_names=inputs,
-            output_names=outputs,
+            input_names=names[:2],
+            output_names=names[2:],
             dynamic_axes=axes,
         )
 

@@ -6,7 +6,6 @@ The first line of its output is `ready`; it ends with its standard input.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
@@ -36,7 +35,7 @@ COMPARED, SCALED = ("ours", *PLAIN), ("one", "two")
 
 def main() -> None:
     """Serve until the standard input ends."""
-    options = _options()
+    port, archive, onnx, *applications = sys.argv[1:]
     os.environ.update(SETTINGS)
     import ray
     from ray import serve
@@ -49,32 +48,20 @@ def main() -> None:
 
     ray.init(num_cpus=CPUS, include_dashboard=False, log_to_driver=False, configure_logging=False)
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # else each line is made, and then dropped
-    serve.start(http_options=HTTPOptions(host="127.0.0.1", port=options.port), logging_config=quiet)
-    targets = [
-        serve.RunTarget(app({"archive": options.archive, "threads": 1, "replicas": replicas}), name, f"/{name}", quiet)
-        for name, replicas in OURS.items()
-        if name in options.applications
-    ]
-    for name, (threads, replicas) in PLAIN.items():
-        if name not in options.applications:
-            continue
-        plain = application(options.onnx, threads, replicas)
-        targets.append(serve.RunTarget(plain, name, f"/{name}", quiet))
+    serve.start(http_options=HTTPOptions(host="127.0.0.1", port=int(port)), logging_config=quiet)
+    targets = []
+    for name in applications:
+        if name in OURS:
+            served = app({"archive": archive, "threads": 1, "replicas": OURS[name]})
+        else:
+            served = application(onnx, *PLAIN[name])
+        targets.append(serve.RunTarget(served, name, f"/{name}", quiet))
     serve.run_many(targets)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.read()
     serve.shutdown()
     ray.shutdown()
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--archive", required=True, help="that of our applications")
-    parser.add_argument("--onnx", required=True, help="the model of the plain applications")
-    parser.add_argument("--applications", nargs="+", choices=[*OURS, *PLAIN], required=True)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 _PACKAGES = ("torch", "onnxruntime", "torchserve", "ray", "torchserve-neuron-lstm")
 
@@ -64,11 +62,12 @@ def text_of(result: Result) -> str:
 
 def _table_lines(table: Table) -> list[str]:
     names = list(dict.fromkeys(name for row in table.rows for name in row.figures))
-    lines = [table.title, "", _line("case", "contestant", *names), "|" + "---|" * (2 + len(names))]
+    texts = [name for name in ("case", "contestant") if any(getattr(row, name) for row in table.rows)]
+    lines = [table.title, "", _line(*texts, *names), "|" + "---|" * len([*texts, *names])]
     former = ""
     for row in table.rows:
-        cells = [_shown(row.figures[name]) if name in row.figures else "" for name in names]
-        lines.append(_line("" if row.case == former else row.case, row.contestant, *cells))
+        cells = ["" if (name, row.case) == ("case", former) else getattr(row, name) for name in texts]
+        lines.append(_line(*cells, *(_shown(row.figures[name]) if name in row.figures else "" for name in names)))
         former = row.case
     return [*lines, ""]
 
@@ -81,17 +80,6 @@ def _shown(value: float | str) -> str:
     if isinstance(value, str):
         return value.replace("|", "/")
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def json_of(program: str, result: Result, about: Mapping[str, object]) -> dict[str, Any]:
-    """Return the result for machines, with what the figures depend on."""
-    return {"program": program, "about": dict(about), **asdict(result)}
-
-
-def write_json(figures: Mapping[str, Any], file: Path | None) -> None:
-    """Write the figures, if there is a file for them."""
-    if file is not None:
-        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def about_run() -> dict[str, object]:

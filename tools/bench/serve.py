@@ -25,14 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from torchserve_process import TorchServe, free_ports, serving
 
-from .classifiers import OURS, PLAIN, Loaded, Settings, compare, load_server, make_archive, make_model
+from .classifiers import OURS, PLAIN, Settings, compare, load_server, make_archive, make_model
 from .engines import TOLERANCES
 from .harness import BenchmarkFailed, program, ratio, tell
+from .load import Loaded
 from .report import Result, Row, Table
 
 _CORES = len(os.sched_getaffinity(0))
-_PORTS = 5
-"""Ports of `neuron-lstm serve`, one after the other."""
 
 
 @dataclass(frozen=True)
