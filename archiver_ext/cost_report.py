@@ -13,35 +13,29 @@ if TYPE_CHECKING:
 def cost_lines(
     backend: str, measurement: CostMeasurement | None, padded: bool, cpu_operators: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the conditions of the measured costs: threads, padding, and operators that the CPU runs.
+    """Yield the conditions of the measured costs: threads, spread, padding, and operators that the CPU runs.
 
     >>> list(cost_lines("onnxruntime", None, padded=False, cpu_operators=["aten::sort"]))
     ['operators on the CPU, not on onnxruntime: aten::sort']
     """
     if measurement is not None:
-        yield f"costs were measured with {measurement.threads} thread{'s' * (measurement.threads > 1)}"
+        threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
+        spread = f"{measurement.spread - 1:.0%}"
+        yield f"costs were measured with {threads}; most calls took {spread} longer than the shortest or less"
     if padded:
         yield f"padded ms: one row has all timesteps and the others have one; {backend} stops each row at its own end"
     if cpu_operators:
         yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
 
 
-def doubt_lines(measurement: CostMeasurement | None, most: int | None = None) -> Iterator[str]:
-    """Yield why the measured costs are unreliable, `most` reasons if it is given, and what to do.
+def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
+    """Yield what to do if the costs were measured while other work ran.
 
-    >>> list(doubt_lines(None))
+    >>> list(busy_line(None))
     []
     """
-    if measurement is None or not measurement.doubts:
-        return
-    for doubt in measurement.doubts[:most]:
-        yield f"the measured costs are doubtful: {doubt}"
-    if left := len(measurement.doubts[most:] if most else ()):
-        yield f"{left} more {'reason' if left == 1 else 'reasons'}: `neuron-lstm inspect` shows all"
-    yield (
-        "batches are planned by these costs until a server measures them again while it loads, or `neuron-lstm "
-        "calibrate` does while nothing else runs"
-    )
+    if measurement is not None and measurement.was_busy:
+        yield "costs were measured on a busy machine: run neuron-lstm calibrate"
 
 
 def padding_ms(manifest: Manifest) -> dict[tuple[ProgramRole, Bucket], float]:

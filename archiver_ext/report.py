@@ -12,7 +12,7 @@ from rich.table import Table
 from ..backends.compilation.job import CompileResult
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
-from .cost_report import cost_lines, doubt_lines
+from .cost_report import busy_line, cost_lines
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
 from .host_needs import PYTHON, machine, software
@@ -92,32 +92,17 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield _selected(outcome)
     selected = outcome.selected
     yield from cost_lines(selected.backend, selected.measurement, bool(selected.padding), outcome.cpu_operators)
-    yield from doubt_lines(selected.measurement, most=1)
-    yield from _doubtful_others(outcome)
+    yield from busy_line(selected.measurement)
     yield _precision(outcome)
     if outcome.selected.simulation is not None:
         by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
-        shares = outcome.selected.candidate.device_engine.shares_device
-        until = "a host with the device" if shares else "`neuron-lstm calibrate`"
-        how = "while it loads the archive" if shares else "on a host with the device"
         yield (
             f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
-            f"{until} measures them {how}"
+            f"`neuron-lstm calibrate` measures them on a host with the device"
         )
     host = outcome.manifest.host
     yield f"runs on {software(_requires(outcome), host)}; {machine(host, selected.backend)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
-
-
-def _doubtful_others(outcome: PackagingResult) -> Iterator[str]:
-    """The doubt of the choice, where the costs of engines are doubtful."""
-    trials = (outcome.selected, *outcome.others)
-    doubtful = [trial.backend for trial in trials if trial.measurement is not None and trial.measurement.doubts]
-    if doubtful and outcome.others:
-        yield (
-            f"another engine may be faster than {outcome.selected.backend}, because the measurements of "
-            f"{' and '.join(doubtful)} are doubtful: package again while nothing else runs here"
-        )
 
 
 def _requires(outcome: PackagingResult) -> list[dict[str, str]]:
@@ -195,7 +180,7 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
         "kept": trial is outcome.selected,
         "total_ms": trial.total_ms,
         "threads": None if trial.measurement is None else trial.measurement.threads,
-        "doubts": [] if trial.measurement is None else trial.measurement.doubts,
+        "spread": None if trial.measurement is None else trial.measurement.spread,
         "programs": [
             {
                 "part": compiled.job.part,

@@ -97,6 +97,26 @@ class CostModel:
             _interpolate([(rows, line.step_ms) for rows, line in self._lines], batch),
         )
 
+    def monotonic(self) -> CostModel:
+        """Return the costs in which no bucket costs more than a larger measured one, of as many rows and timesteps.
+
+        No program computes more for fewer of them, and other work on a machine only makes calls longer.
+
+        >>> cost = CostModel({Bucket(1, 32): 0.62, Bucket(8, 32): 0.2, Bucket(8, 64): 0.4}).monotonic()
+        >>> cost.of(Bucket(1, 32)), cost.of(Bucket(8, 64))
+        (0.2, 0.4)
+        """
+        return CostModel(
+            {
+                bucket: min(
+                    milliseconds
+                    for larger, milliseconds in self.milliseconds.items()
+                    if larger.batch >= bucket.batch and larger.length >= bucket.length
+                )
+                for bucket in self.milliseconds
+            }
+        )
+
     @classmethod
     def proportional(cls, shapes: BucketGrid | DynamicShape) -> CostModel:
         """Return an estimate for unmeasured shapes: 0.1 ms for a call, 0.002 ms for each of its B x T cells.

@@ -88,6 +88,9 @@ class Variant:
     """
 
 
+_LARGEST_SPREAD = 1.25
+
+
 @dataclass(frozen=True)
 class MeasuredCost:
     """Measured duration of one call; `start` and `head` have buckets of length 1."""
@@ -103,10 +106,15 @@ class CostMeasurement:
 
     threads: Annotated[int, positive]
     """Threads that each call could use."""
-    doubts: tuple[str, ...] = ()
-    """Reasons, for people, why the costs are unreliable. Empty: they are reliable."""
+    spread: float = 1.0
+    """Ratio of a usual call to the shortest one, which is the cost: 1 on a machine without other work."""
     device: Optional[str] = None
     """Name of the GPU that ran the calls; None: they ran on the CPU."""
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether other work made most calls longer."""
+        return self.spread > _LARGEST_SPREAD
 
 
 @dataclass(frozen=True)

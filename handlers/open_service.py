@@ -13,8 +13,7 @@ from .description import describe
 from .formats import load_codec
 from .host import Host
 from .metrics import BatchMetrics
-from .runtime.doubtful_costs import with_reliable_costs
-from .runtime.loader import load_archive
+from .runtime.loader import device_of, load_archive
 from .runtime.placement import apply_placement
 from .runtime.worker_threads import threads_per_worker
 from .service import Service
@@ -56,10 +55,11 @@ def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
     placed = apply_placement(manifest, host.directory, host.workers, host.environment)  # before anything starts threads
     torch.set_num_threads(_threads(placed, manifest, host))
-    archive = with_reliable_costs(load_archive(host.directory, torch.get_num_threads(), device=host.device))
+    archive = load_archive(host.directory, torch.get_num_threads(), device=host.device)
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))
+    _warn_of_costs(manifest)
     _log.info("%s: programs: %d, threads: %d", manifest.backend, programs, archive.threads)
 
     def report(batch: BatchMetrics) -> None:
@@ -82,6 +82,16 @@ def _open_sessions(manifest: Manifest, host: Host) -> SessionSource | None:
     from .streaming.open_sessions import open_sessions
 
     return open_sessions(manifest, host.model.name, host.environment)
+
+
+def _warn_of_costs(manifest: Manifest) -> None:
+    """Log one line if batches are planned by costs of a busy machine, or of another device."""
+    measurement, device = manifest.measurement, device_of(manifest)
+    measured_on = None if measurement is None else measurement.device
+    if device is not None and measured_on != device:
+        _log.warning("costs were not measured on this host's %s: run neuron-lstm calibrate", device)
+    elif measurement is not None and measurement.was_busy:
+        _log.warning("costs were measured on a busy machine: run neuron-lstm calibrate")
 
 
 def _threads(placed: int | None, manifest: Manifest, host: Host) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..cost_report import busy_line
 from ..errors import PackagingError
 from . import Commands, add_archive, positive, show
 
@@ -43,7 +42,6 @@ def add_to(commands: Commands) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
-    from ...handlers.runtime.doubtful_costs import with_reliable_costs
     from ...inference.open_archive import open_archive
     from ..evaluation.input_ranges import with_ranges_of_tree
     from ..worker_threads import worker_threads
@@ -54,34 +52,18 @@ def _bench(options: argparse.Namespace) -> None:
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
-        with _without_log(with_reliable_costs.__module__):  # the lines of a server; `_doubts` says the same
-            loaded = with_reliable_costs(with_ranges_of_tree(model.loaded, model.directory))  # as a server does
+        loaded = with_ranges_of_tree(model.loaded, model.directory)
         result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
     for doubt in _doubts(result):
         sys.stderr.write(f"these figures are doubtful: {doubt}\n")
     show(options, lambda: to_json(result), lambda console: print_result(result, console))
 
 
-@contextmanager
-def _without_log(module: str) -> Iterator[None]:
-    logger = logging.getLogger(module)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
 def _doubts(result: BenchmarkResult) -> Iterator[str]:
-    """Yield a line for each kind of doubt; all reasons are in the JSON."""
-    if result.disturbed:
-        names = ", ".join(result.disturbed)
-        yield f"threads waited for cores in most rounds of {names}: run it again while nothing else runs here"
-    if result.cost_doubts:
-        yield (
-            "batches are planned by doubtful costs (--json has the reasons): run `neuron-lstm calibrate` while nothing "
-            "else runs here"
-        )
+    """Yield why the figures are unreliable, and what to do."""
+    if result.varying:
+        yield f"the rounds of {', '.join(result.varying)} vary: run it again while nothing else runs here"
+    yield from busy_line(result.measurement)
 
 
 def print_result(result: BenchmarkResult, console: Console) -> None:
@@ -139,7 +121,7 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
         "timesteps": result.timesteps,
         "plan_us": result.plan_us,
         "gemm_gflops": result.gemm_gflops,
-        "doubts": result.doubts,
+        "doubts": list(_doubts(result)),
         "ways": {
             name: {
                 "seconds": timing.seconds,

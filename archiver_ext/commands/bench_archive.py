@@ -14,19 +14,19 @@ from ...backends.registry import get_backend
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
-from ...config.manifest import Manifest
-from ...handlers.runtime.doubtful_costs import doubts_of
+from ...config.manifest import CostMeasurement, Manifest
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
-from ...handlers.runtime.measurement import Call
+from ...handlers.runtime.measurement import Call, spread
 from ..errors import PackagingError
 from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
 from .matrix_product import gemm, gemm_gflops
-from .timing import TimingConfig, time_undisturbed
+from .timing import TimingConfig, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
 _MAX_BATCHES = 16
+_LARGEST_SPREAD = 1.25
 
 Request = Sequence[torch.Tensor]
 """The inputs of one request."""
@@ -71,15 +71,10 @@ class BenchmarkResult:
     backend: str
     stops_rows: bool
     """Whether recurrent layers stop each row at its own end, so that they compute no padding."""
-    disturbed: tuple[str, ...]
-    """Names of the strategies and measurements whose threads waited for cores in most rounds."""
-    cost_doubts: tuple[str, ...]
-    """Reasons why the costs by which batches are planned are unreliable."""
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """Reasons why the figures, or the costs of the plans, are unreliable."""
-        return (*_disturbed(self.disturbed), *(f"the archive's costs: {doubt}" for doubt in self.cost_doubts))
+    varying: tuple[str, ...]
+    """Names of the strategies and measurements whose rounds took different times."""
+    measurement: CostMeasurement | None
+    """Conditions of the costs by which batches are planned."""
 
     @property
     def requests(self) -> int:
@@ -129,7 +124,7 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
     calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
     calls[_GEMM] = on_threads(archive.threads, gemm())
-    seconds, disturbed = time_undisturbed(calls, TimingConfig(rounds))
+    seconds = time_interleaved(calls, TimingConfig(rounds))
     return BenchmarkResult(
         batches=accepted,
         strategies={
@@ -140,16 +135,9 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
         threads=archive.threads,
         backend=archive.manifest.backend,
         stops_rows=_stops_rows(archive.manifest),
-        disturbed=tuple(disturbed),
-        cost_doubts=doubts_of(archive.manifest),
+        varying=tuple(name for name, times in seconds.items() if spread({name: times}) > _LARGEST_SPREAD),
+        measurement=archive.manifest.measurement,
     )
-
-
-def _disturbed(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    reason = "other processes used the cores, or there are fewer cores than threads"
-    return [f"threads waited for cores during most of the rounds of {', '.join(names)}: {reason}"]
 
 
 def _stops_rows(manifest: Manifest) -> bool:

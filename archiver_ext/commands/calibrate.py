@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..cost_report import cost_lines, doubt_lines, padding_ms
+from ..cost_report import busy_line, cost_lines, padding_ms
 from ..errors import PackagingError
 from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> None:
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output, read):
         tell_unsigned(output)
-    for line in doubt_lines(after.measurement):
+    for line in busy_line(after.measurement):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
     show(
         options, lambda: _to_json(before, after, on_cpu), lambda console: _print(before, after, on_cpu, output, console)
@@ -106,7 +106,7 @@ def _to_json(before: Manifest, after: Manifest, on_cpu: Sequence[str]) -> dict[s
     return {
         "ratio": _ratio(before, after),
         "threads": None if measurement is None else measurement.threads,
-        "doubts": [] if measurement is None else measurement.doubts,
+        "spread": None if measurement is None else measurement.spread,
         "on_cpu": on_cpu,
         "costs": [
             {

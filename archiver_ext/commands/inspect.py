@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..cost_report import cost_lines, doubt_lines
+from ..cost_report import busy_line, cost_lines
 from ..host_needs import machine, software
 from . import Commands, add_archive, show
 
@@ -163,7 +163,7 @@ def print_manifest(
 
     measurement = _measurement(manifest)
     remarks = cost_lines(manifest["backend"], measurement, bool(_padding(manifest)), on_cpu)
-    for line in (*_facts(manifest), *remarks, *doubt_lines(measurement)):
+    for line in (*_facts(manifest), *remarks, *busy_line(measurement)):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(_table_of_programs(manifest))
     if times:
@@ -212,7 +212,7 @@ def _measurement(manifest: Mapping[str, Any]) -> CostMeasurement | None:
     from ...config.manifest import CostMeasurement
 
     found = manifest.get("measurement")
-    return None if found is None else CostMeasurement(found["threads"], tuple(found["doubts"]))
+    return None if found is None else CostMeasurement(found["threads"], found["spread"])
 
 
 def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from ...handlers.runtime.cost_samples import Slice
-from ...handlers.runtime.measurement import METERS, Call, Meters
+from ...handlers.runtime.measurement import Call
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
-
-_ENOUGH = 3
-"""Number of undisturbed slices whose median is reliable."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +29,6 @@ class TimingConfig:
     """
 
 
-class TimedSlice(NamedTuple):
-    """Calls of one key in a row."""
-
-    seconds: float
-    """Median of the calls."""
-    is_undisturbed: bool
-    """Whether the threads had the cores that they were ready to run on."""
-
-
 def time_interleaved(
     calls: Mapping[KeyT, Call],
     config: TimingConfig,
@@ -52,58 +39,18 @@ def time_interleaved(
 
     A slice begins with an untimed call, which wakes the threads.
     """
-    slices = time_slices(calls, config, Meters(clock, lambda: 0.0), sleep)
-    return {key: tuple(one.seconds for one in own) for key, own in slices.items()}
 
-
-def time_slices(
-    calls: Mapping[KeyT, Call],
-    config: TimingConfig,
-    meters: Meters = METERS,
-    sleep: Callable[[float], None] = time.sleep,
-) -> dict[KeyT, tuple[TimedSlice, ...]]:
-    """Time each call in one slice per round, as `time_interleaved` does, and see whether it had its cores."""
-
-    def time_slice(call: Call) -> TimedSlice:
+    def time_slice(call: Call) -> float:
         sleep(config.pause_s)
         call()
-        waited = meters.waited_ms()
         seconds: list[float] = []
         while sum(seconds) < config.slice_s:
-            start = meters.clock()
+            started = clock()
             call()
-            seconds.append(meters.clock() - start)
-        taken = Slice(1000 * min(seconds), 1000 * sum(seconds), max(0.0, meters.waited_ms() - waited))
-        return TimedSlice(median(seconds), taken.is_undisturbed)
+            seconds.append(clock() - started)
+        return median(seconds)
 
     return interleave({key: partial(time_slice, call) for key, call in calls.items()}, config.rounds)
-
-
-def time_undisturbed(
-    calls: Mapping[KeyT, Call],
-    config: TimingConfig,
-    meters: Meters = METERS,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[dict[KeyT, tuple[float, ...]], list[KeyT]]:
-    """Time each call as `time_interleaved` does, and again where it did not have its cores.
-
-    Returns the seconds of the undisturbed slices of each call, and the calls that had too few: all their slices count.
-    """
-    slices = time_slices(calls, config, meters, sleep)
-    again = {key: calls[key] for key, own in slices.items() if not has_enough(own)}
-    if again:
-        slices |= {key: slices[key] + own for key, own in time_slices(again, config, meters, sleep).items()}
-    disturbed = [key for key, own in slices.items() if not has_enough(own)]
-    seconds = {
-        key: tuple(one.seconds for one in own if one.is_undisturbed or key in disturbed) for key, own in slices.items()
-    }
-    return seconds, disturbed
-
-
-def has_enough(slices: Sequence[TimedSlice]) -> bool:
-    """Whether the median of the undisturbed slices is reliable: there are three, or all were undisturbed."""
-    undisturbed = sum(one.is_undisturbed for one in slices)
-    return undisturbed >= min(_ENOUGH, len(slices))
 
 
 def interleave(measurements: Mapping[KeyT, Callable[[], ValueT]], rounds: int) -> dict[KeyT, tuple[ValueT, ...]]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import CostMeasurement, Manifest
-from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
 from ...handlers.runtime.loader import LoadedArchive, device_of
-from ...handlers.runtime.measurement import METERS, Call, Meters, measure
-from ...handlers.runtime.program_calls import full_call, padded_call
+from ...handlers.runtime.measurement import Call, CostKey, full_call, measure, padded_call, spread
 from ..progress import ProgressCallback
 
 Costs = dict[ProgramRole, dict[Bucket, float]]
@@ -43,12 +42,11 @@ def measure_costs(
     report: ProgressCallback = lambda done, total, text: None,
     *,
     padding: bool = False,
-    meters: Meters = METERS,
 ) -> MeasuredCosts:
     """Measure every program of a loaded archive, in the buckets of `buckets_to_measure`.
 
     With `padding`, also the cost of padding for an engine that stops each row at its own end: timesteps of data cost
-    the same in every plan, so that plans differ only in their padding.
+    the same in every plan, so that plans differ only in their padding. No bucket costs more than a larger one.
     """
     manifest = variants.manifest
     calls: dict[CostKey, Call] = {
@@ -59,12 +57,20 @@ def measure_costs(
     if padding:
         for bucket in buckets_to_measure("sequence", manifest):
             calls[CostKey("sequence", bucket, padded=True)] = padded_call(variants, bucket)
-    slices = measure(calls, meters=meters, report=report)
+    turns = measure(calls, report=report)
     costs: Costs = {}
     padded: dict[Bucket, float] = {}
-    for key, own in slices.items():
-        (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = cost_ms(own)
-    return MeasuredCosts(costs, padded, CostMeasurement(variants.threads, doubts(slices), device_of(manifest)))
+    for key, times in turns.items():
+        (padded if key.padded else costs.setdefault(key.part, {}))[key.bucket] = min(times)
+    return MeasuredCosts(
+        {part: _monotonic(of_part) for part, of_part in costs.items()},
+        _monotonic(padded) if padded else {},
+        CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest)),
+    )
+
+
+def _monotonic(costs: Mapping[Bucket, float]) -> dict[Bucket, float]:
+    return dict(CostModel(costs).monotonic().milliseconds)
 
 
 def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, ...]:

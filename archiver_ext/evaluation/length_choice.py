@@ -24,7 +24,6 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
-from ...handlers.runtime.cost_samples import CostKey, cost_ms, doubts
 from ...handlers.runtime.measurement import Call, measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
@@ -57,18 +56,14 @@ def choose_lengths(
     if not config.needs_measurement:
         return config
     with show_progress("choose lengths", console, every_s=2.0) as report:
-        cost, doubtful = measured_costs(program, config, threads, scratch, report)
-    for doubt in doubtful:
-        console.print(f"bucket lengths are chosen by doubtful costs: {doubt}", markup=False, highlight=False)
+        cost = measured_costs(program, config, threads, scratch, report)
     return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
 
 
 def measured_costs(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
-) -> tuple[CostModel, tuple[str, ...]]:
+) -> CostModel:
     """Measure the largest batch size at some lengths, with the first engine that runs the program.
-
-    Returns the costs, and why they are unreliable.
 
     Raises:
         PackagingError: no engine runs the program.
@@ -137,7 +132,7 @@ def _compile_and_load(
 
 def _measure(
     run: LoadedProgram, engine: Backend, program: LoweredModel, buckets: tuple[Bucket, ...], report: ProgressCallback
-) -> tuple[CostModel, tuple[str, ...]]:
+) -> CostModel:
     total = _CALLS * len(buckets)
     done = 0
 
@@ -150,8 +145,8 @@ def _measure(
 
         return call_and_report
 
-    slices = measure({CostKey("sequence", bucket): counted(_call(run, program, bucket), bucket) for bucket in buckets})
-    return CostModel({key.bucket: cost_ms(own) for key, own in slices.items()}), doubts(slices)
+    turns = measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
+    return CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic()
 
 
 def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:

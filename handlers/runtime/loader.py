@@ -21,14 +21,13 @@ from ...bucketing.cost import CostModel
 from ...bucketing.errors import BUG
 from ...bucketing.execute import Pad, Tensors, execute
 from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
-from ...bucketing.padding import pad, zeros
+from ...bucketing.padding import lengths_tensor, pad, zeros
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, ManifestError, Variant, read_manifest, verify_files
 from .bucket_memory import check_memory
-from .example_inputs import example_inputs
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .requirements import check_requirements
 from .user_code import selected_lengths
@@ -319,3 +318,17 @@ def _copy(directory: Path, manifest: Manifest, file: str) -> ImmutableCopy:
 def _read_all(directory: Path, copies: Mapping[str, ImmutableCopy]) -> Weights:
     pairs = ((directory / file, copy.path) for file, copy in copies.items())
     return {name: tensor for file, path in pairs for name, tensor in read_weights(file, path).items()}
+
+
+def example_inputs(
+    manifest: Manifest, part: ProgramRole, bucket: Bucket, *, padded: bool = False
+) -> list[torch.Tensor]:
+    """Return inputs of a bucket; `padded`: one row has all timesteps, the others have one."""
+    specs = [spec for spec in manifest.inputs if part in ("sequence", "chunk") or spec.time_dim is None]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in specs]
+    if manifest.takes_lengths:
+        others = 1 if padded else bucket.length
+        tensors.append(lengths_tensor([bucket.length, *[others] * (bucket.batch - 1)], bucket))
+    if part in ("chunk", "head"):
+        tensors += [zeros(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
+    return tensors

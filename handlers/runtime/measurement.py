@@ -1,19 +1,45 @@
-"""Interleaved timing of calls, repeated while their costs are unreliable."""
+"""Measured costs of an archive's programs: calls in full buckets, timed in rounds in which they take turns.
+
+Other work on the machine only makes a call longer. So the time of a call is its shortest one, and rounds go on, for a
+bounded time, until several of them agree about it. Medians would not do: while other programs keep the cores busy, the
+threads of a call wait for each other in most calls, but not in all.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
-from typing import NamedTuple
+from functools import partial
+from statistics import median
+from typing import NamedTuple, TypeVar
 
-from .core_wait import waited_ms
-from .cost_samples import CostKey, Slice, contradicting, cost_ms, is_settled
+from ...bucketing.execute_chunks import ChunkedExecution
+from ...bucketing.padding import zeros
+from ...bucketing.plan import single_bucket_plan
+from ...bucketing.shapes import Bucket, ProgramRole
+from .loader import LoadedArchive, example_inputs
 
 Call = Callable[[], object]
 Report = Callable[[int, int, str], None]
 """Function of the number of measured calls, the number of calls, and a description."""
+
+KeyT = TypeVar("KeyT")
+
+_AGREEMENT = 1.25
+"""Largest ratio of the times of rounds that agree."""
+_AGREEING_ROUNDS = 2
+
+
+class CostKey(NamedTuple):
+    """One measured cost: of a full call or, `padded`, of one with as much padding as possible."""
+
+    part: ProgramRole
+    bucket: Bucket
+    padded: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.part} {self.bucket.batch} x {self.bucket.length}{' with padding' if self.padded else ''}"
 
 
 @dataclass(frozen=True)
@@ -23,30 +49,13 @@ class Effort:
     budget_ms: float = 20.0
     """Milliseconds of timed calls of each key."""
     fewest: int = 3
-    """Slices of each key."""
-    slice_ms: float = 1.5
-    """Milliseconds of timed calls in a slice, at least one call.
-
-    Time enough to read how long threads have waited.
-    """
+    """Rounds of each key."""
+    turn_ms: float = 1.5
+    """Milliseconds of timed calls in a turn, at least one call."""
     repeated: float = 2.0
-    """Most time of repetitions, relative to that of the measurement before them."""
+    """Most time of the rounds for calls that vary, relative to that of the rounds before them."""
     repeated_ms: float = 1500.0
-    """Most milliseconds of repetitions."""
-    limit_ms: float = inf
-    """Milliseconds after which no slice begins."""
-
-
-class Meters(NamedTuple):
-    """Readings of this process's time."""
-
-    clock: Callable[[], float] = time.perf_counter
-    """Seconds."""
-    waited_ms: Callable[[], float] = waited_ms
-    """Milliseconds that threads have waited for a core."""
-
-
-METERS = Meters()
+    """Most milliseconds of these rounds."""
 
 
 def _discard_progress(done: int, total: int, text: str) -> None:
@@ -54,70 +63,91 @@ def _discard_progress(done: int, total: int, text: str) -> None:
 
 
 def measure(
-    calls: Mapping[CostKey, Call],
+    calls: Mapping[KeyT, Call],
     effort: Effort = Effort(),
-    meters: Meters = METERS,
+    clock: Callable[[], float] = time.perf_counter,
     report: Report = _discard_progress,
-) -> dict[CostKey, list[Slice]]:
-    """Time each call in slices that take turns: a slow moment of the machine affects all of them.
+) -> dict[KeyT, tuple[float, ...]]:
+    """Time each call in rounds; returns the milliseconds of the shortest call in each of its turns.
 
-    `cost_ms` of the slices is the cost: the minimum, because only other work on the machine makes a call longer, and
-    plans compare calls with each other. Medians would be biased if the machine was idle for one call and busy for
-    another.
-
-    Then the calls are repeated, for a bounded time, whose slices were disturbed or do not agree, and those whose costs
-    contradict each other. A key has no slice if the limit came before it.
+    The minimum of them is the cost. The first call of each key is not timed.
     """
-    began = meters.clock()
+    began = clock()
+    turns: dict[KeyT, list[float]] = {key: [] for key in calls}
+    timed_ms = dict.fromkeys(calls, 0.0)
 
     def elapsed_ms() -> float:
-        return 1000 * (meters.clock() - began)
+        return 1000 * (clock() - began)
 
-    slices: dict[CostKey, list[Slice]] = {key: [] for key in calls}
-
-    def take(keys: Sequence[CostKey]) -> None:
+    def take_turns(keys: Sequence[KeyT]) -> None:
         for key in keys:
-            if elapsed_ms() >= effort.limit_ms:
-                return
-            if not slices[key]:
-                calls[key]()  # the first call is slower
-            slices[key].append(time_slice(calls[key], effort.slice_ms, meters))
+            if not turns[key]:
+                calls[key]()
+            shortest, together = _take_turn(calls[key], effort.turn_ms, clock)
+            turns[key].append(shortest)
+            timed_ms[key] += together
 
-    while (pending := [key for key, own in slices.items() if _is_short(own, effort)]) and (
-        elapsed_ms() < effort.limit_ms
-    ):
-        take(pending)
+    def is_short(key: KeyT) -> bool:
+        return len(turns[key]) < effort.fewest or timed_ms[key] < effort.budget_ms
+
+    while pending := [key for key in calls if is_short(key)]:
+        take_turns(pending)
         report(len(calls) - len(pending), len(calls), str(pending[-1]))
-    until = min(elapsed_ms() + min(effort.repeated * elapsed_ms(), effort.repeated_ms), effort.limit_ms)
-    while (doubtful := keys_to_repeat(slices)) and elapsed_ms() < until:
-        take(doubtful)
-    return slices
+    until = elapsed_ms() + min(effort.repeated * elapsed_ms(), effort.repeated_ms)
+    while (varying := [key for key in calls if not _agree(turns[key])]) and elapsed_ms() < until:
+        take_turns(varying)
+    return {key: tuple(times) for key, times in turns.items()}
 
 
-def keys_to_repeat(slices: Mapping[CostKey, Sequence[Slice]]) -> list[CostKey]:
-    """Choose the keys to measure again.
+def spread(measured: Mapping[KeyT, Sequence[float]]) -> float:
+    """Return the ratio of a median turn to the shortest, of the median call: 1 on a quiet machine.
 
-    Those that are not settled; if all are, those that contradict each other.
+    >>> spread({"a": (1.0, 1.2, 4.0), "b": (2.0, 2.0, 2.0), "c": (1.0, 3.0, 3.0)})
+    1.2
     """
-    unsettled = [key for key, own in slices.items() if not is_settled(own)]
-    if unsettled:
-        return unsettled
-    found = contradicting({key: cost_ms(own) for key, own in slices.items()})
-    return list(dict.fromkeys(key for smaller, larger, _ in found for key in (smaller, larger)))
+    return median(median(times) / min(times) for times in measured.values())
 
 
-def time_slice(call: Call, least_ms: float, meters: Meters) -> Slice:
-    """Time calls in a row for at least `least_ms`, and measure how long threads waited for cores."""
-    waited = meters.waited_ms()
-    shortest, wall = inf, 0.0
-    while wall < least_ms:
-        started = meters.clock()
+def full_call(archive: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
+    """Return one call with every row at the bucket's full length; a chunk hands on its carry."""
+    return _advance(archive, bucket) if part == "chunk" else _run(archive, part, bucket)
+
+
+def padded_call(archive: LoadedArchive, bucket: Bucket) -> Call:
+    """Return one call with as much padding as possible: one row has all timesteps, the others have one.
+
+    For an engine that stops each row at its own end: it shows what padding costs.
+    """
+    return _run(archive, "sequence", bucket, padded=True)
+
+
+def _take_turn(call: Call, least_ms: float, clock: Callable[[], float]) -> tuple[float, float]:
+    """Call for at least `least_ms`; returns the milliseconds of the shortest call, and of all."""
+    times: list[float] = []
+    while sum(times) < least_ms:
+        started = clock()
         call()
-        taken = 1000 * (meters.clock() - started)
-        shortest, wall = min(shortest, taken), wall + taken
-    # A thread that has ended took the time that it had waited with it.
-    return Slice(shortest, wall, max(0.0, meters.waited_ms() - waited))
+        times.append(1000 * (clock() - started))
+    return min(times), sum(times)
 
 
-def _is_short(slices: Sequence[Slice], effort: Effort) -> bool:
-    return len(slices) < effort.fewest or sum(one.wall_ms for one in slices) < effort.budget_ms
+def _agree(times: Sequence[float]) -> bool:
+    """Return whether several turns took about as long as the shortest.
+
+    >>> _agree([0.5, 0.52, 4.0]), _agree([0.5, 4.0, 4.0])
+    (True, False)
+    """
+    return sum(milliseconds <= _AGREEMENT * min(times) for milliseconds in times) >= _AGREEING_ROUNDS
+
+
+def _advance(archive: LoadedArchive, bucket: Bucket) -> Call:
+    lengths = [2 * bucket.length] * bucket.batch
+    plan = single_bucket_plan(bucket, lengths, "chunk")
+    item = [zeros(spec, lengths[0]) for spec in archive.manifest.inputs]
+    signature, chain = archive.chunk_signature, archive.chain
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, archive.run, chain=chain)
+    return partial(batch.run_chunks, plan.calls[:1])
+
+
+def _run(archive: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:
+    return partial(archive.run, part, bucket, example_inputs(archive.manifest, part, bucket, padded=padded))

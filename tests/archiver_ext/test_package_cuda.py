@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -14,7 +13,6 @@ from graph_device import GraphDevice
 
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.backends.interface import LoadError
-from torchserve_neuron_lstm.handlers.runtime.doubtful_costs import EFFORT, with_reliable_costs
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 
 MODEL = '''
@@ -153,17 +151,6 @@ def test_loading_segments_needs_no_more_memory_than_serving_them(
 
     assert len(small.captured) == 2 * len(loaded.manifest.grid.buckets)
     assert held.programs.keys() == loaded.programs.keys()
-
-
-def test_the_host_measures_its_gpu(packaged: tuple[Source, Path], device: GraphDevice) -> None:
-    """Costs that were not measured on this GPU are measured at load, and said to be its own."""
-    _, host = packaged
-    loaded = load_archive(host, threads=1)
-    measured = with_reliable_costs(loaded, replace(EFFORT, limit_ms=60_000.0))  # other tests run beside it
-
-    assert loaded.manifest.measurement is None
-    assert measured.manifest.measurement is not None
-    assert measured.manifest.measurement.device == device.name
 
 
 def test_a_gpu_that_is_not_there_is_told(packaged: tuple[Source, Path], device: GraphDevice) -> None:

@@ -47,16 +47,16 @@ def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None
     assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
 
 
-def test_doubts_of_the_costs_are_written_after_the_costs(tmp_path: Path) -> None:
-    """With the reasons, and the number of threads."""
-    marked = replace(EXAMPLE, measurement=CostMeasurement(2, ("the machine was busy",)))
+def test_the_spread_of_the_costs_is_written_after_the_costs(tmp_path: Path) -> None:
+    """With the number of threads."""
+    marked = replace(EXAMPLE, measurement=CostMeasurement(2, 1.5))
     write_manifest(marked, tmp_path)
     written = json.loads((tmp_path / "variants.json").read_text())
 
-    assert written["measurement"] == {"threads": 2, "doubts": ["the machine was busy"], "device": None}
+    assert written["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
     assert list(written)[list(written).index("padding_costs") + 1] == "measurement"
     assert read_manifest(tmp_path) == marked
-    wrong = GOLDEN.replace('"measurement": null', '"measurement": {"threads": 0, "doubts": [], "device": null}')
+    wrong = GOLDEN.replace('"measurement": null', '"measurement": {"threads": 0, "spread": 1.0, "device": null}')
     assert "measurement.threads: expected a positive number, got 0" in refusal(tmp_path, wrong)
 
 
@@ -131,7 +131,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         )
         if (kind, shapes) == ("sequence", "any") and draw(st.booleans())
         else (),
-        measurement=draw(st.none() | st.builds(CostMeasurement, st.integers(1, 64), st.lists(names).map(tuple))),
+        measurement=draw(st.none() | st.builds(CostMeasurement, st.integers(1, 64), st.floats(1, 1e3))),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | references),

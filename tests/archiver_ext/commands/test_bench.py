@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
 from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
 
 Capture = pytest.CaptureFixture[str]
 
@@ -114,26 +114,24 @@ def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture
     assert ways["one bucket for all"]["waste"] > 0
 
 
-def test_figures_without_cores_are_doubtful(archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Standard error has a line for each kind of doubt; the JSON has the reasons, of figures and of costs."""
+def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Standard error and the JSON have a line for rounds that vary, and for costs of a busy machine."""
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "lengths.txt").write_text("3")
+    archive = make_archive(tmp_path / "sums", measurement=CostMeasurement(1, 1.5))
     monkeypatch.setattr(
-        bench_archive, "time_undisturbed", lambda calls, config: (dict.fromkeys(calls, (1.0,)), ["GEMM"])
+        bench_archive, "time_interleaved", lambda calls, config: dict.fromkeys(calls, (1.0, 1.0)) | {"GEMM": (1.0, 3.0)}
     )
-    monkeypatch.setattr(bench_archive, "doubts_of", lambda manifest: ("a busy machine",))
 
     assert cli.main(flags(archive, "--json")) == 0
 
     shown = capsys.readouterr()
-    told = json.loads(shown.out)["doubts"]
-    assert told[0].startswith("threads waited for cores during most of the rounds of GEMM")
-    assert told[1:] == ["the archive's costs: a busy machine"]
-    figures, costs = shown.err.splitlines()
-    assert figures.startswith(
-        "these figures are doubtful: threads waited for cores in most rounds of GEMM: run it again"
-    )
-    assert costs.startswith(
-        "these figures are doubtful: batches are planned by doubtful costs (--json has the reasons)"
-    )
+    lines = [
+        "the rounds of GEMM vary: run it again while nothing else runs here",
+        "costs were measured on a busy machine: run neuron-lstm calibrate",
+    ]
+    assert json.loads(shown.out)["doubts"] == lines
+    assert shown.err.splitlines() == [f"these figures are doubtful: {line}" for line in lines]
 
 
 HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1, max_size=12)

@@ -94,7 +94,7 @@ def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.C
 
 
 def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Threads, doubts, and calls with as much padding as possible; machines find them in the manifest."""
+    """Threads, spread, and calls with as much padding as possible; machines find them in the manifest."""
     manifest = streaming_manifest(
         None,
         kind="sequence",
@@ -103,19 +103,20 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
         variants=(Variant("sequence", None, "programs/fake"),),
         costs=tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         padding_costs=tuple(MeasuredCost("sequence", bucket, 0.125) for bucket in GRID.buckets),
-        measurement=CostMeasurement(2, ("the machine was busy",)),
+        measurement=CostMeasurement(2, 1.5),
     )
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
     assert cli.main(["inspect", archive]) == 0
     shown = capsys.readouterr().out
     assert "costs were measured with 2 threads" in shown
-    assert "the measured costs are doubtful: the machine was busy" in shown
+    assert "most calls took 50% longer than the shortest or less" in shown
+    assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown
     assert "padded ms" in shown
     assert shown.count("0.125") == len(GRID.buckets)
     assert cli.main(["inspect", archive, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["measurement"] == {"threads": 2, "doubts": ["the machine was busy"], "device": None}
+    assert told["measurement"] == {"threads": 2, "spread": 1.5, "device": None}
 
 
 def unpack(archive: Path, folder: Path) -> Path:

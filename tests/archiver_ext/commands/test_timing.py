@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved, time_undisturbed
-from torchserve_neuron_lstm.handlers.runtime.measurement import Meters
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
 
 
 class Day:
@@ -61,28 +58,3 @@ def test_a_slow_call_is_timed_once_a_turn_and_a_fast_one_for_the_whole_of_it() -
     time_interleaved({"s": day.costing("s", 8), "f": day.costing("f", 0.5)}, TimingConfig(1, slice_s=2), day, day.rest)
 
     assert day.happened == ".ss.fffff"
-
-
-@pytest.mark.parametrize(
-    ("waits_until", "seconds", "slices", "disturbed"),
-    [(0.0, 2.0, 5, []), (20.0, 2.0, 5, []), (4000.0, 40.0, 10, ["a"])],
-    ids=["quiet", "busy at first", "busy all the time"],
-)
-def test_rounds_without_cores_are_repeated_once_and_told(
-    waits_until: float, seconds: float, slices: int, disturbed: list[str]
-) -> None:
-    """Slices count that had their cores; all of them, and the name is returned, if too few had."""
-    day = Day()
-
-    def call() -> None:
-        day.now += 40.0 if day.now < waits_until else 2.0
-
-    def waited_ms() -> float:
-        return 1000 * min(day.now, waits_until)
-
-    found, told = time_undisturbed(
-        {"a": call}, TimingConfig(rounds=5, slice_s=2, pause_s=1), Meters(day, waited_ms), day.rest
-    )
-
-    assert told == disturbed
-    assert found["a"] == (seconds,) * slices
