@@ -52,17 +52,6 @@ def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
     )
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
-    """The file may be a copy."""
-    store = store_in(tmp_path)
-    write(store, "a", b"record")
-    store.close()
-    store.file.chmod(0o644)
-
-    assert read(store_in(tmp_path), "a") == b"record"
-    assert files(tmp_path)["tagger.sessions"] == "0o600"
-
-
 def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> None:
     """Another user could replace our file. The message says what to do."""
     tmp_path.chmod(0o1777)
@@ -177,8 +166,8 @@ def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
     assert read(store, "a") == b"there"
 
 
-def test_a_restored_log_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """It was copied with another mode, and holds states and replies too."""
+def test_restored_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """They were copied with another mode; the log holds states and replies too."""
     store = store_in(tmp_path)
     write(store, "a", b"secret")
     copies = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
