@@ -6,7 +6,7 @@ import random
 import selectors
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -46,15 +46,14 @@ class Loaded:
         return quantiles(self.milliseconds, n=100)[98]
 
 
-def http_post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+def http_post(path: str, body: bytes) -> bytes:
     r"""Return the bytes of a whole request.
 
     >>> http_post("/predictions/m", b"[1]").partition(b"\r\n")[0]
     b'POST /predictions/m HTTP/1.1'
     """
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    further = "".join(f"\r\n{name}: {value}" for name, value in (headers or {}).items())
-    return (head + further).encode() + _END_OF_HEAD + body
+    return head.encode() + _END_OF_HEAD + body
 
 
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Loaded:
