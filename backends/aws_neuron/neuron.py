@@ -20,7 +20,6 @@ import torch
 from ..interface import CompileSettings
 from .base import NeuronBackend
 from .device import Toolchain
-from .operators import neuron_refusal
 
 if TYPE_CHECKING:
     from .toolchain import CompileReply
@@ -45,6 +44,8 @@ class Neuron(NeuronBackend):
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why neuron-cc does not support a call; None if its published list has the operator."""
+        from .operators import neuron_refusal
+
         return neuron_refusal(node)
 
     def trace_options(self, settings: CompileSettings) -> dict[str, Any]:

@@ -22,7 +22,6 @@ import torch
 from ..interface import CompileSettings, LoadedProgram, Weights
 from .base import NeuronBackend
 from .device import Toolchain
-from .operators import neuronx_refusal
 from .source_program import parameter_name
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ class NeuronX(NeuronBackend):
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why neuronx-cc does not support a call; None if it does, as far as AWS documents it."""
+        from .operators import neuronx_refusal
+
         return neuronx_refusal(node)
 
     def cores(self) -> int:
