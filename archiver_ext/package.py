@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..backends import simulation
+from ..backends import versions
 from ..backends.compilation.processes import compile_processes
 from ..backends.cores import available_cores
-from ..backends.disk_size import disk_size
 from ..backends.interface import Backend
+from ..backends.torch_files import disk_size
 from ..config.load import load_config
 from ..config.manifest import Manifest, read_manifest
 from ..config.schema import ServingConfig
@@ -79,7 +79,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     config_file = Path(_checked_config_file(flags))
     config = load_config(config_file)
     engines, rejected = candidate_engines(config)
-    with private_directory() as private, temporary_files_in(private), simulation.enable_emulation():
+    with private_directory() as private, temporary_files_in(private), versions.enable_emulation():
         staged, work = private / "staged", private / "work"
         staged.mkdir()
         work.mkdir()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..backends.weights_error import WeightsError
+from ..backends.safetensors_file import WeightsError
 from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError
 from .model_class import Tell, tell_nothing

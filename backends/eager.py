@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..bucketing.shapes import Bucket
-from .fork_threads import set_torch_threads
+from .cores import set_torch_threads
 from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from .module_program import ModuleProgram
 from .program_source.read import FILE_NAME, load_source, read_source

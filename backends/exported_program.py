@@ -1,4 +1,4 @@
-"""Exported programs: files with time marks, and copies at the sizes of one bucket.
+"""Exported programs: files with time marks, copies at the sizes of one bucket, and torch's own assertions in them.
 
 torch chooses the names of the symbols of batch and time, and its files drop these names. A recurrence in a program
 shows which dimension is time; a program without one does not show it. So the dimension is marked, and the marks are
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..bucketing.shapes import Bucket
 from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that programs call
@@ -92,3 +93,11 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
     program: torch.export.ExportedProgram = torch.export.load(path, extra_files=extra)
     mark_time(program, json.loads(extra[_EXTRA] or "{}"))
     return program
+
+
+_WORDS = ("assert", "sym_constrain", "_check")
+
+
+def is_assertion(node: Node) -> bool:
+    """Whether a call only checks its arguments, and nothing uses it."""
+    return node.op == "call_function" and not node.users and any(word in str(node.target) for word in _WORDS)

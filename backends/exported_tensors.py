@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from ..bucketing.shapes import Bucket
-from .recurrent_calls import is_recurrent
+from .recurrent_operators import is_recurrent
 
 _TIME_MARK = "neuron_lstm_time"
 

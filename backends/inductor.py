@@ -17,8 +17,7 @@ from torch.export import ExportedProgram
 from ..bucketing.shapes import Bucket
 from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that libraries call
 from . import target_machine
-from .executable_copy import executable_copy
-from .fork_threads import set_torch_threads
+from .cores import set_torch_threads
 from .interface import (
     DEFAULTS,
     Backend,
@@ -125,7 +124,7 @@ def _open(directory: Path) -> Any:
     torch's own package loader would unpack it into a temporary directory for each worker, and takes more than a second
     to import.
     """
-    with executable_copy(directory, (_LIBRARY, _CALLS)) as mapped:
+    with target_machine.executable_copy(directory, (_LIBRARY, _CALLS)) as mapped:
         return _map(mapped / _LIBRARY)
 
 

@@ -1,4 +1,4 @@
-"""A module as a loaded program: the one place that checks inputs and protects weights from callers."""
+"""A module as a loaded program: the one place that checks inputs and keeps outputs from sharing memory with weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from .aliasing import copy_if_aliased, storage_ptrs
+from ..bucketing.padding import storage_ptr
 from .signature import Signature
 
 
@@ -57,3 +57,19 @@ class ModuleProgram:
     def _run(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         outputs = self._module(*[tensor.contiguous() for tensor in inputs])
         return [copy_if_aliased(output.contiguous(), self._storages) for output in outputs]
+
+
+def storage_ptrs(weights: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Return the addresses of the weights' memory, for `copy_if_aliased`."""
+    return frozenset(storage_ptr(weight) for weight in weights)
+
+
+def copy_if_aliased(output: torch.Tensor, storages: frozenset[int]) -> torch.Tensor:
+    """Copy an output that shares memory with a weight, so that callers may modify it.
+
+    >>> weight = torch.ones(2)
+    >>> _ = copy_if_aliased(weight[:1], storage_ptrs([weight])).zero_()
+    >>> weight
+    tensor([1., 1.])
+    """
+    return output.detach().clone() if storage_ptr(output) in storages else output

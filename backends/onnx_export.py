@@ -1,4 +1,4 @@
-"""Export to ONNX, for the engines that read it.
+"""Export to ONNX, for the engines that read it, and recurrences without lengths for OpenVINO.
 
 Used only while packaging: archives do not contain this file.
 
@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from . import masked
 from .error_causes import causes
@@ -25,7 +26,7 @@ from .exported_tensors import weights_of
 from .interface import CompileError
 from .partitioning.operator_names import operator_name, operators_of
 from .partitioning.operator_support import single_operator_program
-from .recurrent_calls import is_recurrent
+from .recurrent_operators import is_recurrent
 
 _SMALLEST_LIFTED_CONSTANT = 256
 
@@ -334,3 +335,43 @@ def _gates(cell: str, weight: Any) -> Any:
     hidden = int(weight.shape[0]) // len(order)
     parts = [op.Slice(weight, [gate * hidden], [(gate + 1) * hidden], [0]) for gate in order]
     return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)
+
+
+def without_lengths(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with masks, and recurrences without lengths, each of one layer in one direction."""
+    table = {torch.ops.neuron_lstm.lstm.default: _openvino_lstm, torch.ops.neuron_lstm.rnn.default: _openvino_rnn}
+    with quiet():
+        decomposed: ExportedProgram = program.run_decompositions(table)
+    return decomposed
+
+
+def _openvino_lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+    if lengths is None and not masked.is_projected(h_0, c_0):
+        return NotImplemented
+    return masked.fused_lstm(_lstm_layer, x, lengths, h_0, c_0, *options)
+
+
+def _lstm_layer(
+    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """One layer in one direction, fused over all timesteps."""
+    h_0, c_0 = states
+    y, h_n, c_n = torch.ops.neuron_lstm.lstm(
+        x.transpose(0, 1), None, h_0[None], c_0[None], list(weights), len(weights) == 4, 1, False, True
+    )
+    return y.transpose(0, 1), (h_n[0], c_n[0])
+
+
+def _openvino_rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias: bool, layers: int, both: bool) -> Any:
+    if lengths is None:
+        return NotImplemented
+
+    def layer(
+        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        y, h_n = torch.ops.neuron_lstm.rnn(
+            x.transpose(0, 1), None, states[0][None], list(weights), cell, len(weights) == 4, 1, False
+        )
+        return y.transpose(0, 1), (h_n[0],)
+
+    return masked.masked_rnn(layer, x, lengths, h_0, weights, layers, both)

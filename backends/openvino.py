@@ -57,8 +57,7 @@ class OpenVino(OnnxEngine):
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)
         from .exported_tensors import weights_of
-        from .onnx_export import export_onnx, lifted_weights, trial_errors
-        from .openvino_recurrences import without_lengths
+        from .onnx_export import export_onnx, lifted_weights, trial_errors, without_lengths
 
         model = export_onnx(without_lengths(program))
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")

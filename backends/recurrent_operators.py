@@ -1,4 +1,4 @@
-"""Registration of the abstract recurrent operators with torch, which exported programs call.
+"""Abstract recurrent operators, which exported programs call: their registration with torch, and their calls.
 
 `masked.py` has their semantics.
 """
@@ -35,3 +35,15 @@ torch.library.register_fake("neuron_lstm::lstm", _lstm_shapes, lib=_library)
 torch.library.register_fake("neuron_lstm::rnn", _rnn_shapes, lib=_library)
 torch.library.impl(_library, "lstm", "CompositeExplicitAutograd")(masked.lstm)
 torch.library.impl(_library, "rnn", "CompositeExplicitAutograd")(masked.rnn)
+
+
+_RECURRENT = frozenset({"neuron_lstm.lstm.default", "neuron_lstm.rnn.default"})
+
+
+def is_recurrent(target: object) -> bool:
+    """Whether the target of a graph's node is one of these operators: LSTM, GRU or plain RNN.
+
+    >>> is_recurrent("neuron_lstm.lstm.default"), is_recurrent("neuron_lstm.last_timestep.default")
+    (True, False)
+    """
+    return str(target) in _RECURRENT

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from .weights_error import WeightsError
-
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -90,3 +88,7 @@ def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
     if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines need aligned elements
         raw = raw.clone()
     return raw.view(dtype).view(entry["shape"])
+
+
+class WeightsError(RuntimeError):
+    """A weights file that cannot be used. The message says why, and what to save instead."""

@@ -1,4 +1,4 @@
-"""Signature of a compiled program, written beside it.
+"""Signature of a compiled program, written beside it, and the reading of such files.
 
 Without it, engines run other shapes silently and crash on other dtypes.
 """
@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Union
+from typing import TypeVar, Union
 
 import torch
 
 from ..bucketing.shapes import Bucket
-from ..config.json_codec import write_json
+from ..config.json_codec import JsonError, read_json, write_json
 from .interface import LoadError, Weights
-from .program_files import read_program_file
 
 FILE_NAME = "signature.json"
 _NAMED = 10  # weights of one message
@@ -157,3 +156,18 @@ def read_signature(directory: Path) -> Signature:
         LoadError: the file is missing or damaged.
     """
     return read_program_file(Signature, directory / FILE_NAME)
+
+
+T = TypeVar("T")
+
+
+def read_program_file(kind: type[T], path: Path) -> T:
+    """Read a file that `write_json` wrote.
+
+    Raises:
+        LoadError: the file is missing or damaged.
+    """
+    try:
+        return read_json(kind, path)
+    except JsonError as error:
+        raise LoadError(str(error)) from error

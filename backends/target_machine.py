@@ -1,15 +1,18 @@
-"""Kind of machine that compiled code is for: its system, its instruction set and its C library.
+"""Machine that compiled code is for, and a copy of the code where the machine may map it.
 
-Code is compiled for an instruction set that most servers have. A host is checked before the code is mapped.
+A directory may be on a file system that is mounted noexec.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
+import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +21,44 @@ from typing import Optional
 from .interface import LoadError
 
 
+@contextlib.contextmanager
+def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
+    """Yield the directory, or a temporary copy of these files where code may be mapped.
+
+    The copy may be deleted once the code is mapped.
+
+    Raises:
+        LoadError: the directory is on a file system mounted noexec, and no other directory is available.
+    """
+    if not _is_noexec(directory):
+        yield directory
+        return
+    for parent in _copy_directories():
+        if parent.is_dir() and os.access(parent, os.W_OK) and not _is_noexec(parent):
+            with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=parent) as copy:
+                for name in names:
+                    shutil.copyfile(directory / name, Path(copy) / name)
+                yield Path(copy)
+            return
+    raise LoadError(
+        f"{directory} is on a file system mounted noexec, so its compiled programs cannot be run, and none of "
+        f"{', '.join(map(str, _copy_directories()))} can hold a copy: set TMPDIR to a directory that is writable and "
+        f"not noexec, or package the model with backend: onnxruntime"
+    )
+
+
+def _is_noexec(directory: Path) -> bool:
+    return bool(os.statvfs(directory).f_flag & os.ST_NOEXEC)
+
+
+def _copy_directories() -> list[Path]:
+    """Directories for a copy, best first."""
+    named = [os.environ[name] for name in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME") if name in os.environ]
+    return [Path(parent) for parent in dict.fromkeys([*named, tempfile.gettempdir()])]
+
+
 @dataclass(frozen=True)
-class CpuTarget:
+class _CpuTarget:
     """An instruction set to compile for: the one of most servers, not all of the packaging machine's."""
 
     isa: str
@@ -32,14 +71,14 @@ class CpuTarget:
 # All that x86-64-v3 adds to x86-64. The kernel calls LZCNT abm and SSE3 pni. A virtual machine may hide any of them.
 _X86_64_V3 = "abm avx avx2 bmi1 bmi2 cx16 f16c fma lahf_lm movbe pni popcnt sse4_1 sse4_2 ssse3 xsave"
 _TARGETS = {
-    "x86_64": CpuTarget("x86-64-v3", 256, frozenset(_X86_64_V3.split())),
-    "aarch64": CpuTarget("armv8-a", 128, frozenset({"asimd"})),
+    "x86_64": _CpuTarget("x86-64-v3", 256, frozenset(_X86_64_V3.split())),
+    "aarch64": _CpuTarget("armv8-a", 128, frozenset({"asimd"})),
 }
 
 REPACKAGE_HINT = "package the model again on such a host, or with backend: onnxruntime, which runs anywhere"
 
 
-def cpu_target() -> CpuTarget:
+def cpu_target() -> _CpuTarget:
     """Return the instruction set to compile for here; `unsupported_reason` must be None."""
     return _TARGETS[platform.machine()]
 

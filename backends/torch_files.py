@@ -1,4 +1,4 @@
-"""Files that torch's zip writer makes.
+"""Files that torch's zip writer makes, and the size of files on disk.
 
 The writer ends the process if a write fails: its destructor completes the file, finds that bytes are missing, and
 throws (`PyTorchStreamWriter` in caffe2/serialize/inline_container.cc). So it is given a file that accepts all writes,
@@ -53,3 +53,10 @@ def torch_file(path: Path) -> Iterator[IO[bytes]]:
         yield late  # type: ignore[misc]  # binary, as torch requires
         if late.error is not None:
             raise OSError(late.error.errno, late.error.strerror, str(path)) from late.error
+
+
+def disk_size(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a directory."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

@@ -1,8 +1,16 @@
-"""Release numbers of installed packages: what an archive was packaged with, against what a host has."""
+"""What a host has, against what an archive was packaged with: releases of packages, and emulation of a missing device.
+
+An emulated program runs from the source that its compiler was given: the outputs are the model's, the speed is torch's.
+Packaging enables emulation to verify programs without the device. On a host only its operator enables it: a server
+whose device is missing is misconfigured, and must fail.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -67,3 +75,26 @@ def lowest_torch_requirement() -> Requirement:
     Packaging raises it to the release that has all operators of a program's source.
     """
     return Requirement("torch", "torch", LOWEST_TORCH)
+
+
+VARIABLE = "NEURON_LSTM_STAND_IN"
+_CPU = "cpu"
+
+
+def emulation_enabled() -> bool:
+    """Whether the environment enables emulation."""
+    return os.environ.get(VARIABLE) == _CPU
+
+
+@contextmanager
+def enable_emulation() -> Iterator[None]:
+    """Enable emulation within the context, also for processes that are started in it."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = _CPU
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before

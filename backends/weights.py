@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from .safetensors_file import read_safetensors
-from .weights_error import WeightsError
+from .safetensors_file import WeightsError, read_safetensors
 
 
 def read_weights(path: Path, content: Path | None = None) -> dict[str, torch.Tensor]:

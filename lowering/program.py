@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..backends.assertions import is_assertion
+from ..backends.exported_program import is_assertion
 from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
 from .exporter.shape_conditions import TimeBound
 from .outputs import user_inputs

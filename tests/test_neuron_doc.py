@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.aws_neuron import neuron, neuronx, unrolled
 from torchserve_neuron_lstm.config.load import load_config
 
@@ -34,7 +34,7 @@ def test_it_names_what_is_installed_as_the_refusals_do() -> None:
         assert word in TEXT
     assert "torch 1.13 and Python up to 3.10" in neuron.TOOLCHAIN.install
     assert "torch 1.13 and Python up to 3.10" in TEXT
-    assert f"`{simulation.VARIABLE}=cpu`" in TEXT
+    assert f"`{versions.VARIABLE}=cpu`" in TEXT
 
 
 def test_programs_grow_with_time_as_it_says() -> None:

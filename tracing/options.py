@@ -1,11 +1,16 @@
-"""Options of a trace, and their compiler settings."""
+"""Options of a trace, their compiler settings, and its placement on a core of a device or of this host's CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..backends.interface import Backend, CompilerOption, CompileSettings, precision_of
 from ..config.partitioner import PartitionerConfig, shell_words
@@ -71,3 +76,37 @@ def compile_settings(engine: Backend, options: TraceOptions, part: str = "") -> 
         args=split_arguments(options.compiler_args),
         python=None if options.compiler_python is None else Path(options.compiler_python),
     )
+
+
+_rotation = count()  # of the traces of this process without a selected core
+
+
+def available_cores(engine: Backend) -> list[int]:
+    """List the cores of the engine's devices, or the CPU cores of this process."""
+    cores = engine.cores()
+    return sorted(os.sched_getaffinity(0)) if cores is None else list(range(cores))
+
+
+def assign_core(engine: Backend) -> int | None:
+    """Select the next core of the engine's devices in rotation; None on a CPU, which means any core."""
+    cores = engine.cores()
+    return None if cores is None else next(_rotation) % max(1, cores)
+
+
+@contextmanager
+def pinned_to_core(engine: Backend, core: int | None) -> Iterator[None]:
+    """Pin the calling thread to one CPU core, with one thread of torch; restore both afterwards.
+
+    Without a core, or for a core of a device, this does nothing.
+    """
+    if core is None or engine.cores() is not None:
+        yield
+        return
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.sched_setaffinity(0, cores)

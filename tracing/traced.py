@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.aliasing import copy_if_aliased, storage_ptrs
 from ..backends.interface import LoadedProgram, LoadError
+from ..backends.module_program import copy_if_aliased, storage_ptrs
 from ..backends.registry import get_backend
+from ..backends.safetensors_file import WeightsError
 from ..backends.signature import Signature, WrongInput
 from ..backends.torch_files import torch_file
 from ..backends.weights import read_weights
-from ..backends.weights_error import WeightsError
 from . import description as descriptions
 from .bucket_kernel import FactoryFunction, restore_function, select_bucket
 from .description import TempDirectory, TraceDescription, TracedProgram
-from .devices import assign_core, available_cores, pinned_to_core
 from .engines import load_program
+from .options import assign_core, available_cores, pinned_to_core
 from .row_batches import run_in_batches
 from .state import StateBuffer
 

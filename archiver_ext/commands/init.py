@@ -123,7 +123,7 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
     Raises:
         PackagingError: one is missing, or the weights are those of another model.
     """
-    from ...backends.weights_error import WeightsError
+    from ...backends.safetensors_file import WeightsError
     from ..options import nested
     from ..state_dict import load_state_dict
     from ..user_model import construct

@@ -73,7 +73,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             was written then.
         LoadError: this host cannot run the archive.
     """
-    from ...backends.weights_error import WeightsError
+    from ...backends.safetensors_file import WeightsError
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files
     from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
@@ -178,7 +178,7 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
     Raises:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
     """
-    from ...backends import simulation
+    from ...backends import versions
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
@@ -193,7 +193,7 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
     from ..user_model import build_model
 
     config = load_block(tree / reader.file_name("configFile"))
-    with importable(tree), simulation.enable_emulation():
+    with importable(tree), versions.enable_emulation():
         model = build_model(tree / reader.file_name("modelFile"), config.model)
         load_state_dict(model, tree / weights, source=source)
         loaded = with_value_ranges(load_archive(tree), config.input_specs)

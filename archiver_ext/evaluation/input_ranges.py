@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch.fx import Node
 
-from ...backends.recurrent_calls import is_recurrent
+from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ...config.load import load_block
 from ...handlers.runtime.loader import LoadedArchive

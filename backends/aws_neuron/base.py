@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..fork_threads import set_torch_threads
+from ..cores import set_torch_threads
 from ..interface import (
     DEFAULTS,
     Backend,

@@ -17,13 +17,11 @@ from typing import Any
 import torch
 
 from ...config.json_codec import write_json
-from ..fork_threads import set_torch_threads
+from ..cores import set_torch_threads
 from ..interface import LoadedProgram, LoadError, Weights
 from ..module_program import ModuleProgram
-from ..program_files import read_program_file
-from ..signature import Signature, read_signature, write_signature
-from ..simulation import emulation_enabled
-from ..versions import minor_release
+from ..signature import Signature, read_program_file, read_signature, write_signature
+from ..versions import emulation_enabled, minor_release
 from .source_program import SourceProgram, build_source_module
 
 PROGRAM = "program.pt"

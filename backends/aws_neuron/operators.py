@@ -11,7 +11,7 @@ import operator
 
 import torch
 
-from ..recurrent_calls import is_recurrent
+from ..recurrent_operators import is_recurrent
 
 _NO_WORK = frozenset(
     """

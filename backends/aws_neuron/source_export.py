@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..assertions import is_assertion
-from ..exported_program import quiet, specialize
+from ..exported_program import is_assertion, quiet, specialize
 from ..exported_tensors import weight_names, weights_of
 from ..interface import CompileError
 from ..program_source.write import python_literal

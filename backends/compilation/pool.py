@@ -13,10 +13,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from ..disk_size import disk_size
 from ..exported_program import load_program
 from ..interface import CompileError
 from ..registry import ENGINES
+from ..torch_files import disk_size
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
 from .processes import CompileProcess, CompileProcesses
 

@@ -17,9 +17,9 @@ from typing import Any
 from ...config.json_codec import to_json
 from ...config.partitioner import PartitionerConfig
 from ..cores import available_cores
-from ..disk_size import disk_size
 from ..interface import CompileSettings
 from ..subprocesses import describe_exit
+from ..torch_files import disk_size
 from .fork_server import ForkedProcess, ForkServer, ForkServerDied, fork_server
 from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
 

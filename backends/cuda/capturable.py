@@ -6,17 +6,99 @@ Used while packaging only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..interface import CompileError
-from .composite_calls import ExampleArguments, example_arguments, is_composite, tell_calls
-from .waiting_operators import waits_for_value
+
+_Waits = Callable[[Sequence[Any]], bool]
+"""Whether a call waits, by all its arguments in the order of the operator's schema."""
+
+_aten = torch.ops.aten
+_FEWEST_SORTED = 10
+"""Elements from which on `isin` sorts out equal ones first, whose number is a size."""
+
+
+def _waits_for_value(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call waits for a value of a tensor, although torch has no tag for it."""
+    waits = _WAITING.get(target)
+    return waits is not None and waits(_in_order(target, args, kwargs))
+
+
+def _in_order(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """All arguments of a call, with their defaults."""
+    left = target._schema.arguments[len(args) :]
+    return [*args, *(kwargs.get(one.name, one.default_value) for one in left)]
+
+
+def _always(arguments: Sequence[Any]) -> bool:
+    return True
+
+
+def _if_checked(arguments: Sequence[Any]) -> bool:
+    """Whether `check_errors`, the last argument, is set."""
+    return bool(arguments[-1])
+
+
+def _if_range_is_read(arguments: Sequence[Any]) -> bool:
+    _, _, low, high = arguments
+    return bool(low == high)
+
+
+def _if_probabilities_are_checked(arguments: Sequence[Any]) -> bool:
+    _, count, replacement, *_ = arguments
+    return not replacement or count == 1
+
+
+def _if_lengths_are_checked(arguments: Sequence[Any]) -> bool:
+    *_, unsafe, _ = arguments
+    return not unsafe
+
+
+def _if_equal_ones_are_sorted_out(arguments: Sequence[Any]) -> bool:
+    _, tested, unique, _ = arguments
+    return not unique and int(tested.numel()) >= _FEWEST_SORTED
+
+
+_WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
+    # Results that are checked for singular matrices and for convergence.
+    _aten._linalg_check_errors.default: _always,
+    _aten._linalg_eigh.default: _always,
+    _aten._linalg_svd.default: _always,
+    _aten.linalg_eig.default: _always,
+    _aten._linalg_eigvals.default: _always,
+    _aten.linalg_pinv.atol_rtol_tensor: _always,
+    _aten.cholesky.default: _always,
+    _aten.linalg_inv_ex.default: _if_checked,
+    _aten.linalg_cholesky_ex.default: _if_checked,
+    _aten.linalg_lu_factor_ex.default: _if_checked,
+    _aten.linalg_ldl_factor_ex.default: _if_checked,
+    _aten._linalg_solve_ex.default: _if_checked,
+    # The degree of the polynomial is chosen by the norms.
+    _aten.linalg_matrix_exp.default: _always,
+    # The number of those that are not NaN is read, or the range, or what is to be checked.
+    _aten.nanmedian.default: _always,
+    _aten.histc.default: _if_range_is_read,
+    _aten.multinomial.default: _if_probabilities_are_checked,
+    _aten.segment_reduce.default: _if_lengths_are_checked,
+    _aten.isin.Tensor_Tensor: _if_equal_ones_are_sorted_out,
+    # Ends of a range that are tensors.
+    _aten.linspace.Tensor_Tensor: _always,
+    _aten.linspace.Tensor_Scalar: _always,
+    _aten.linspace.Scalar_Tensor: _always,
+    _aten.logspace.Tensor_Tensor: _always,
+    _aten.logspace.Tensor_Scalar: _always,
+    _aten.logspace.Scalar_Tensor: _always,
+}
+
 
 _LOG = logging.getLogger(__name__)
 _aten = torch.ops.aten
@@ -35,8 +117,8 @@ def capture_refusal(node: Node) -> str | None:
         return f"{target.name()} decides by a value of a tensor" if target.name() in _READ_ON_HOST else None
     if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
         return None
-    given = example_arguments(node)
-    if is_composite(target):
+    given = _example_arguments(node)
+    if _is_composite(target):
         reason = _inner_refusal(target, given) if given.known else _tag_refusal(target)
     else:
         reason = _own_refusal(target, given.args, given.kwargs)
@@ -45,7 +127,7 @@ def capture_refusal(node: Node) -> str | None:
     return None if reason is None else f"{target} {reason}"
 
 
-def _inner_refusal(target: torch._ops.OpOverload, given: ExampleArguments) -> str | None:
+def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> str | None:
     """Why one of the calls that a composite operator makes cannot be captured."""
 
     def check(inner: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -53,7 +135,7 @@ def _inner_refusal(target: torch._ops.OpOverload, given: ExampleArguments) -> st
             raise _CannotBeCaptured(reason)
 
     try:
-        tell_calls(target, given, check)
+        _tell_calls(target, given, check)
     except _CannotBeCaptured as found:
         return str(found)
     except Exception as error:  # noqa: BLE001 - what torch cannot trace may still run; loading names it if not
@@ -67,7 +149,7 @@ def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Map
         return "selects by a mask, so that a size depends on data" if _has_mask(args[1]) else None
     if target == _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
         return None  # the size is given, so nothing is read
-    if waits_for_value(target, args, kwargs):
+    if _waits_for_value(target, args, kwargs):
         return "reads a value of a tensor"
     return _tag_refusal(target)
 
@@ -130,3 +212,77 @@ def _data_dependent(node: Node) -> set[Any]:
 
 def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+_Tell = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], None]
+"""A function that is called with each call before it is made."""
+
+
+def _is_composite(target: torch._ops.OpOverload) -> bool:
+    """Whether torch computes an operator by others.
+
+    >>> is_composite(torch.ops.aten.linalg_inv.default), is_composite(torch.ops.aten.sort.default)
+    (True, False)
+    """
+    return target.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
+
+
+@dataclass(frozen=True)
+class _ExampleArguments:
+    """Arguments of a call: tensors without values, and numbers."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    mode: FakeTensorMode
+    known: bool
+    """Whether all sizes are those of the export. False: some depend on data, and are 1 here."""
+
+
+def _example_arguments(node: Node) -> _ExampleArguments:
+    """Return arguments of a call in the sizes that its program was exported with."""
+    unknown: list[object] = []
+
+    def example(source: Node) -> Any:
+        value = source.meta["val"]
+        if not isinstance(value, torch.Tensor):
+            return _known(value, unknown)
+        return torch.empty([_known(size, unknown) for size in value.shape], dtype=value.dtype)
+
+    with FakeTensorMode() as mode:
+        args, kwargs = map_arg((node.args, dict(node.kwargs)), example)
+    return _ExampleArguments(args, kwargs, mode, known=not unknown)
+
+
+def _tell_calls(target: torch._ops.OpOverload, given: _ExampleArguments, tell: _Tell) -> None:
+    """Make a call, and report the calls of which it consists.
+
+    An error that `tell` raises ends the call.
+    """
+    with torch.no_grad(), given.mode, _Telling(tell):
+        target(*given.args, **given.kwargs)
+
+
+class _Telling(TorchDispatchMode):
+    """A dispatch mode that reports each call."""
+
+    def __init__(self, tell: _Tell) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types for it
+        self._tell = tell
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self._tell(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _known(size: Any, unknown: list[object]) -> Any:
+    """The number that a symbol stood for while the model was exported."""
+    if not isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return size
+    if not size.node.has_hint():
+        unknown.append(size)
+        return 1
+    return size.node.hint

@@ -16,7 +16,7 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
-from ..fork_threads import set_torch_threads
+from ..cores import set_torch_threads
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -30,14 +30,12 @@ from ..interface import (
     Weights,
 )
 from ..module_program import ModuleProgram
-from ..program_files import read_program_file
 from ..program_source.read import FILE_NAME, load_source, read_source
-from ..signature import read_signature, signature_of, write_signature
-from ..simulation import emulation_enabled
-from ..versions import lowest_torch_requirement
-from .derived_weights import DerivedWeights
+from ..signature import read_program_file, read_signature, signature_of, write_signature
+from ..versions import emulation_enabled, lowest_torch_requirement
 from .device import Device, OutOfMemory
 from .graph_program import GraphProgram, Module, WarmProgram, bytes_together
+from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
 from .recurrences import Flatten, recurrent_functions

@@ -14,8 +14,8 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ..signature import Signature, describe_tensor
-from .buffer_layout import BufferLayout, layout_of
 from .device import Device, OutOfMemory
+from .memory_plan import BufferLayout, layout_of
 
 Module = Callable[..., Sequence[torch.Tensor]]
 """A program as a function of its inputs; all its tensors are on the device."""

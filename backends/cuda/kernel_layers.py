@@ -1,4 +1,4 @@
-"""Stacks of recurrent layers by a kernel that ends each row at its own length.
+"""Stacks of recurrent layers by a kernel that ends each row at its own length, and weights derived once.
 
 The kernel multiplies the hidden states. The inputs of all timesteps are multiplied before it in one matrix product,
 also those of padding, which the kernel does not read.
@@ -6,13 +6,13 @@ also those of padding, which the kernel does not read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from .derived_weights import DerivedWeights
+from ...bucketing.padding import storage_ptr
 from .kernels.interface import GATES, LayerCall, RecurrenceKernel
 
 
@@ -90,3 +90,29 @@ def _operands(cell: str, directions: int, precision: torch.dtype, weights: Seque
     w_hh = torch.stack([group[1] for group in groups]).float()
     bias, *b_hn = zip(*split)
     return [w_ih, w_hh, torch.cat(list(bias)), *(torch.stack(list(kind)).float() for kind in b_hn)]
+
+
+_Derive = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class DerivedWeights:
+    """Results of functions of weights, by the weights' addresses.
+
+    Weights that a program computes itself are not kept: their memory is used again for something else.
+    """
+
+    def __init__(self, own: Iterable[torch.Tensor]) -> None:
+        """`own` are the model's weights on the device, which live as long as this object."""
+        self._own = tuple(own)
+        self._storages = {storage_ptr(weight) for weight in self._own}
+        self._known: dict[Hashable, Sequence[torch.Tensor]] = {}
+
+    def derive(self, kind: str, weights: Sequence[torch.Tensor], make: _Derive) -> Sequence[torch.Tensor]:
+        """Return `make(weights)`, from memory if it is of this kind and was made of the same weights before."""
+        if any(storage_ptr(weight) not in self._storages for weight in weights):
+            return make(weights)
+        key = (kind, tuple([(weight.data_ptr(), weight.shape, weight.stride()) for weight in weights]))
+        if key not in self._known:
+            self._known[key] = made = make(weights)
+            self._storages.update(storage_ptr(weight) for weight in made)
+        return self._known[key]

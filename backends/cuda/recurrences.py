@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import masked
-from .derived_weights import DerivedWeights
-from .kernel_layers import run_layers
+from .kernel_layers import DerivedWeights, run_layers
 from .kernels.interface import RecurrenceKernel
 
 Flatten = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]

@@ -15,7 +15,6 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from .. import target_machine
-from ..executable_copy import executable_copy
 from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
@@ -99,5 +98,5 @@ class Native(Backend):
 def _open(directory: Path, threads: int) -> ThreadPool:
     """The library for this processor, with its threads."""
     name = fastest_library(directory)
-    with executable_copy(directory, (name,)) as mapped:
+    with target_machine.executable_copy(directory, (name,)) as mapped:
         return ThreadPool(RecurrentLibrary(mapped / name), threads)

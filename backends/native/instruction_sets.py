@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .. import target_machine
 from ..interface import CompileError, Precision
-from .tiles import may_use_tiles
+from .packing import may_use_tiles
 
 
 class InstructionSet(NamedTuple):

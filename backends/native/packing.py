@@ -1,4 +1,4 @@
-"""Weights in the order in which the recurrent library reads them.
+"""Weights in the order in which the recurrent library reads them, and the processor's tile registers.
 
 For a block of as many hidden units as a register holds: for each input, the weights of one gate after those of the
 other. The last block is padded with zeros. The new state of a GRU needs the product with the state separately, so a GRU
@@ -8,7 +8,9 @@ several of which stand in the place of gates.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 
@@ -142,3 +144,17 @@ def _pad_units(values: torch.Tensor, lanes: int) -> torch.Tensor:
     """Pad the units, dimension 1, with zeros to whole blocks."""
     missing = -values.shape[1] % lanes
     return torch.cat([values, values.new_zeros(values.shape[0], missing, *values.shape[2:])], 1)
+
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""The system call on x86-64, its request, and the registers that are asked for."""
+
+
+@cache
+def may_use_tiles() -> bool:
+    """Ask for tiles for this process, and for those that it forks; whether the system grants them.
+
+    A kernel before 5.16 refuses, as do some sandboxes. Any kernel refuses while a thread's stack for signals is too
+    small.
+    """
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)

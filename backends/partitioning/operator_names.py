@@ -1,13 +1,15 @@
-"""Operators of a program, and their names in torch: those that users write and read."""
+"""Operators of a program, their names in torch that users write and read, and export of a module at fixed sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import torch
+from torch.export import ExportedProgram
 
 from ...config.partitioner import PartitionerConfig
-from ..assertions import is_assertion
+from ..exported_program import is_assertion, quiet
+from ..interface import CompileError
 
 
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -40,3 +42,21 @@ def operator_names(node: torch.fx.Node) -> frozenset[str]:
 def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
     """Return the operators that an engine is queried about."""
     return [node for node in operators if not operator_names(node) & config.ignored]
+
+
+def example_input(node: torch.fx.Node) -> torch.Tensor:
+    """Return a tensor of ones with the sizes of a value.
+
+    Raises:
+        CompileError: the value is not a tensor.
+    """
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        raise CompileError(f"{node.name} is not a tensor, and only tensors can be passed between an engine and the CPU")
+    return torch.ones(tuple(int(size) for size in value.shape), dtype=value.dtype)
+
+
+def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
+    """Export a module at the inputs' sizes."""
+    with quiet(), torch.no_grad():
+        return torch.export.export(module, inputs, strict=False)

@@ -21,8 +21,7 @@ from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import DEFAULTS, Backend, CompileError, CompileSettings
 from ..torch_files import torch_file
-from .fixed_size_export import example_input, export_module
-from .operator_names import operator_name, operators_of, queried_operators
+from .operator_names import example_input, export_module, operator_name, operators_of, queried_operators
 
 RejectionReasons = Mapping[Node, str | None]
 """Reason for each operator of a graph that an engine does not support it; None if it does."""

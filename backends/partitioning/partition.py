@@ -18,7 +18,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...config.partitioner import UNLIMITED, PartitionerConfig
-from ..assertions import is_assertion
+from ..exported_program import is_assertion
 from ..interface import CompileError
 from .operator_names import operator_names, operators_of, queried_operators, torch_operator_name
 from .segments import Segment, Segments, build_segments

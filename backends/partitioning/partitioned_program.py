@@ -14,8 +14,7 @@ from typing import Literal
 import torch
 
 from ..interface import Backend, Key, LoadedProgram, Rehearsal, Weights
-from ..program_files import read_program_file
-from ..signature import Signature, read_signature
+from ..signature import Signature, read_program_file, read_signature
 
 SEGMENTS = "segments.json"
 LEGACY = "compiled.json"

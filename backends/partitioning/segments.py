@@ -12,8 +12,7 @@ from torch.export import ExportedProgram
 
 from ..exported_program import module_with
 from ..exported_tensors import weight_names, weights_of
-from .fixed_size_export import example_input, export_module
-from .operator_names import operators_of, torch_operator_name
+from .operator_names import example_input, export_module, operators_of, torch_operator_name
 from .partitioned_program import Target
 
 

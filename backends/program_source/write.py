@@ -29,10 +29,10 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from ..assertions import is_assertion
+from ..exported_program import is_assertion
 from ..exported_tensors import weight_names
 from ..interface import CompileError
-from ..recurrent_calls import is_recurrent
+from ..recurrent_operators import is_recurrent
 from .control_flow import CONTROL_FLOW
 from .read import FUNCTIONS
 

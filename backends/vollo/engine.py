@@ -41,8 +41,7 @@ from ..interface import (
 )
 from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
-from ..program_files import read_program_file
-from ..signature import Signature, read_signature, signature_of, write_signature
+from ..signature import Signature, read_program_file, read_signature, signature_of, write_signature
 from ..versions import torch_requirement
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
 

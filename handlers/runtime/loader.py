@@ -10,8 +10,7 @@ from typing import Optional, Protocol
 
 import torch
 
-from ...backends.cores import available_cores
-from ...backends.fork_threads import are_threads_lost, set_torch_threads
+from ...backends.cores import are_threads_lost, available_cores, set_torch_threads
 from ...backends.interface import Backend, LoadError, Rehearsal, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device

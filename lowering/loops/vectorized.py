@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ...backends.recurrent_calls import is_recurrent
+from ...backends.recurrent_operators import is_recurrent
 from ..errors import UnknownLoop, node_line, source_suffix
 from .recipe import Stacked, Unit
 

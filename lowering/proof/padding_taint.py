@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch.export import ExportedProgram
 
-from ...backends.recurrent_calls import is_recurrent
+from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
 from ..exporter.program_tensors import functionalized

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from ...backends.recurrent_calls import is_recurrent
+from ...backends.recurrent_operators import is_recurrent
 from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
 from ..exporter.program_tensors import functionalized

@@ -10,8 +10,8 @@ from typing import Any, cast
 import sympy
 import torch
 
-from ...backends.assertions import is_assertion
-from ...backends.recurrent_calls import is_recurrent
+from ...backends.exported_program import is_assertion
+from ...backends.recurrent_operators import is_recurrent
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import LoweringError, explained_export_errors, node_line, source_suffix

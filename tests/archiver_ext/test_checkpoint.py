@@ -15,8 +15,8 @@ from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.checkpoint import find_weights, write_weights
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.backends.safetensors_file import WeightsError
 from torchserve_neuron_lstm.backends.weights import read_weights
-from torchserve_neuron_lstm.backends.weights_error import WeightsError
 
 MODEL = nn.LSTM(3, 4)
 STATE = MODEL.state_dict()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.backends.exported_program import load_program, save_program
+from torchserve_neuron_lstm.backends.exported_program import is_assertion, load_program, save_program
 from torchserve_neuron_lstm.backends.exported_tensors import mark_time, time_dims
 from torchserve_neuron_lstm.backends.signature import signature_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -54,3 +54,21 @@ def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:
     assert time_dims(load_program(tmp_path / "program.pt2")) == {}
     mark_time(program, {"x": 1, "no such input": 0})
     assert time_dims(program) == {"x": 1}
+
+
+def test_calls_that_only_check_are_told_from_inputs_of_such_a_name() -> None:
+    """An unused input may be called `asserted`; a check whose result is used is a value."""
+    graph = torch.fx.Graph()
+    named = graph.placeholder("asserted")
+    checks = [
+        graph.call_function(torch.ops.aten._assert_async.default, (named,)),
+        graph.call_function(torch.ops.aten.sym_constrain_range_for_size.default, (named,)),
+    ]
+    unused = graph.placeholder("assertion")
+    computed = graph.call_function(torch.ops.aten.relu.default, (named,))
+
+    assert all(map(is_assertion, checks))
+    assert not any(map(is_assertion, (named, unused, computed)))
+
+    graph.output(checks[0])
+    assert not is_assertion(checks[0])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import cpp_compiler, executable_copy, inductor_compiler, target_machine
+from torchserve_neuron_lstm.backends import cpp_compiler, inductor_compiler, target_machine
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.inductor import Inductor
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -94,7 +94,7 @@ def test_code_in_noexec_folders_is_loaded_from_a_copy(
 ) -> None:
     """The copy has all files that the engine maps, and the code runs after its removal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(executable_copy, "_is_noexec", lambda place: place == directory)
+    monkeypatch.setattr(target_machine, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5

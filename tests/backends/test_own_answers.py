@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, LoadedProgram
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
@@ -76,5 +76,5 @@ def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, t
     with neuron_doubles.on_path():
         weights = compile_with(engine, tmp_path)
         assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
-    with simulation.enable_emulation():
+    with versions.enable_emulation():
         assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))

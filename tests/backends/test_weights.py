@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from torchserve_neuron_lstm.backends.safetensors_file import WeightsError
 from torchserve_neuron_lstm.backends.weights import read_weights
-from torchserve_neuron_lstm.backends.weights_error import WeightsError
 
 STATE = {
     "lstm.weight_ih_l0": torch.arange(12, dtype=torch.float32).view(4, 3),

@@ -14,7 +14,7 @@ from traceable import Conv
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.tracing.devices import pinned_to_core
+from torchserve_neuron_lstm.tracing.options import pinned_to_core
 
 
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime"])

@@ -11,7 +11,7 @@ import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -58,7 +58,7 @@ def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.Te
 def double() -> Iterator[pytest.MonkeyPatch]:
     """Make torch_neuron importable."""
     with neuron_doubles.on_path() as patch:
-        patch.delenv(simulation.VARIABLE, raising=False)
+        patch.delenv(versions.VARIABLE, raising=False)
         yield patch
 
 

@@ -17,7 +17,7 @@ import torch
 from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 from torch import nn
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
@@ -75,7 +75,7 @@ class Constant(nn.Module):
 def double() -> Iterator[pytest.MonkeyPatch]:
     """Make torch_neuronx importable, with two cores."""
     with neuron_doubles.on_path() as patch:
-        patch.delenv(simulation.VARIABLE, raising=False)
+        patch.delenv(versions.VARIABLE, raising=False)
         yield patch
 
 
@@ -196,9 +196,9 @@ def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -
 def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
     """The source of the program runs on the CPU, and the engine reports the emulation."""
     inputs, engine = several_inputs(0.0), NeuronX()
-    monkeypatch.delenv(simulation.VARIABLE, raising=False)
+    monkeypatch.delenv(versions.VARIABLE, raising=False)
     assert engine.simulation() is None
-    with simulation.enable_emulation():
+    with versions.enable_emulation():
         run = engine.load(compiled.directory, weights_of(compiled.program), {}, 1)
 
         assert "what was compiled has not run" in str(engine.simulation())

@@ -13,7 +13,7 @@ from recurrent import BATCH, CASES, GARBAGE, Case, Recurrent, exported, largest_
 from torch import nn
 from torch_kernel import TorchKernel
 
-from torchserve_neuron_lstm.backends import masked, simulation
+from torchserve_neuron_lstm.backends import masked, versions
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device, placed_source
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import LoadError
@@ -109,7 +109,7 @@ def test_without_a_gpu_the_source_runs_on_the_cpu_while_packaging_only(
     program = exported(module, *ragged_batch(0.0))
     directory, weights = compiled(program, tmp_path / "program"), weights_of(program)
     inputs = ragged_batch(1.0)
-    with simulation.enable_emulation():
+    with versions.enable_emulation():
         run = Cuda().load(directory, weights, {}, 1)
         assert "emulated by torch on this CPU" in str(Cuda().simulation())
         assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5

@@ -10,7 +10,7 @@ from graph_device import GraphDevice
 from graph_programs import compiled, loaded
 from recurrent import GARBAGE, Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends import versions
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 
@@ -39,7 +39,7 @@ def test_packaging_computes_in_the_precision_that_the_gpu_will(tmp_path: Path, m
     program, errors = exported(module, *inputs), {}
     for precision in Cuda.precisions:
         directory = compiled(program, tmp_path / precision, precision=precision)
-        with simulation.enable_emulation():
+        with versions.enable_emulation():
             run = Cuda().load(directory, weights_of(program), {}, 1)
         errors[precision] = largest_error(run(inputs), module.alone(*inputs))
 
