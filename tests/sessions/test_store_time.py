@@ -44,7 +44,7 @@ def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
     """
     began, true, stored = 5e8, 1e6, StoredTime(5e8, 1e6)
     ahead = began - true
-    local = dict.fromkeys(range(4), LocalTime(began, true) if from_the_start else None)
+    local: dict[int, LocalTime | None] = dict.fromkeys(range(4), LocalTime(began, true) if from_the_start else None)
     for user, passed, error, writes in looks:
         true += passed
         reading = Reading(true + (error if wrong == "shared" else 0.0), true + (error if wrong == "local" else 0.0))
