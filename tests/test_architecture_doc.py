@@ -19,7 +19,7 @@ def folders_in(folder: Path) -> set[str]:
 
 def test_every_file_that_is_named_exists() -> None:
     """A path in backticks is relative to the repository's root, or to the package."""
-    layers = TEXT[: TEXT.index("## The archive")] + TEXT[TEXT.index("## Decisions") :]
+    layers = TEXT[: TEXT.index("## The archive")]
     named = re.findall(r"`([\w/]+/(?:[\w.]+)?)`", layers)
     below = [ROOT, *(ROOT / package for package in FOLDERS), ROOT / "examples", ROOT / "tests", ROOT / "tools"]
 
@@ -51,10 +51,3 @@ def test_arrows_are_allowed_imports() -> None:
     allowed = {package: {name.partition(".")[0] for name in names} for package, names in ALLOWED_PACKAGES.items()}
     assert [(above, below) for above, below in arrows if below not in allowed[above]] == []
     assert {package for package in FOLDERS if not re.search(rf"\b{package}\b", diagram)} == set()
-
-
-def test_table_cells_are_short() -> None:
-    """A cell of a table has at most 300 characters."""
-    cells = [cell.strip() for line in TEXT.splitlines() if line.startswith("|") for cell in line.split("|")]
-
-    assert [cell for cell in cells if len(cell) > 300] == []
