@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -40,8 +40,8 @@ from tools.stress.checks import (
     outputs,
     process_laws,
 )
-from tools.stress.faults import TRUNCATED, HostFaults, disturb
-from tools.stress.hosts import make_model
+from tools.stress.faults import TRUNCATED, WORKERS, HostFaults, disturb, kill_workers
+from tools.stress.hosts import Host, make_model
 from tools.stress.traffic import Sentence, Traffic, draw_request, send
 
 MODEL = make_model()
@@ -363,6 +363,30 @@ def test_each_disturbance_is_made_and_a_file_truncated_once(monkeypatch: pytest.
 
     with pytest.raises(TimeoutError, match="no replica was ready"):
         asyncio.run(failing())
+
+
+def test_a_worker_is_killed_once_there_was_an_answer_since_the_last_kill() -> None:
+    """Otherwise no session could end on a machine where a worker starts slowly."""
+
+    class Victim:
+        alive = True
+
+        def kill_worker(self, chance: random.Random) -> bool:
+            return True
+
+    tally, victims = Tally(), [cast("Host", Victim())]
+
+    async def kill() -> list[int]:
+        task = asyncio.create_task(kill_workers(victims, tally, 0.001, random.Random(0)))
+        kills = []
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            kills.append(tally.faults[WORKERS])
+            tally.good_right += 1
+        task.cancel()
+        return kills
+
+    assert asyncio.run(kill()) == [1, 2]
 
 
 def test_sessions_have_ids_of_their_own_and_chunks_of_1_to_8_tokens() -> None:

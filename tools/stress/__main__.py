@@ -41,14 +41,22 @@ from torchserve_neuron_lstm.archiver_ext.progress import show_progress
 
 from .bad_requests import KINDS, STREAM, TAGGER
 from .checks import Law, Reading, Tally, answer_laws, process_laws, read_process
-from .faults import SERVERS, WORKERS, Disturbance, HostFaults, disturb, kill_server, kill_workers, redis_pause
+from .faults import (
+    SERVERS,
+    WORKERS,
+    Disturbance,
+    HostFaults,
+    disturb,
+    kill_server,
+    kill_workers,
+    redis_pause,
+    until_enough,
+)
 from .hosts import Host, make_archive, make_model
 from .model import Tagger
 from .traffic import draw_traffic, send
 
 TRIALS = ("disk", "redis", "disturbed")
-_LATE_SECONDS = 600.0
-"""The longest time for which sessions go on because there were too few faults."""
 
 
 def main() -> int:
@@ -90,7 +98,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=10, help="workers or replicas to kill (default: %(default)s)")
     parser.add_argument("--hang-ups", type=float, default=0.02, help="share of chunks (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.hosts == "ray" and options.faults == "no":
+        parser.error("on a Ray cluster there are always faults: leave out FAULTS=no")
+    return options
 
 
 def _minutes(text: str) -> float:
@@ -146,18 +157,6 @@ def trial(name: str, model: Tagger, options: argparse.Namespace, seconds: float)
         replayed = sum(host.replayed() for host in hosts)
     laws = [*answer_laws(tally, (), needed), Law("chunks answered from the stored answer", replayed, least=0)]
     return laws, tally
-
-
-def until_enough(tally: Tally, needed: Mapping[str, int], seconds: float) -> Callable[[], bool]:
-    """Return whether a load goes on: for so many seconds, and until each fault was made as often as needed."""
-    began = time.monotonic()
-
-    def goes_on() -> bool:
-        elapsed = time.monotonic() - began
-        enough = all(tally.faults[name] >= count for name, count in needed.items())
-        return elapsed < seconds or (not enough and elapsed < seconds + _LATE_SECONDS)
-
-    return goes_on
 
 
 def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:

@@ -30,6 +30,7 @@ from torchserve_process import free_ports
 
 from .bad_requests import STREAM, TAGGER, json_request
 from .checks import Law, Tally, Values, answer_laws, equal, outputs
+from .faults import until_enough
 from .hosts import make_archive, make_model
 from .model import TOKENS, Tagger
 from .traffic import Connection, NoAnswer, draw_traffic, send
@@ -41,7 +42,6 @@ _NODE = {"num_cpus": 2, "object_store_memory": 100 * 1024 * 1024}
 _FAILOVER_SECONDS = 5.0
 """A primary that does not answer for so long is replaced: longer than a busy machine holds it up."""
 _MOST_SECONDS = 300.0
-_LATE_SECONDS = 600.0
 _CLIENTS, _BEFORE, _SETTLED = 16, 200, 300
 """Clients while the weights change; answers before, and answers of the new model in a row after which all have it."""
 _Found = TypeVar("_Found")
@@ -82,11 +82,7 @@ def _run_sessions(
     def share() -> float:
         return (time.monotonic() - began) / seconds
 
-    def goes_on() -> bool:
-        is_enough = all(tally.faults[name] >= count for name, count in needed.items())
-        return share() < 1 or (not is_enough and share() < 1 + _LATE_SECONDS / seconds)
-
-    faults = ClusterFaults(nodes, redis, chance, tally)
+    faults, goes_on = ClusterFaults(nodes, redis, chance, tally), until_enough(tally, needed, seconds)
     asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults.make(needed, share)))
     nodes.delete("sessions")
     return list(answer_laws(tally, (), needed)), tally

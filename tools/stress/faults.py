@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ WORKERS, SERVERS, TRUNCATED = "workers killed", "servers killed", "file truncate
 _SECONDS = 3.0
 """How long a fault lasts, and how long there is none after it."""
 _PAUSE_SECONDS = 5.0
+_LATE_SECONDS = 600.0
+"""The longest time for which sessions go on because there were too few faults."""
 _CLOCK = Path(__file__).with_name("clock.cpp")
 Disturbance = Callable[[], Awaitable[None]]
 
@@ -111,12 +114,14 @@ async def disturb(disturbances: Mapping[str, Disturbance], tally: Tally) -> None
 
 
 async def kill_workers(hosts: Sequence[Host], tally: Tally, seconds: float, chance: random.Random) -> None:
-    """Kill a random worker every so many seconds."""
+    """Kill a random worker every so many seconds, in any state; not before there was an answer since the last one."""
     while True:
-        alive = [host for host in hosts if host.alive]
+        right, alive = tally.good_right, [host for host in hosts if host.alive]
         if alive:
             tally.faults[WORKERS] += await asyncio.to_thread(chance.choice(alive).kill_worker, chance)
         await asyncio.sleep(seconds)
+        while tally.good_right == right:  # noqa: ASYNC110 - on a busy machine a worker may take longer to start
+            await asyncio.sleep(0.1)
 
 
 async def kill_server(host: Host, tally: Tally, after: float, *, restart: bool) -> None:
@@ -126,3 +131,15 @@ async def kill_server(host: Host, tally: Tally, after: float, *, restart: bool) 
     tally.faults[SERVERS] += 1
     if restart:
         await asyncio.to_thread(host.start)
+
+
+def until_enough(tally: Tally, needed: Mapping[str, int], seconds: float) -> Callable[[], bool]:
+    """Return whether a load goes on: for so many seconds, and until each fault was made as often as needed."""
+    began = time.monotonic()
+
+    def goes_on() -> bool:
+        elapsed = time.monotonic() - began
+        enough = all(tally.faults[name] >= count for name, count in needed.items())
+        return elapsed < seconds or (not enough and elapsed < seconds + _LATE_SECONDS)
+
+    return goes_on
