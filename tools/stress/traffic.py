@@ -204,17 +204,14 @@ class Client:
     async def _chunk(self) -> None:
         """Send the next chunk of the session, or the first one of another."""
         tally = self._tally
-        if self._session is None:
-            self._session = Session(self._chance.choice(self._traffic.scripts), tally.states_gone)
-            tally.sessions_begun += 1
-        session = self._session
+        session = self._session or self._begin(self._chance.choice(self._traffic.scripts))
         request = json_request(STREAM, session.script.ids[session.begin : session.end], session.fields())
         tally.good_sent += 1
         reply = await self._answered(request, may_hang_up=True)
         if reply is not None and says_gone(reply) and tally.states_gone > session.states_gone:
             tally.good_sent -= 1
             tally.begun_again += 1
-            self._session = None
+            self._begin(session.script)
             return
         verdict = Verdict.WRONG if reply is None else session.judge(reply, self._traffic.model)
         if reply is not None:
@@ -224,6 +221,11 @@ class Client:
         tally.sessions_finished += verdict is Verdict.RIGHT and session.is_over
         if verdict is not Verdict.RIGHT or session.is_over:
             self._session = None
+
+    def _begin(self, script: Script) -> Session:
+        self._tally.sessions_begun += 1
+        self._session = Session(script, self._tally.states_gone)
+        return self._session
 
     def _count(self, reply: Reply, request: Request, *, right: bool) -> None:
         self._tally.good_right += right
