@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import _VF, Tensor
@@ -20,8 +20,6 @@ from torch.nn import functional
 
 from .packed_layout import PackedLayout, TimeSegment, copied_from_host, packed_layout, time_segments
 from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
-from .persistent_kernels import CellKind, has_persistent_kernel
-from .segment_costs import call_overhead, gpu_call_overhead, max_segment
 
 # Opens or closes a gate completely: far beyond any sum of weights, yet finite in half precision.
 _SATURATED = 1e4
@@ -30,7 +28,7 @@ _SATURATED = 1e4
 class _Cell(NamedTuple):
     """Kind of recurrence."""
 
-    kind: CellKind
+    kind: _CellKind
     call: Callable[..., tuple[Tensor, ...]]
     """Function of torch for padded and packed data."""
     has_cell_state: bool = False
@@ -121,7 +119,7 @@ def _torch_is_slow(
         return False
     if data.dtype == torch.float64:
         return False
-    return has_persistent_kernel(
+    return _has_persistent_kernel(
         cell.kind, weights[1].shape[1], gradients=torch.is_grad_enabled(), projected=_is_projected(states)
     )
 
@@ -303,3 +301,58 @@ def _in_one_block(weights: Sequence[Tensor]) -> Sequence[Tensor]:
     flat = [*(weight.reshape(-1) for weight in weights), *([first.new_zeros(room)] if room else [])]
     pieces = torch.cat(flat).split([*sizes, *([room] if room else [])])
     return [piece.view(weight.shape) for piece, weight in zip(pieces, weights, strict=False)]
+
+
+_LEAST_PADDING = 2**14
+
+
+def call_overhead(weights: int) -> int:
+    """Return the overhead of a call on a CPU, in timesteps of one row, for a layer with so many weights.
+
+    >>> call_overhead(4 * 32 * (16 + 32)), call_overhead(4 * 256 * (128 + 256))
+    (1152, 144)
+    """
+    return 128 + 3 * 2**21 // weights
+
+
+def gpu_call_overhead(weights: int, real: int) -> int:
+    """Return the overhead of a call on a GPU, for a batch with so many real timesteps.
+
+    A GPU computes a timestep of all rows at once, so a row less saves little, and in small layers nothing. But padding
+    takes memory, which is kept for the backward pass: one call has no more of it than the batch has real timesteps.
+
+    >>> gpu_call_overhead(4 * 128 * (128 + 128), 10**6), gpu_call_overhead(4 * 32 * (16 + 32), 10**5)
+    (12288, 100000)
+    """
+    return min(3 * 2**29 // weights, max(real, _LEAST_PADDING))
+
+
+def max_segment(gates: int) -> int:
+    """Return the most timesteps of rows in one call on a CPU, for a layer with so many gates.
+
+    An LSTM has 4H.
+
+    The values saved for the backward pass, about 4 numbers for each gate, then stay below 32 MiB. Beyond that the C
+    library requests new memory from the system each time, which takes as long as computing the values.
+
+    >>> max_segment(4 * 32), max_segment(4 * 256)
+    (8192, 1024)
+    """
+    return max(1, 2**20 // gates)
+
+
+_CellKind = Literal["lstm", "gru", "rnn"]
+
+_WIDEST = {"lstm": 192, "gru": 192, "rnn": 384}
+_WIDEST_BACKWARD = {"lstm": 128, "gru": 128, "rnn": 256}
+
+
+def _has_persistent_kernel(cell: _CellKind, hidden: int, *, gradients: bool, projected: bool) -> bool:
+    """Return whether padded data of so many hidden units is computed persistently.
+
+    With `gradients`, in both passes.
+
+    >>> [has_persistent_kernel("lstm", 160, gradients=both, projected=False) for both in (False, True)]
+    [True, False]
+    """
+    return not projected and hidden <= (_WIDEST_BACKWARD if gradients else _WIDEST)[cell]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.training.packed_layout import time_segments
-from torchserve_neuron_lstm.training.segment_costs import call_overhead, gpu_call_overhead, max_segment
+from torchserve_neuron_lstm.training.recurrence import call_overhead, gpu_call_overhead, max_segment
 
 ACTIVE = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(lambda rows: sorted(rows, reverse=True))
 OVERHEADS = st.sampled_from([0, 1, 7, 100, 10**6])
