@@ -10,7 +10,7 @@ import torch
 
 from ..backends.exported_program import specialize
 from ..backends.interface import Backend
-from ..backends.partitioning.analysis import analyze_operators
+from ..backends.partitioning.cut_analysis import analyze_operators
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line

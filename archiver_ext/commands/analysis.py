@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileError, CompileSettings, precision_of
-from ...backends.partitioning.analysis import Analysis, analyze_operators
+from ...backends.partitioning.cut_analysis import Analysis, analyze_operators
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config

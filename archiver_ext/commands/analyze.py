@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ...backends.partitioning.analysis import Analysis
+    from ...backends.partitioning.cut_analysis import Analysis
 
 _HINT = (
     "operators that an engine does not support can run on the CPU within the same model: name the engine as backend, "

@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands.analysis import analyze, lower_from_files
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.partitioning.analysis import BY_COMPILER
+from torchserve_neuron_lstm.backends.partitioning.cut_analysis import BY_COMPILER
 
 from ..conftest import Project
 
