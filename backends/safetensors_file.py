@@ -25,14 +25,14 @@ _DTYPES = {
 _LARGEST_HEADER_BYTES = 100_000_000
 
 
-def read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
-    """Map the tensors of the file `mapped`, a copy of `path` or that file itself.
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Map the tensors of the file.
 
     Raises:
         WeightsError: the file is damaged.
     """
-    with mapped.open("rb") as file:
-        if mapped.stat().st_size < 8:
+    with path.open("rb") as file:
+        if path.stat().st_size < 8:
             raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")
         # A private mapping: pages are shared with all other processes until one writes, and none does.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

@@ -13,11 +13,10 @@ import torch
 from .safetensors_file import WeightsError, read_safetensors
 
 
-def read_weights(path: Path, content: Path | None = None) -> dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file, to be read on use.
 
-    They are contiguous and on the CPU. `content` is a copy of the file to map in its place. The file that is mapped
-    must not change as long as a tensor is in use.
+    They are contiguous and on the CPU. The file must not change as long as a tensor is in use.
 
     Raises:
         WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.
@@ -28,7 +27,7 @@ def read_weights(path: Path, content: Path | None = None) -> dict[str, torch.Ten
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": read_safetensors}.get(path.suffix.lower())
     if read is None:
         raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
-    return {name: tensor.contiguous() for name, tensor in read(path, content or path).items()}
+    return {name: tensor.contiguous() for name, tensor in read(path).items()}
 
 
 def _require_content(path: Path) -> None:
@@ -36,8 +35,8 @@ def _require_content(path: Path) -> None:
         raise WeightsError(f"{path.name} is empty: save the weights again with torch.save(model.state_dict(), ...)")
 
 
-def _read_torch(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
-    content = load_checkpoint(path, mapped)
+def _read_torch(path: Path) -> dict[str, torch.Tensor]:
+    content = load_checkpoint(path)
     if not isinstance(content, dict):
         raise WeightsError(
             f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
@@ -55,22 +54,19 @@ def _is_named_tensor(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, torch.Tensor)
 
 
-def load_checkpoint(path: Path, content: Path | None = None) -> Any:
+def load_checkpoint(path: Path) -> Any:
     """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code.
-
-    `content` is a copy of the file to map in its place.
 
     Raises:
         WeightsError: it is damaged, or holds objects of other classes.
     """
     _require_content(path)
-    content = content or path
-    mapped = zipfile.is_zipfile(content)  # files of torch before 1.6 cannot be mapped
+    mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
         # As a string: an old torch takes no path of a file to map.
-        return torch.load(str(content), map_location="cpu", weights_only=True, **options)
+        return torch.load(str(path), map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path.name} holds more than tensors, such as a whole module, and is not loaded, because loading it could "

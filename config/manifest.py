@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -250,10 +249,8 @@ def parse_manifest(text: str) -> Manifest:
     return manifest if inputs is None else replace(manifest, inputs=inputs)
 
 
-def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] = ()) -> None:
+def verify_files(directory: Path, manifest: Manifest) -> None:
     """Compare every file that the manifest lists with its digest; other files are ignored.
-
-    Of the files `besides`, which the caller compares, only the presence is checked.
 
     Raises:
         ManifestError: files are missing, changed or cannot be read; the first of them are named.
@@ -264,7 +261,7 @@ def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] =
         path = directory / name
         if not path.is_file():
             complaints.append(f"{name} is missing")
-        elif name not in besides and (complaint := _complaint(path, digest)) is not None:
+        elif (complaint := _complaint(path, digest)) is not None:
             complaints.append(f"{name} {complaint}")
     if complaints:
         more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""

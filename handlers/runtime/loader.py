@@ -25,9 +25,8 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets
 from ...config.json_codec import REPACKAGE
-from ...config.manifest import FILE_NAME, Manifest, ManifestError, Variant, read_manifest, verify_files
+from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest, verify_files
 from .bucket_memory import check_memory
-from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .requirements import check_requirements
 from .user_code import selected_lengths
 
@@ -75,8 +74,6 @@ class LoadedArchive:
     threads: int
     """Threads that each program may use."""
     programs: Mapping[ProgramRole, Programs]
-    copies: tuple[ImmutableCopy, ...] = ()
-    """The files that the weights are mapped from, open so that other workers find them."""
 
     @property
     def cost(self) -> CostModel:
@@ -172,17 +169,15 @@ def load_archive(
         torch.set_num_threads(1)  # before anything is computed
     manifest = read_manifest(directory)
     manifest = replace(manifest, device=manifest.device or device)
-    verify_files(directory, manifest, besides=_weight_files(manifest))
+    verify_files(directory, manifest)
     check_memory(manifest)
-    copies = {file: _copy(directory, manifest, file) for file in _weight_files(manifest)}
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or (1 if are_threads_lost() else manifest.threads or available_cores())
     archive = LoadedArchive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, select(manifest, directory)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads, _read_all(directory, copies)),
-        copies=tuple(copies.values()),
+        programs=_load_programs(directory, manifest, threads, _read_all(directory, manifest)),
     )
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
@@ -300,23 +295,10 @@ def _rehearsals(manifest: Manifest, variant: Variant) -> Iterator[Rehearsal[tupl
         yield Rehearsal(bucket, partial(call, bucket))
 
 
-def _weight_files(manifest: Manifest) -> tuple[str, ...]:
-    return tuple(file for file in (manifest.weights, manifest.constants) if file is not None)
-
-
-def _copy(directory: Path, manifest: Manifest, file: str) -> ImmutableCopy:
-    """Copy a file whose tensors are mapped, and check the copy."""
-    try:
-        return immutable_copy(directory / file, manifest.files[file])
-    except DigestMismatch as error:
-        raise ManifestError(f"the archive is not as it was packaged: {file} was changed; {REPACKAGE}") from error
-    except OSError as error:
-        raise ManifestError(f"{file} cannot be copied into memory: {error}") from error
-
-
-def _read_all(directory: Path, copies: Mapping[str, ImmutableCopy]) -> Weights:
-    pairs = ((directory / file, copy.path) for file, copy in copies.items())
-    return {name: tensor for file, path in pairs for name, tensor in read_weights(file, path).items()}
+def _read_all(directory: Path, manifest: Manifest) -> Weights:
+    """Map the weights read-only from the files whose digests were checked; workers share the pages."""
+    files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
+    return {name: tensor for file in files for name, tensor in read_weights(file).items()}
 
 
 def example_inputs(

@@ -20,8 +20,6 @@ import ts.model_loader  # noqa: F401 - before the process is copied
 from failing_files import FailingFiles, Fault, some_of_each
 from worker import loaded, predict, request
 
-COPIES = "/memfd:neuron_lstm"
-"""The prefix of the copies of weights in memory."""
 IDS = b"[3, 1, 2, 5]"
 
 
@@ -38,7 +36,7 @@ def load(files: FailingFiles, archive: Path, fault: Fault, successes: int) -> di
 
 
 def _served(files: FailingFiles, archive: Path, fault: Fault, successes: int) -> dict[str, Any]:
-    files.begin([f"{archive}/", COPIES], fault, successes)
+    files.begin([f"{archive}/"], fault, successes)
     try:
         with loaded(archive) as service:
             calls = files.end()

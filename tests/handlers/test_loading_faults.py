@@ -38,7 +38,7 @@ def violated_properties(trial: dict[str, Any], answer: object, archive: Path) ->
         return [] if (trial["status"], trial["body"]) == (200, answer) else ["the answer is right"]
     ours = not any(file in call for call in trial["calls"] for file in BEFORE_US)
     files = [call.split()[1].removeprefix(f"{archive}/").rstrip("/:") for call in trial["calls"]]
-    named = any(("weights.pt" if "memfd" in file else file) in trial["refusal"] for file in files)
+    named = any(file in trial["refusal"] for file in files)
     properties = {
         "a second load succeeds": trial["again"] == answer,
         "the error names the file": named or not ours,
