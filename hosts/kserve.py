@@ -13,27 +13,32 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 try:
+    from grpc import StatusCode, aio
     from kserve.model import BaseKServeModel
     from kserve.model_server import ModelServer, app
     from kserve.model_server import args as given_to_kserve
     from kserve.model_server import parser as parser_of_kserve
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
     from starlette.requests import Request
     from starlette.responses import Response
 except ImportError as error:
     raise ImportError(f"KServe is missing here ({error}): pip install 'torchserve-neuron-lstm[kserve]'") from error
 
+from ..bucketing.shapes import BucketGrid
+from ..handlers.metrics import METRICS, BatchMetrics, Metric
 from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
-from .archive_protocol import HostedArchive
-from .kserve_grpc import GrpcServer
-from .prometheus_metrics import PrometheusMetrics
+from .free_port import check_free
+from .grpc.grpc_server import answer
+from .grpc.methods import METHODS, add_inference_service
 from .rest import respond
-from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+from .served_archive import ArchiveSettings, HostedArchive, ServedArchive, UnloadedArchive, most_in_batch
 from .shared_sessions import check_shared_sessions
-from .unloaded_archive import UnloadedArchive
 
 _log = logging.getLogger(__name__)
 _BATCHES_WAITING = 20
@@ -117,7 +122,7 @@ def load(path: str, name: str | None, threads: int) -> HostedArchive:
     waiting = _BATCHES_WAITING * most_in_batch(manifest)
     settings = ArchiveSettings(path, name, threads, waiting)
     try:
-        return ServedArchive(settings, PrometheusMetrics(name).report)
+        return ServedArchive(settings, _PrometheusMetrics(name).report)
     except ArchiveError as error:
         _log.error("model %s is not ready: %s", name, error)
         return UnloadedArchive(settings, str(error))
@@ -145,3 +150,82 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_TIMEOUT = "X-Request-Timeout-Ms"
+"""The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""
+_LONGEST_S = 1e6
+"""A deadline that is further away is none."""
+
+
+class GrpcServer:
+    """A server of archives by name, which `serve` runs until `stop`."""
+
+    def __init__(self, port: int, archives: Mapping[str, HostedArchive], most_bytes: int) -> None:
+        """`most_bytes` is the size of the largest message."""
+        self._port = port
+        self._archives = archives
+        self._options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", most_bytes),
+            ("grpc.so_reuseport", 0),  # else a second server on the port would get half of the calls
+        ]
+        self._server: aio.Server | None = None
+
+    async def serve(self) -> None:
+        """Answer calls, on all interfaces.
+
+        Raises:
+            ArchiveError: the port is taken.
+        """
+        check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
+        self._server = aio.server(options=self._options)
+        methods = {method: partial(_respond, method, self._archives) for method in METHODS}
+        add_inference_service(SimpleNamespace(**methods), self._server)
+        self._server.add_insecure_port(f"[::]:{self._port}")
+        await self._server.start()
+        await self._server.wait_for_termination()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no more calls, and answer those that came, within this time."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+
+
+async def _respond(
+    method: str, archives: Mapping[str, HostedArchive], content: bytes, context: aio.ServicerContext
+) -> bytes:
+    found = await answer(method, content, [*context.invocation_metadata(), *_deadline(context)], archives)
+    if found.code != "OK":
+        await context.abort(StatusCode[found.code], found.details, found.trailing)
+    return found.message
+
+
+def _deadline(context: aio.ServicerContext) -> list[tuple[str, str]]:
+    remaining = context.time_remaining()
+    return [] if remaining is None or remaining > _LONGEST_S else [(_TIMEOUT, str(int(remaining * 1000)))]
+
+
+class _PrometheusMetrics:
+    """Reports the batches of one model to the registry that the server's `/metrics` shows."""
+
+    def __init__(self, model: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self._model = model
+        self._metrics = [(metric, _make(metric, registry)) for metric in METRICS]
+
+    def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
+        """Count one batch."""
+        for metric, target in self._metrics:
+            for own, value in metric.values(batch, grid).items():
+                labels = {"ModelName": self._model} | ({metric.dimension: own} if metric.dimension else {})
+                if isinstance(target, Histogram):
+                    target.labels(**labels).observe(value)
+                else:
+                    target.labels(**labels).inc(value)
+
+
+def _make(metric: Metric, registry: CollectorRegistry) -> Counter | Histogram:
+    labels = ("ModelName", *([metric.dimension] if metric.dimension else []))
+    text = metric.name.replace("_", " ")
+    made = Histogram if metric.type == "histogram" else Counter
+    return made(metric.name, text, labels, registry=registry)

@@ -11,22 +11,26 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 from typing_extensions import Self
 
 try:
     import ray
+    from grpc import StatusCode
     from ray import serve
+    from ray.serve.grpc_util import RayServegRPCContext
+    from ray.util.metrics import Counter, Histogram
     from starlette.requests import Request
     from starlette.responses import Response
 except ImportError as error:
     raise ImportError(f"Ray Serve is missing here ({error}): pip install 'torchserve-neuron-lstm[ray]'") from error
 
+from ..bucketing.shapes import BucketGrid
+from ..handlers.metrics import METRICS, BatchMetrics, Metric
 from ..inference.reader import ArchiveReader
-from .ray_serve.grpc_methods import GrpcMethods
-from .ray_serve.metrics import RayMetrics
+from .grpc.grpc_server import answer
 from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
 from .shared_sessions import check_shared_sessions
@@ -36,6 +40,54 @@ _BATCHES_WAITING = 4
 """Largest batches that may wait at a replica, beside the one that it computes."""
 _SECONDS_BETWEEN_TRIES = 1.0
 """Seconds after which a replica whose models are not ready tries them again."""
+
+
+class _MessageBytes(NamedTuple):
+    """A message that is bytes already."""
+
+    content: bytes
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - as messages have it
+        """Return the bytes."""
+        return self.content
+
+
+class _GrpcMethods:
+    """The methods of the protocol, for a class with archives by name."""
+
+    _served: dict[str, ServedArchive]
+
+    async def ServerLive(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the protocol's name
+        """Answer that the server is live."""
+        return await self._call("ServerLive", request, grpc_context)
+
+    async def ServerReady(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
+        """Answer whether all models are ready."""
+        return await self._call("ServerReady", request, grpc_context)
+
+    async def ModelReady(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
+        """Answer whether a model is ready."""
+        return await self._call("ModelReady", request, grpc_context)
+
+    async def ServerMetadata(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
+        """Describe the server."""
+        return await self._call("ServerMetadata", request, grpc_context)
+
+    async def ModelMetadata(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
+        """Describe a model."""
+        return await self._call("ModelMetadata", request, grpc_context)
+
+    async def ModelInfer(self, request: bytes, grpc_context: RayServegRPCContext) -> _MessageBytes:  # noqa: N802 - the same
+        """Answer an inference request."""
+        return await self._call("ModelInfer", request, grpc_context)
+
+    async def _call(self, method: str, request: bytes, context: RayServegRPCContext) -> _MessageBytes:
+        found = await answer(method, request, context.invocation_metadata(), self._served)
+        if found.code != "OK":
+            context.set_code(StatusCode[found.code])
+            context.set_details(found.details)
+            context.set_trailing_metadata([*found.trailing])
+        return _MessageBytes(found.message)
 
 
 class Arguments(BaseModel):
@@ -102,7 +154,7 @@ def _options(arguments: Arguments, largest: int) -> dict[str, Any]:
     return {**options, "autoscaling_config": scaling}
 
 
-class Replica(GrpcMethods):
+class Replica(_GrpcMethods):
     """One replica of all models: it is ready once their archives are loaded and warm."""
 
     def __init__(self) -> None:
@@ -160,7 +212,7 @@ def _load(name: str, path: str) -> ServedArchive:
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     # Ray sends at most `max_ongoing_requests`: all of them but one may wait for a batch of one request.
     settings = ArchiveSettings(path, name, threads, most_waiting=None)
-    return ServedArchive(settings, RayMetrics(name).report)
+    return ServedArchive(settings, _RayMetrics(name).report)
 
 
 async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
@@ -172,3 +224,32 @@ async def _wait_until_ready(archives: Mapping[str, ServedArchive]) -> None:
 async def _close(archives: Iterable[ServedArchive]) -> None:
     for one in archives:
         await one.close()
+
+
+_BOUNDARIES = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]
+"""Seconds: those that TorchServe gives all histograms."""
+
+
+class _RayMetrics:
+    """Reports the batches of one model to Ray."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._metrics = [(metric, _make(metric)) for metric in METRICS]
+
+    def report(self, batch: BatchMetrics, grid: BucketGrid) -> None:
+        """Count one batch."""
+        for metric, target in self._metrics:
+            for own, value in metric.values(batch, grid).items():
+                tags = {"ModelName": self._model} | ({metric.dimension: own} if metric.dimension else {})
+                if isinstance(target, Histogram):
+                    target.observe(value, tags)
+                elif value:  # a Counter refuses 0
+                    target.inc(value, tags)
+
+
+def _make(metric: Metric) -> Counter | Histogram:
+    keys = ("ModelName", *([metric.dimension] if metric.dimension else []))
+    if metric.type == "histogram":
+        return Histogram(metric.name, boundaries=_BOUNDARIES, tag_keys=keys)
+    return Counter(metric.name, tag_keys=keys)

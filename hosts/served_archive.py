@@ -1,4 +1,4 @@
-"""An archive that answers the requests of an event loop, in a process that has the installed package."""
+"""An archive that answers the requests of an event loop, and one that this process could not load."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from ..config.manifest import Manifest
+from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
 from ..handlers.host import Host, Report
@@ -113,3 +115,60 @@ def _host(directory: Path, settings: ArchiveSettings, version: str, report: Repo
         workers=1,
         threads=settings.threads,
     )
+
+
+class HostedArchive(Protocol):
+    """A model by its name and version, loaded or not."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the model is served."""
+
+    @property
+    def version(self) -> str:
+        """The version of the archive."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The archive's manifest."""
+
+    async def respond(self, request: RawRequest) -> RawResponse:
+        """Return the response to one request.
+
+        Raises:
+            QueueFullError: too many requests wait.
+        """
+
+    async def readiness(self) -> dict[str, object]:
+        """Return whether the model is `ready`, and why."""
+
+    async def close(self) -> None:
+        """Answer the waiting requests, and release the programs."""
+
+
+class UnloadedArchive:
+    """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready."""
+
+    def __init__(self, settings: ArchiveSettings, reason: str) -> None:
+        """Read the archive's manifest.
+
+        Raises:
+            ArchiveError: there is no such archive, or it is damaged.
+        """
+        reader = ArchiveReader(Path(settings.archive))
+        self.name = settings.name
+        self.version = reader.model_version()
+        self.manifest = reader.manifest()
+        self._reason = reason
+
+    async def respond(self, request: RawRequest) -> RawResponse:
+        """Refuse the request with 503: another replica may have the model."""
+        message = f"model {self.name} is not ready: {self._reason}"
+        return RawResponse(503, to_json({"code": 503, "type": "ModelNotReady", "message": message, "error": message}))
+
+    async def readiness(self) -> dict[str, object]:
+        """Return that the model is not ready, and the reason."""
+        return {"ready": False, "reason": self._reason}
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to close."""

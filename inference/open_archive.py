@@ -6,10 +6,12 @@ The code is that of the installed package. The copy of it in the archive is neve
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +25,14 @@ from ..bucketing.execute import Tensors
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.description import describe
-from ..handlers.formats import load_codec, make_codec
+from ..handlers.formats import Codec, load_codec, make_codec
 from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity, SequenceInput
 from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
 from ..handlers.streaming.open_sessions import open_sessions
+from ..handlers.streaming.state import SessionSource
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..sessions.session import check_id
 from .call_lock import CallLock
@@ -38,9 +41,7 @@ from .isolated_modules import isolated_modules
 from .model_session import ModelSession
 from .reader import ArchiveReader
 from .request_lines import AnswerLine, answer_lines, read_lines
-from .service import make_service
-from .values import read_one, write_one
-from .windows import windows
+from .values import read_one, windows, write_one
 
 
 def open_archive(archive: str | Path, threads: int | None = None, name: str | None = None) -> OpenArchive:
@@ -261,3 +262,17 @@ def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | 
             return tabulate_selector(getattr(importlib.import_module(module), name), manifest.grid.lengths)
         except Exception as error:
             raise RuntimeError(f"kernel {manifest.kernel}: {type(error).__name__}: {error}") from error
+
+
+def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | None = None) -> Service:
+    """Make the service; without `sessions`, every request is a whole sequence."""
+    manifest = loaded.manifest
+    unhurried = manifest.limits._replace(milliseconds=None, timeout_ms=None)
+    return Service(
+        replace(loaded, manifest=replace(manifest, limits=unhurried)),
+        codec,
+        max_response_bytes=sys.maxsize,
+        response_timeout_ms=math.inf,
+        sessions=sessions,
+        wake=loaded.wake,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -56,3 +56,20 @@ def write_one(outputs: Sequence[torch.Tensor], specs: Sequence[TensorSpec], *, a
     """Return the outputs of one sequence: the value of the only output, or a dict by the names of several."""
     values = [tensor.numpy().copy() if as_numpy else tensor.tolist() for tensor in outputs]
     return values[0] if len(specs) == 1 else dict(zip([spec.name for spec in specs], values, strict=True))
+
+
+LARGEST = 1024
+"""Sequences of one window: enough for good plans, few enough for quick ones and little memory."""
+
+
+def windows(lengths: Sequence[int], largest: int = LARGEST) -> Iterator[list[int]]:
+    """Yield the indices of all sequences, the longest first, in windows of at most `largest`.
+
+    Sequences of one window have similar lengths, so that its plan is nearly as good as a plan of them all.
+
+    >>> list(windows([5, 1, 9, 1], largest=3))
+    [[2, 0, 1], [3]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    for start in range(0, len(order), largest):
+        yield order[start : start + largest]

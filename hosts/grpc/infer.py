@@ -15,8 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ...handlers.formats.raw_request import RawRequest
 from ...handlers.responses import JSON_LENGTH_HEADER, RawResponse, abbreviate, http_headers
-from .messages import PARAMETER_CHOICE, message_class
-from .status import GrpcRefusalError, refusal
+from .messages import PARAMETER_CHOICE, GrpcRefusalError, message_class, refusal
 
 Metadata = Iterable[tuple[str, object]]
 """Names and values, as the client sent them."""

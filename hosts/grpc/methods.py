@@ -1,6 +1,6 @@
 """Methods of the Open Inference Protocol's gRPC service, for a server's registry.
 
-Requests stay bytes until `service.py` reads them. Servers import this in processes that compute nothing, so it
+Requests stay bytes until `grpc_server.py` reads them. Servers import this in processes that compute nothing, so it
 imports nothing heavy.
 """
 

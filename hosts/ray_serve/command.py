@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -24,7 +25,6 @@ from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
 from ..ray import app
-from .replica_error import error_of
 
 APPLICATION = "neuron-lstm"
 """The name of the application on Ray."""
@@ -220,3 +220,16 @@ def _reasons() -> str:
     """Messages of the deployments that did not start."""
     found = serve.status().applications.get(APPLICATION)
     return "" if found is None else " ".join(error_of(one.message) for one in found.deployments.values())
+
+
+_RAISED = re.compile(r"^[\w.]*(?:Error|Exception): (.+)$", re.MULTILINE)
+
+
+def error_of(message: str) -> str:
+    r"""Return the last error of the tracebacks in a message; the whole message if it has none.
+
+    >>> error_of("The replica did not start.\n  File ...\nerrors.ArchiveError: a.mar: model.pt was changed\n")
+    'a.mar: model.pt was changed'
+    """
+    found = _RAISED.findall(message)
+    return str(found[-1]) if found else message

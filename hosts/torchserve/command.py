@@ -17,10 +17,16 @@ from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
 from .installation import check_torchserve, java_environment
-from .log_configuration import log_configuration
-from .paths import check_absolute, check_files
-from .process import KEYS, running
-from .properties import DEFAULT_PORT, ServeSettings, properties, properties_text, unknown_settings
+from .process import KEYS, log_configuration, running
+from .properties import (
+    DEFAULT_PORT,
+    ServeSettings,
+    check_absolute,
+    check_files,
+    properties,
+    properties_text,
+    unknown_settings,
+)
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _LOG_FOLDER = "LOG_LOCATION"

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
+from starlette.routing import Route as StarletteRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
 from tiny_archive import make_archive, make_model
@@ -24,7 +27,7 @@ from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.hosts import served_archive
-from torchserve_neuron_lstm.hosts.rest import respond
+from torchserve_neuron_lstm.hosts.rest import NoRouteError, Route, find_route, respond
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
@@ -58,7 +61,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     async def answer(request: Request) -> Response:
         return await respond(request, archives)
 
-    every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE"])
+    every = StarletteRoute("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE"])
     threads = torch.get_num_threads()
     with TestClient(Starlette(routes=[Mount("/below", routes=[every]), every], lifespan=lifespan)) as started:
         yield started
@@ -286,3 +289,42 @@ def test_an_archive_that_does_not_fit_into_memory_is_not_served(
     with pytest.raises(ArchiveError, match=r"sums\.mar: out of memory"):
         ServedArchive(settings(archive), count)
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route"),
+    [
+        ("POST", "/predictions/m", Route("infer", "m")),
+        ("PUT", "/predictions/m/2.0", Route("infer", "m", "2.0")),
+        ("POST", "/v1/models/m:predict", Route("infer", "m")),
+        ("POST", "/v2/models/m/infer", Route("infer", "m")),
+        ("POST", "/v2/models/m/versions/2.0/infer", Route("infer", "m", "2.0")),
+        ("GET", "/v1/models/m", Route("model ready", "m")),
+        ("GET", "/v2/models/m/versions/1/ready", Route("model ready", "m", "1")),
+        ("GET", "/v2/models/m", Route("model metadata", "m")),
+        ("GET", "/v2", Route("server metadata")),
+        ("GET", "/v2/", Route("server metadata")),
+        ("GET", "/v2/health/live", Route("live")),
+        ("GET", "/v2/health/ready", Route("ready")),
+        ("GET", "/ping", Route("ping")),
+    ],
+)
+def test_a_path_names_an_action_and_a_model(method: str, path: str, route: Route) -> None:
+    """A version is optional."""
+    assert find_route(method, path) == route
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/predictions/m"), ("POST", "/v2"), ("DELETE", "/v2/models/m")])
+def test_a_known_path_with_another_method_is_405(method: str, path: str) -> None:
+    """As TorchServe has it."""
+    with pytest.raises(NoRouteError) as refused:
+        find_route(method, path)
+
+    assert refused.value.status == 405
+
+
+@given(st.text(max_size=60))
+def test_no_path_makes_it_fail(path: str) -> None:
+    """No other path begins as this one."""
+    with pytest.raises(NoRouteError):
+        find_route("GET", f"/ping/{path}")

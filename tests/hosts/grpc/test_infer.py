@@ -21,8 +21,7 @@ from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, Mo
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.streaming.fields import find_session_fields, read_session_fields
 from torchserve_neuron_lstm.hosts.grpc.infer import infer_response, parse, rest_request
-from torchserve_neuron_lstm.hosts.grpc.messages import message_class
-from torchserve_neuron_lstm.hosts.grpc.status import GrpcRefusalError
+from torchserve_neuron_lstm.hosts.grpc.messages import GrpcRefusalError, message_class
 from torchserve_neuron_lstm.sessions.settings import SessionFields
 
 FIELDS = {

@@ -14,7 +14,7 @@ import pytest
 from host_archives import Archives
 from torchserve_process import free_ports
 
-from torchserve_neuron_lstm.hosts.ray_serve.replica_error import error_of
+from torchserve_neuron_lstm.hosts.ray_serve.command import error_of
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 PROGRAM = Path(__file__).with_name("deployments.py")

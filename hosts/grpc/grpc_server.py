@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..archive_protocol import HostedArchive
 from ..batch_queue import QueueFullError
 from ..metadata import model_metadata, server_metadata
 from ..rest import not_ready
+from ..served_archive import HostedArchive
 from .infer import Metadata, infer_response, parse, rest_request
-from .messages import message_class
-from .status import GrpcAnswer, GrpcRefusalError
+from .messages import GrpcAnswer, GrpcRefusalError, message_class
 
 Archives = Mapping[str, HostedArchive]
 _MOST_CHARACTERS = 200

@@ -13,9 +13,8 @@ import torch
 from tiny_archive import make_archive, make_model
 
 from torchserve_neuron_lstm.handlers.responses import STATUSES
-from torchserve_neuron_lstm.hosts.grpc.messages import message_class
-from torchserve_neuron_lstm.hosts.grpc.service import answer
-from torchserve_neuron_lstm.hosts.grpc.status import GrpcAnswer, code_of
+from torchserve_neuron_lstm.hosts.grpc.grpc_server import answer
+from torchserve_neuron_lstm.hosts.grpc.messages import GrpcAnswer, code_of, message_class
 from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
 
 CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "ABORTED", "RESOURCE_EXHAUSTED", "INTERNAL", "UNIMPLEMENTED"} | {
