@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
@@ -60,12 +61,28 @@ def _one_fork_server() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a fixture of their file on one worker, which then makes it once."""
+    """Keep tests that share a fixture on one worker; leave cases beyond those of `few` to `make test-all`."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
             shared = (made for name in item.fixturenames for made in _fixtures(item, name) if made.scope == "module")
             if any(made.baseid for made in shared):
                 item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if item.get_closest_marker("few") is not None and item.get_closest_marker("long") is None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for same in cases.values():
+        number = next(same[0].iter_markers("few")).args[0]
+        for place in set(range(len(same))) - _spread(number, len(same)):
+            same[place].add_marker(pytest.mark.long)
+
+
+def _spread(number: int, length: int) -> set[int]:
+    """Return this many places of a list, from its first to its last.
+
+    >>> sorted(_spread(3, 9))
+    [0, 4, 8]
+    """
+    return {round(step * (length - 1) / max(number - 1, 1)) for step in range(min(number, length))}
 
 
 def _fixtures(item: pytest.Function, name: str) -> Sequence[pytest.FixtureDef[object]]:

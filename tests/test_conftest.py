@@ -11,7 +11,6 @@ import signal, subprocess, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path.insert(0, {folder!r})
 import conftest
-conftest.pytest_unconfigure()
 command = [sys.executable, "-c", "import signal, sys; sys.stdout.write(str(signal.getsignal(signal.SIGINT)))"]
 sys.stdout.write(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 """
@@ -23,3 +22,27 @@ def test_commands_of_tests_in_the_background_can_be_interrupted() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout == "<built-in function default_int_handler>"
+
+
+_CASES = """
+import pytest
+@pytest.mark.few(3)
+@pytest.mark.parametrize("number", [*range(8), pytest.param(8, marks=pytest.mark.long)])
+def test_a(number): ...
+"""
+
+
+def test_of_many_cases_a_few_are_not_long(tmp_path: Path) -> None:
+    """The first, the last and those between are chosen among the cases that are not marked long."""
+    (tmp_path / "test_a.py").write_text(_CASES)
+    conftest = Path(__file__).with_name("conftest.py")
+    (tmp_path / "conftest.py").write_text(conftest.read_text("utf-8"))
+    options = ["-c", str(tmp_path / "pytest.ini"), "--collect-only", "-q", "-m", "not long", str(tmp_path)]
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  few: x\n  long: x\n")
+    listed = subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True, check=True)
+
+    assert [line for line in listed.stdout.splitlines() if "::" in line] == [
+        "test_a.py::test_a[0]",
+        "test_a.py::test_a[4]",
+        "test_a.py::test_a[7]",
+    ]
