@@ -25,8 +25,7 @@ def test_no_session_is_lost_whatever_is_killed() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "every law holds"
-    (replayed,) = [line for line in done.stdout.splitlines() if "from the stored answer" in line]
-    assert int(replayed.split()[6]) >= 1
+    assert "sent again: the client hung up" in done.stdout
 
 
 @pytest.mark.timeout(300)

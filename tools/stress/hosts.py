@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import signal
 import socket
@@ -24,7 +23,6 @@ from .checks import LONGEST_CHUNK
 from .model import Tagger
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
-_REPEATED = re.compile(r"neuron_lstm_repeated_total\.[a-z]+:(\d+)\.0\|")
 _CONFIG = """\
 minWorkers: {workers}
 maxWorkers: {workers}
@@ -155,11 +153,6 @@ class Host:
                 os.kill(chance.choice(pids), signal.SIGKILL)
                 return True
         return False
-
-    def replayed(self) -> int:
-        """Return the number of chunks that were answered from the stored answer, as reported by all its workers."""
-        texts = (log.read_text(errors="replace") for home in self._homes for log in home.rglob("model_metrics.log"))
-        return sum(int(number) for text in texts for number in _REPEATED.findall(text))
 
     def close(self) -> None:
         """Stop the server and remove the files that it has written."""
