@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 import select
 import signal
 import socket
@@ -28,11 +29,8 @@ from typing import Any, NoReturn, TextIO
 
 import torch
 
-from ...bucketing.shapes import Bucket
-from ...config.json_codec import from_json
-from ...config.partitioner import PartitionerConfig
 from ..exported_program import load_program
-from ..interface import CompileError, CompileSettings
+from ..interface import CompileError
 from .job import CompileJob, compile_seconds
 
 
@@ -146,12 +144,12 @@ def _python_path() -> list[str]:
 def _compile_jobs() -> None:
     """Compile jobs until standard input ends."""
     replies = _take_stdout()
-    programs: dict[str, torch.export.ExportedProgram] = {}
+    programs: dict[Path, torch.export.ExportedProgram] = {}
     for line in sys.stdin:
-        job = json.loads(line)
-        if job["program"] not in programs:
-            programs[job["program"]] = load_program(Path(job["program"]))
-        print(json.dumps(_reply(job, programs[job["program"]])), file=replies, flush=True)
+        job: CompileJob = pickle.loads(bytes.fromhex(line))  # noqa: S301 - of the process that started this one
+        if job.program not in programs:
+            programs[job.program] = load_program(job.program)
+        print(json.dumps(_reply(job, programs[job.program])), file=replies, flush=True)
 
 
 def _take_stdout() -> TextIO:
@@ -161,26 +159,13 @@ def _take_stdout() -> TextIO:
     return replies
 
 
-def _reply(given: dict[str, Any], program: torch.export.ExportedProgram) -> dict[str, Any]:
+def _reply(job: CompileJob, program: torch.export.ExportedProgram) -> dict[str, Any]:
     try:
-        return {"seconds": compile_seconds(_job(given), program)}
+        return {"seconds": compile_seconds(job, program)}
     except CompileError as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
-
-
-def _job(given: dict[str, Any]) -> CompileJob:
-    partitioner = given["partitioner"]
-    return CompileJob(
-        given["backend"],
-        given["part"],
-        None if given["bucket"] is None else Bucket(*given["bucket"]),
-        Path(given["program"]),
-        Path(given["directory"]),
-        from_json(CompileSettings, given["settings"]),
-        None if partitioner is None else from_json(PartitionerConfig, partitioner),
-    )
 
 
 if __name__ == "__main__":

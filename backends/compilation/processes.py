@@ -7,17 +7,15 @@ directory of its own, and the compilers that it starts end with it. `forking.py`
 from __future__ import annotations
 
 import json
+import pickle
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ...config.json_codec import to_json
-from ...config.partitioner import PartitionerConfig
 from ..cores import available_cores
-from ..interface import CompileSettings
 from ..subprocesses import describe_exit
 from ..torch_files import disk_size
 from .fork_server import ForkedProcess, ForkServer, ForkServerDied, fork_server
@@ -94,24 +92,24 @@ class CompileProcess:
     def compile(self, job: CompileJob) -> CompileOutcome:
         """Compile one job. A failure is the job's result and is not raised."""
         job.make_folders()
-        reply = self._ask(_request(job))
+        reply = self._ask(job)
         if "seconds" in reply:
             return CompileResult(job, reply["seconds"], disk_size(job.directory))
         if "refused" in reply:
             return CompileFailure(job, reply["refused"])
         return crash_of(job, reply["crashed"], reply["log"])
 
-    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, job: CompileJob) -> dict[str, Any]:
         with suppress(ForkServerDied):  # which is no fault of the engine
-            return self._answer(request)
+            return self._answer(job)
         try:
-            return self._answer(request)
+            return self._answer(job)
         except ForkServerDied as error:
             return {"crashed": str(error), "log": self._log_tail()}
 
-    def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _answer(self, job: CompileJob) -> dict[str, Any]:
         process = self._running()
-        line = _reply(process, request)
+        line = _reply(process, job)
         if line:
             return dict(json.loads(line))
         return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
@@ -161,22 +159,10 @@ def _is_running(process: ForkedProcess) -> bool:
         return False
 
 
-def _reply(process: ForkedProcess, request: Mapping[str, Any]) -> str:
-    """The line that answers a request; nothing if the process ended."""
+def _reply(process: ForkedProcess, job: CompileJob) -> str:
+    """The line that answers a job; nothing if the process ended."""
     try:
-        print(json.dumps(request), file=process.stdin, flush=True)
+        print(pickle.dumps(job).hex(), file=process.stdin, flush=True)
         return process.stdout.readline()
     except BrokenPipeError:
         return ""
-
-
-def _request(job: CompileJob) -> dict[str, Any]:
-    return {
-        "program": str(job.program),
-        "backend": job.backend,
-        "part": job.part,
-        "bucket": job.bucket,
-        "settings": to_json(CompileSettings, job.settings),
-        "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
-        "directory": str(job.directory),
-    }
