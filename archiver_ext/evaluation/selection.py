@@ -177,7 +177,7 @@ _AGREEMENT = 1.1
 """Largest ratio of such times."""
 _FEWEST_TURNS = 6
 """Turns of each engine before the limit of time ends the rounds."""
-_LIMIT_S = 10.0
+_LIMIT_S = 20.0
 
 _Turns = Mapping[str, Sequence[float]]
 """Milliseconds of the shortest call in each turn of each engine, for one batch."""
