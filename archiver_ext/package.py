@@ -19,7 +19,7 @@ from ..config.load import load_config
 from ..config.manifest import Manifest, read_manifest
 from ..config.schema import ServingConfig
 from ..handlers.runtime.loader import load_archive
-from ..handlers.runtime.worker_threads import threads_per_worker
+from ..handlers.runtime.placement import threads_per_worker
 from ..inference.private_directory import private_directory
 from ..lowering import lower
 from ..lowering.chunks.streaming import check_streamable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..backends.cores import available_cores
 from ..config.yaml_text import max_workers
-from ..handlers.runtime.worker_threads import threads_per_worker
+from ..handlers.runtime.placement import threads_per_worker
 from ..inference.reader import ArchiveReader
 
 

@@ -12,7 +12,7 @@ the exact optimum.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -172,3 +172,23 @@ def _step_cost(costs: Sequence[IntegerCost], rows: int, size: int) -> int:
     """Cost of one timestep of `rows` rows in groups of `size`."""
     whole, rest = divmod(rows, size)
     return whole * costs[size].step + costs[rest].step
+
+
+def first_true(numbers: range, holds: Callable[[int], bool]) -> int:
+    """Return the first of the numbers for which `holds`; `numbers.stop` if there is none.
+
+    The step of the range must be 1. `bisect` takes a condition (`key`) only since Python 3.10.
+
+    >>> first_true(range(1, 100), lambda number: number * number > 50)
+    8
+    >>> first_true(range(3), lambda number: False)
+    3
+    """
+    low, high = numbers.start, max(numbers.start, numbers.stop)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,22 +1,26 @@
 """Admission of decoded requests: bounds of response and computation, and deadlines.
 
-All of it is decided by the lengths of the sequences, before anything is computed.
+All of it is decided by the lengths of the sequences, before anything is computed. A deadline is an absolute time in a
+header, or a time to live from the arrival at the worker on. Hosts tell no arrival time, so the wait in their queue
+counts only for an absolute one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import prod
+from typing import NamedTuple
 
-from ..bucketing.bisection import first_true
 from ..bucketing.cost import CostModel
-from ..bucketing.work import WorkEstimate
+from ..bucketing.dynamic_chunks import first_true
+from ..bucketing.plan import WorkEstimate
+from ..bucketing.shapes import TensorSpec
+from ..bucketing.time_sizes import size_at
 from ..config.manifest import Manifest
-from .deadline import Turn, late, remaining_ms
 from .formats.request import InferenceRequest
-from .response_size import OutputSizes
-from .responses import RequestError
+from .responses import RequestError, abbreviate, invalid
 from .runtime.loader import measured_cost, supported_shapes
 
 _SHARE_OF_TIMEOUT = 0.1
@@ -130,3 +134,144 @@ def too_large(size: str, most: int) -> RequestError:
         f"the response would have {size}, the server sends at most {most} "
         "(max_response_size): send fewer sequences in one request, or accept .npy",
     )
+
+
+_DEADLINE_HEADER = "x-request-deadline-ms"
+"""Unix time in milliseconds by which the response is wanted."""
+_TIMEOUT_HEADER = "x-request-timeout-ms"
+"""Milliseconds from the arrival at the worker on."""
+_LARGEST_SKEW_MS = 300_000
+"""A deadline that is further in the past, or in the future, shows that the clocks differ."""
+_NAMES = frozenset((_DEADLINE_HEADER, _TIMEOUT_HEADER))
+
+
+class Turn(NamedTuple):
+    """A request that waits for its computation."""
+
+    remaining_ms: float
+    """Milliseconds until its deadline."""
+    lengths: Sequence[int]
+    """Timesteps of its sequences."""
+
+
+def remaining_ms(
+    headers: Mapping[str, object], own_timeout_ms: float | None, default_ms: float, elapsed_ms: float, unix_ms: float
+) -> float:
+    """Return the milliseconds that a request has left.
+
+    The time is `unix_ms`, `elapsed_ms` after the arrival at the worker. `own_timeout_ms` is the one in its body. The
+    shortest counts, and none is longer than `default_ms`.
+
+    >>> remaining_ms({"X-Request-Timeout-Ms": "50"}, None, 1000.0, 1.0, 0.0)
+    49.0
+    >>> remaining_ms({"x-request-deadline-ms": "1700000000040"}, None, 1000.0, 1.0, 1700000000000.0)
+    40.0
+
+    Raises:
+        RequestError: 400, a header is no number, or the clocks differ.
+    """
+    remaining = (default_ms if own_timeout_ms is None else min(default_ms, own_timeout_ms)) - elapsed_ms
+    for key, value in headers.items():
+        if key[:1] in "xX" and (name := key.lower()) in _NAMES:
+            given = _number(name, value)
+            remaining = min(remaining, _until(given, unix_ms) if name == _DEADLINE_HEADER else given - elapsed_ms)
+    return remaining
+
+
+def names_deadline(headers: Iterable[str]) -> bool:
+    """Whether one of these names of headers is that of a deadline.
+
+    >>> names_deadline({"Accept", "Host"}), names_deadline({"Accept", "X-Request-Timeout-Ms"})
+    (False, True)
+    """
+    return not _NAMES.isdisjoint(map(str.lower, headers))
+
+
+def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
+    """Return the indices of the requests of a batch that would be answered after their deadline.
+
+    A batch is answered as a whole, so each request waits for the work of all. Those with the nearest deadlines are
+    left out until the rest is in time: nothing is computed for a response that comes too late.
+
+    >>> sorted(late([Turn(50, [2]), Turn(10, [2]), Turn(35, [2])], work_ms=lambda lengths: 10.0 * sum(lengths)))
+    [1, 2]
+    """
+    order = sorted(range(len(turns)), key=lambda place: (turns[place].remaining_ms, -place))
+
+    def in_time(dropped: int) -> bool:
+        if dropped == len(order):
+            return True
+        nearest = turns[order[dropped]].remaining_ms
+        return nearest > 0 and work_ms([one for place in order[dropped:] for one in turns[place].lengths]) <= nearest
+
+    dropped = first_true(range(len(order) + 1), in_time)
+    return set(order[:dropped])
+
+
+def too_late(turn: Turn) -> RequestError:
+    """Refuse a request whose deadline is past, or comes before its response could."""
+    if turn.remaining_ms <= 0:
+        said = f"the deadline was {-turn.remaining_ms:.0f} ms ago when the request was read"
+    else:
+        said = f"the deadline comes in {turn.remaining_ms:.0f} ms, before the requests that were read together are done"
+    return RequestError("DeadlineExceeded", f"{said}; nothing was computed for it", retry_after=1.0)
+
+
+def _number(name: str, value: object) -> float:
+    text = value if isinstance(value, str) else ""
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise invalid(f"header {name}: expected whole milliseconds, got {abbreviate(value)}")
+    return float(text)
+
+
+def _until(deadline: float, unix_ms: float) -> float:
+    until = deadline - unix_ms
+    if abs(until) > _LARGEST_SKEW_MS:
+        raise invalid(
+            f"header {_DEADLINE_HEADER}: expected Unix milliseconds within {_LARGEST_SKEW_MS // 60_000} minutes of "
+            f"this host's clock ({unix_ms:.0f}), got {deadline:.0f}: the clocks differ"
+        )
+    return until
+
+
+_JSON_BYTES = 2
+"""A digit and a comma."""
+_BINARY_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of a number; 4 for others."""
+
+
+class OutputSizes(NamedTuple):
+    """Numbers in the outputs of sequences."""
+
+    outputs: tuple[TensorSpec, ...]
+
+    def least_bytes(self, lengths: Sequence[int], wanted: Iterable[tuple[int, bool]]) -> int:
+        """Return the fewest bytes of a response for sequences of these lengths.
+
+        `wanted` has the index of each output of the response, and whether its numbers are bytes instead of text.
+
+        >>> tags = OutputSizes((TensorSpec("tags", "float32", ("batch", "time", 5)),))
+        >>> tags.least_bytes([10, 20], [(0, False)]), tags.least_bytes([10], [(0, True)])
+        (300, 200)
+        """
+        return sum(
+            (_BINARY_BYTES.get(spec.dtype, 4) if binary else _JSON_BYTES)
+            * sum(_numbers(spec, length) for length in lengths)
+            for spec, binary in [(self.outputs[index], binary) for index, binary in wanted]
+        )
+
+
+@lru_cache(maxsize=4096)
+def _numbers(spec: TensorSpec, length: int) -> int:
+    """Return how many numbers an output of one sequence has."""
+    return prod(size if isinstance(size, int) else size_at(size, length) for size in spec.item_shape)

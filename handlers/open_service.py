@@ -1,21 +1,24 @@
-"""Opening of the service of an unpacked archive, for any host."""
+"""Opening of the service of an unpacked archive for a host: a server, as the service sees it."""
 
 from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from ..backends.cores import available_cores
+from ..bucketing.shapes import BucketGrid
 from ..config.manifest import Manifest, read_manifest
 from .description import describe
 from .formats import load_codec
-from .host import Host
+from .formats.request import ModelIdentity
 from .metrics import BatchMetrics
 from .runtime.loader import device_of, load_archive
-from .runtime.placement import apply_placement
-from .runtime.worker_threads import threads_per_worker
+from .runtime.placement import apply_placement, threads_per_worker
 from .service import Service
 from .streaming.state import SessionSource
 
@@ -98,3 +101,30 @@ def _threads(placed: int | None, manifest: Manifest, host: Host) -> int:
     """Return the threads of each program call; `placed` are those of the cores that the process is pinned to."""
     given = host.threads or placed or manifest.threads
     return given or threads_per_worker(available_cores(), host.workers)
+
+
+Report = Callable[[BatchMetrics, BucketGrid], None]
+"""A function that receives the metrics of each batch, and the grid of its model."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A server, as the service of one archive sees it. The adapter of each server makes one."""
+
+    directory: Path
+    """The folder of the unpacked archive."""
+    model: ModelIdentity
+    """Name and version under which the model is served."""
+    max_response_bytes: int
+    """The largest body of a response that the server sends."""
+    response_timeout_ms: float
+    """Milliseconds after which the server gives a batch up."""
+    report: Report
+    environment: MutableMapping[str, str]
+    """The variables of the process, which a placement may add to."""
+    workers: object = None
+    """Workers that share this machine's cores; anything but a positive integer: one for each core."""
+    threads: int | None = None
+    """Threads of each program call; None: the archive's, or this worker's share of the cores."""
+    device: str | None = None
+    """The GPU that the server gives to this worker, e.g. cuda:1; None: none."""

@@ -15,15 +15,14 @@ from itertools import islice
 from math import ceil
 from typing import Union
 
-from .admission import Admission, too_large
+from .admission import Admission, Turn, names_deadline, too_large, too_late
 from .batch import BatchStats, attempt, run_sequences
-from .deadline import Turn, names_deadline, too_late
+from .description import readiness
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
 from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
-from .readiness import readiness
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
 from .streaming.chunk_service import SessionRequest, SessionService, without_successors

@@ -16,14 +16,12 @@ from typing import Any, Protocol
 from ..bucketing.shapes import BucketGrid
 from .formats.raw_request import RawRequest
 from .formats.request import ModelIdentity
-from .host import Host
 from .metrics import BatchMetrics, Metric
-from .open_service import open_service
+from .open_service import Host, open_service
 from .responses import RawResponse, http_headers
 from .service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
-from .torchserve_messages import read_in_blocks
+from .torchserve_messages import max_response_bytes, read_in_blocks, read_server_properties
 from .torchserve_metrics import DeclaredMetric, MetricReporter, declared_units
-from .torchserve_settings import max_response_bytes, read_server_properties
 
 _log = logging.getLogger(__name__)
 

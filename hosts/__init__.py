@@ -1,4 +1,4 @@
 """Hosts of archives beside TorchServe: an adapter for each server.
 
-The interface is in `handlers/host.py`.
+The interface is in `handlers/open_service.py`.
 """

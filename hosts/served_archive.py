@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 from ..config.manifest import Manifest
+from ..handlers.description import readiness
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import RawRequest
 from ..handlers.formats.request import ModelIdentity
-from ..handlers.host import Host, Report
 from ..handlers.neuron_lstm import TRUSTED_KEYS, check_folder
-from ..handlers.open_service import open_service
-from ..handlers.readiness import readiness
+from ..handlers.open_service import Host, Report, open_service
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
 from ..handlers.streaming.store_sessions import StoreSessions

@@ -15,9 +15,8 @@ import torch
 from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
-from ..handlers.formats.binary_tensors import DATATYPES
+from ..handlers.formats.binary_tensors import DATATYPES, from_bytes, to_bytes
 from ..handlers.formats.raw_request import RawRequest
-from ..handlers.formats.tensor_bytes import from_bytes, to_bytes
 from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, http_headers
 from .values import read_one, write_one
 

@@ -146,7 +146,7 @@ KEPT = [
     ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),
     ("handlers/neuron_lstm.py", "from torchserve_neuron_lstm.handlers.torchserve import Handler"),
     ("handlers/a.py", "try:\n    import orjson\nexcept ImportError:\n    orjson = None"),
-    ("hosts/a.py", "import ray\nfrom starlette.requests import Request\nfrom ..handlers.host import Host"),
+    ("hosts/a.py", "import ray\nfrom starlette.requests import Request\nfrom ..handlers.open_service import Host"),
     ("handlers/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy"),
     (
         "archiver_ext/a.py",

@@ -20,7 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.handlers.torchserve_settings import parse_properties
+from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "production"

@@ -16,11 +16,11 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ..responses import NPY, abbreviate, malformed
+from .binary_tensors import from_bytes, to_bytes
 from .json_formats import BINARY, PlainFormat
 from .raw_request import Body
 from .request import InferenceRequest
 from .sequences import read_sequence
-from .tensor_bytes import from_bytes, to_bytes
 from .tensors import are_sizes
 
 MAGIC = b"\x93NUMPY"

@@ -21,10 +21,9 @@ from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, bi
 from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
 from .raw_request import RawRequest
-from .request import LONGEST_ID, FormatContext, InferenceRequest, Outputs
+from .request import LONGEST_ID, FormatContext, InferenceRequest, Outputs, wanted_outputs, write_output
 from .sequences import check_sequence_count, check_timesteps, read_sequences
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
-from .v2_outputs import wanted_outputs, write_output
 
 _ReadT = TypeVar("_ReadT")
 _KEYS = {"name", "shape", "datatype", "data"}

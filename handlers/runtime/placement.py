@@ -1,4 +1,4 @@
-"""`placement: cores`: pins each worker to separate cores.
+"""Threads of workers, and `placement: cores`, which pins each worker to separate cores.
 
 A CPU worker is pinned to its share of the host's cores, with as many threads. An engine with cores of its own
 (`Backend.core_variables`) is assigned one by environment variables. If there are more workers than shares, assignment
@@ -27,7 +27,6 @@ from ...backends.cores import available_cores
 from ...backends.interface import Backend
 from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
-from .worker_threads import worker_count
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ def _assign_core(engine: Backend, archive: Path, workers: object, environment: M
     if given:
         _log.info("placement: set by %s", " and ".join(given))
         return
-    index, shares = acquire_worker_index(worker_lock_directory(archive)), worker_count(workers)
+    index, shares = acquire_worker_index(worker_lock_directory(archive)), _worker_count(workers)
     core = index if shares is None else index % shares
     environment.update(engine.core_environment(core))
     _log.info("placement: core %d of %s", core, engine.name)
@@ -93,7 +92,7 @@ def partition_cores(cores: Sequence[int], workers: object, threads: int | None) 
     >>> partition_cores([2, 5], 4, None)
     [(2,), (5,)]
     """
-    wanted = worker_count(workers) or len(cores) if threads is None else len(cores) // threads
+    wanted = _worker_count(workers) or len(cores) if threads is None else len(cores) // threads
     count = max(1, min(wanted, len(cores)))
     bounds = [index * len(cores) // count for index in range(count + 1)]
     return [tuple(cores[start:end]) for start, end in zip(bounds, bounds[1:])]
@@ -146,3 +145,22 @@ def worker_lock_directory(archive: Path) -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise RuntimeError(f"{directory} is not this user's own directory: remove it, or set TMPDIR to a private one")
     return directory
+
+
+def threads_per_worker(cores: int, workers: object) -> int:
+    """Divide the cores among the workers. Without `maxWorkers` TorchServe starts one worker a core.
+
+    >>> threads_per_worker(8, 2), threads_per_worker(2, 4), threads_per_worker(8, None)
+    (4, 1, 1)
+    """
+    count = _worker_count(workers)
+    return 1 if count is None else max(1, cores // count)
+
+
+def _worker_count(workers: object) -> int | None:
+    """Return the value of `maxWorkers`, which may be of any type; None if it is no number of workers.
+
+    >>> worker_count(2), worker_count("2"), worker_count(True), worker_count(0)
+    (2, None, None, None)
+    """
+    return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None

@@ -12,8 +12,7 @@ from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifes
 from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers import open_service as module
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
-from torchserve_neuron_lstm.handlers.host import Host
-from torchserve_neuron_lstm.handlers.open_service import open_service
+from torchserve_neuron_lstm.handlers.open_service import Host, open_service
 
 BUSY = "costs were measured on a busy machine: run neuron-lstm calibrate"
 ELSEWHERE = "costs were not measured on this host's H100: run neuron-lstm calibrate"

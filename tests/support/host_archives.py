@@ -12,8 +12,7 @@ from served_models import SCORER, SCORING, TAGGER, TAGGING
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
-from torchserve_neuron_lstm.handlers.host import Host
-from torchserve_neuron_lstm.handlers.open_service import open_service
+from torchserve_neuron_lstm.handlers.open_service import Host, open_service
 from torchserve_neuron_lstm.handlers.service import Service
 
 KEY_VARIABLE = "ROAMING_KEY"

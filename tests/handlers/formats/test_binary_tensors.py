@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
-from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES
+from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES, from_bytes, to_bytes
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity
-from torchserve_neuron_lstm.handlers.formats.tensor_bytes import from_bytes, to_bytes
 from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError, http_headers
 
 ONE = make_manifest()

@@ -12,7 +12,7 @@ import pytest
 from tiny_archive import make_archive, renamed
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.handlers.torchserve_settings import parse_properties
+from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
 
 
 @pytest.fixture(scope="module")

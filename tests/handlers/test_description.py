@@ -10,10 +10,10 @@ from fake_model import FakeModel, make_manifest
 from session_service import make_service as make_session_service
 from session_service import piece
 
+from torchserve_neuron_lstm.handlers.description import readiness
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
-from torchserve_neuron_lstm.handlers.readiness import readiness
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
