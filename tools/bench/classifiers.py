@@ -56,11 +56,7 @@ def make_model() -> TokenClassifier:
 
 
 def make_archive(model: TokenClassifier, name: str, store: Path, settings: Settings) -> Path:
-    """Write `plain.mar` or `ours.mar` to the folder `store`, and return its path.
-
-    Raises:
-        BenchmarkFailed: packaging failed.
-    """
+    """Write `plain.mar` or `ours.mar` to the folder `store`, and return its path; raises `BenchmarkFailed`."""
     models = Path(__file__).parent / "models"
     shutil.copy(models / "classifier.py", store / "model.py")
     shutil.copy(models / "plain_handler.py", store)
@@ -79,11 +75,7 @@ def draw_sequences() -> list[list[int]]:
 
 
 def compare(port: int, path: str, model: TokenClassifier, tolerance: float = 1e-5) -> None:
-    """Compare a server's answers to some sequences with the model in eager mode.
-
-    Raises:
-        BenchmarkFailed: an answer differs.
-    """
+    """Compare some answers of a server with the model in eager mode; raises `BenchmarkFailed` if one differs."""
     for ids in draw_sequences()[:_COMPARED]:
         with torch.inference_mode():
             expected = model(torch.tensor([ids]), torch.tensor([len(ids)]))[0]
@@ -96,11 +88,7 @@ def compare(port: int, path: str, model: TokenClassifier, tolerance: float = 1e-
 
 
 def load_server(port: int, path: str, clients: int, seconds: float, seed: int) -> Loaded:
-    """Send random requests at once from some clients; the seed decides which.
-
-    Raises:
-        BenchmarkFailed: an answer was not 200.
-    """
+    """Send random requests, which the seed decides, from some clients; raises `BenchmarkFailed` unless all get 200."""
     random.seed(seed)
     requests = [http_post(path, json.dumps(ids).encode()) for ids in draw_sequences()]
     return load(port, requests, clients, seconds)

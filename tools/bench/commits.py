@@ -30,11 +30,7 @@ class Side:
 
 
 def checked_out(repository: Path, base: str, folder: Path) -> tuple[Side, Side]:
-    """Write the files of the base, and those of the working tree that git tracks or would add, below `folder`.
-
-    Raises:
-        BenchmarkFailed: git does not know the base.
-    """
+    """Write the base, or raise `BenchmarkFailed`, and what git has or would add of the working tree, to `folder`."""
     commit = _git(repository, "rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}")
     index = str(folder / "index")  # so that git's stays as it is
     for words in (("read-tree", "HEAD"), ("add", "--all")):
@@ -64,11 +60,7 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def refuse_other_code(archive: Path, side: Side) -> None:
-    """Refuse an archive whose files of the package are not those of the side's checkout.
-
-    Raises:
-        BenchmarkFailed: names the first file that differs.
-    """
+    """Raise `BenchmarkFailed` at the first of an archive's files of the package that is not the checkout's."""
     carried, checkout = archive / PACKAGE, side.root / "src" / PACKAGE
     names = [file.relative_to(carried) for file in sorted(carried.rglob("*.py"))]
     both = [name for name in names if (checkout / name).is_file()]

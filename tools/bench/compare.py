@@ -75,11 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Result:
-    """Check out, package, compare the answers, and measure in pairs.
-
-    Raises:
-        BenchmarkFailed: git does not know a commit, packaging fails, or the commits answer differently.
-    """
+    """Check out, package, compare the answers, and measure in pairs; raises `BenchmarkFailed` if they differ."""
     with tempfile.TemporaryDirectory(prefix="compare-") as name:
         sides = checked_out(_ROOT, options.base, Path(name))
         archives, packagings = _packaged(sides, Path(name), options.packagings)
@@ -155,11 +151,7 @@ class Child:
         self._stderr.close()
 
     def answers(self) -> list[str]:
-        """Return the answers to all requests.
-
-        Raises:
-            BenchmarkFailed: the process failed, or imported other code than the archive's.
-        """
+        """Return the answers to all requests; raises `BenchmarkFailed` if the code is not the archive's."""
         about = self._ask({"ask": "about"})
         expected = [str((self._archive / name).resolve()) for name in ("neuron_lstm.py", PACKAGE)]
         if about["code"] != expected:
@@ -168,11 +160,7 @@ class Child:
         return answers
 
     def measure(self, figure: str, core: int) -> tuple[float, float]:
-        """Return CPU microseconds of a request, and the share of the core that the process got.
-
-        Raises:
-            BenchmarkFailed: the process ended, or did not reply in time; the message holds its output.
-        """
+        """Return CPU microseconds of a request, and the share of the core; raises `BenchmarkFailed` with the output."""
         reply = self._ask({"ask": "measure", "figure": figure, "core": core})
         return reply["value"], reply["share"]
 
@@ -203,10 +191,7 @@ def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values,
     Returns the values, and the median share of the core that the processes got.
 
     Each pair has new processes, so that chance properties of one (addresses, hashes) do not decide. They take short
-    turns on the same core, in a random order.
-
-    Raises:
-        BenchmarkFailed: a process failed, or the two sides answer differently.
+    turns on the same core, in a random order. Raises `BenchmarkFailed` if one fails, or the sides differ.
     """
     values: dict[str, dict[str, list[float]]] = {
         name: {side: [] for side in SIDES} for names in FIGURES.values() for name in names
@@ -252,11 +237,7 @@ def best_of(
 
 
 def refuse_other_answers(base: Sequence[str], head: Sequence[str]) -> None:
-    """Refuse commits that answer differently: errors are answered fast, and their time means nothing.
-
-    Raises:
-        BenchmarkFailed: an answer differs.
-    """
+    """Raise `BenchmarkFailed` if commits answer differently: errors are fast, and their time means nothing."""
     for index, (before, changed) in enumerate(zip(base, head, strict=True)):
         if not _are_close(before, changed):
             raise BenchmarkFailed(

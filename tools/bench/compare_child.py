@@ -28,10 +28,7 @@ FIGURES: Mapping[Kind, tuple[str, ...]] = {
     "frames": (".npy to JSON, batch", ".npy to .npy, batch"),
     "archive": ("classifier, alone", "classifier, batch"),
 }
-"""Figures by archive.
-
-The models of the first two are so small that their figures are those of the code around them.
-"""
+"""Figures by archive. The models of the first two are so small that their figures are those of the code around them."""
 _BATCH = 32
 _TOKENS, _LONGEST = 1000, 128
 _SLICE_S = 0.03
@@ -71,11 +68,7 @@ class Served:
             ]
 
     def about(self) -> dict[str, Any]:
-        """Return the paths of the running code, and all answers as JSON.
-
-        Raises:
-            RuntimeError: a request is refused.
-        """
+        """Return the paths of the running code, and all answers as JSON; raises `RuntimeError` at a refusal."""
         answers: list[str] = []
         for figure, batches in self.batches.items():
             for rows, context in batches:

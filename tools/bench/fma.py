@@ -20,11 +20,7 @@ class FmaLoop:
     """The loop on as many cores as there are threads: a call runs it once."""
 
     def __init__(self, threads: int, folder: Path) -> None:
-        """Compile the loop into `folder`.
-
-        Raises:
-            BenchmarkFailed: there is no C++ compiler, or it fails.
-        """
+        """Compile the loop into `folder`; raises `BenchmarkFailed` without a C++ compiler that does."""
         library = folder / "fma.so"
         options = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
         command = [os.environ.get("CXX", "g++"), *options, str(_SOURCE), "-o", str(library)]

@@ -145,11 +145,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Result:
-    """Measure all cases and training.
-
-    Raises:
-        BenchmarkFailed: there is no GPU, or the engine did not run.
-    """
+    """Measure all cases and training; raises `BenchmarkFailed` if there is no GPU, or the engine did not run."""
     if (reason := gpu_missing()) is not None:
         raise BenchmarkFailed(f"not run: {reason}")
     # The engine computes in float32 as its tolerance asks for, so the others do so too.

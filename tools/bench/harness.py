@@ -31,10 +31,7 @@ class Effort:
     slice_s: float = 0.06
     """Seconds of timed calls in a slice; at least one call is timed."""
     pause_s: float = 0.0
-    """Seconds before a slice, in which the threads of the previous call stop spinning.
-
-    An untimed call follows.
-    """
+    """Seconds before a slice, in which the threads of the previous call stop spinning. An untimed call follows."""
     limit_s: float = 60.0
     """Seconds after which no further round begins, once the fewest are done."""
     fewest: int = 3
@@ -99,11 +96,7 @@ def ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def refuse_differences(what: str, outputs: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
-    """Compare outputs with those of eager mode: |a - e| <= tolerance x (1 + |e|).
-
-    Raises:
-        BenchmarkFailed: an output has another shape, or differs.
-    """
+    """Raise `BenchmarkFailed` unless outputs are as in eager mode: |a - e| <= tolerance x (1 + |e|)."""
     for output, right in zip(outputs, expected, strict=True):
         if output.shape != right.shape:
             raise BenchmarkFailed(f"{what}: expected an output of {tuple(right.shape)}, got {tuple(output.shape)}")
@@ -122,10 +115,8 @@ def package(
 ) -> None:
     """Package `model.py`, `weights.pt` and `NAME.yaml` of a folder by the command that users run.
 
-    `words` are further words of the command; `handler` is the file of another handler than that of this project.
-
-    Raises:
-        BenchmarkFailed: the command failed; the message has its output.
+    `words` are further words of the command; `handler` is the file of another handler than that of this project. Raises
+    `BenchmarkFailed` with the output if the command fails.
     """
     command = [program("neuron-lstm"), "archive"]
     if handler is not None:

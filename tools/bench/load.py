@@ -57,11 +57,7 @@ def http_post(path: str, body: bytes) -> bytes:
 
 
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Loaded:
-    """Send requests, drawn at random, over `connections` kept connections for `seconds` seconds.
-
-    Raises:
-        BenchmarkFailed: an answer was not 200, or did not arrive; the message says which.
-    """
+    """Send random requests for some seconds over kept connections; raises `BenchmarkFailed` unless all get 200."""
     milliseconds: list[float] = []
     used = time.process_time()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:

@@ -109,11 +109,7 @@ def measure(options: argparse.Namespace) -> Result:
 
 
 def rows_of(lengths: Sequence[int], batch: int, device: torch.device, rounds: int, *, compiles: bool) -> Iterator[Row]:
-    """Measure each setup in each pass, for each length.
-
-    Raises:
-        BenchmarkFailed: an implementation differs from packing.
-    """
+    """Measure each setup in each pass, for each length; raises `BenchmarkFailed` if one differs from packing."""
     torch.manual_seed(0)
     ways = contestants(Classifier().to(device), compiles=compiles)
     effort = Effort(rounds, _EFFORT.slice_s, limit_s=_EFFORT.limit_s)
@@ -190,10 +186,7 @@ def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
 
     Gradients of ours: within 1e-5 of their norms of the float64 gradients or, if packing itself is farther off, within
     twice its distance: float32 is not more exact in sums of 100,000 numbers. The others, another method and compiled
-    code, are only checked to be of the same model.
-
-    Raises:
-        BenchmarkFailed: a contestant differs.
+    code, are only checked to be of the same model. Raises `BenchmarkFailed` if one differs.
     """
     _, exact = _outcome(Contestant(deepcopy(ways[MASKED].model).double(), packs=False), batch)
     logits, gradients = _outcome(ways[PACKED], batch)

@@ -125,11 +125,7 @@ def composed_models(first: int, end: int) -> st.SearchStrategy[ComposedModel]:
 
 
 def compose(seed: int) -> ComposedModel:
-    """Make the model of a seed; the same one for every call.
-
-    Raises:
-        RuntimeError: no drawn model of these features runs in eager mode on every request.
-    """
+    """Make the model of a seed, always the same; raises `RuntimeError` if no drawn one runs on every request."""
     choose = random.Random(seed)
     features = tuple(choose.sample(FEATURES, choose.randint(3, 8)))
     for attempt in range(_ATTEMPTS):

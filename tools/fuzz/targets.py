@@ -65,11 +65,7 @@ class PropertyViolation(AssertionError):
 
 
 def require(holds: bool, what: str, cause: BaseException | None = None) -> None:
-    """Raise an error unless a property holds.
-
-    Raises:
-        PropertyViolation: it does not.
-    """
+    """Raise a `PropertyViolation` unless a property holds."""
     if not holds:
         raise PropertyViolation(what if cause is None else f"{what}: {type(cause).__name__}: {cause}"[:500]) from cause
 

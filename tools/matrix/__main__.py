@@ -150,11 +150,7 @@ def _serve(row: Environment) -> tuple[str, bool]:
 
 
 def _made(row: Environment, installations: Sequence[Sequence[str]]) -> str:
-    """Make an environment, or use the one that is there; returns its interpreter.
-
-    Raises:
-        NotHere: there is no such interpreter, or a package does not install.
-    """
+    """Make an environment, or use the one that is there; returns its interpreter, or raises `NotHere`."""
     python, done = row.folder / "bin" / "python", row.folder / "done"
     if not done.is_file():
         shutil.rmtree(row.folder, ignore_errors=True)

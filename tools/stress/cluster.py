@@ -143,11 +143,7 @@ class ClusterFaults:
     tally: Tally
 
     async def make(self, wanted: Mapping[str, int], share: Callable[[], float]) -> None:
-        """Make one fault after the other until it is cancelled; each of them finds the clients at work.
-
-        Raises:
-            TimeoutError: the replicas that a fault needs were not ready, or clients got no answers.
-        """
+        """Make faults until it is cancelled, with clients at work; raises `TimeoutError` if that is not possible."""
         makers = {REPLICAS: self._kill_replica, NODES: self._remove_node, PRIMARIES: self._kill_primary}
         while True:
             right = self.tally.good_right + 50
@@ -345,11 +341,7 @@ def _update_weights(model: Tagger, options: argparse.Namespace, work: Path, node
 
 
 async def update_under_load(port: int, questions: Sequence[Question], deploy: Callable[[], None]) -> Update:
-    """Ask from many clients, deploy the new weights, and go on until every replica has them.
-
-    Raises:
-        TimeoutError: the old model still answered long after.
-    """
+    """Ask from many clients and deploy until every replica is new; raises `TimeoutError` if the old model stays."""
     update, over = Update(), asyncio.Event()
     clients = [asyncio.create_task(_ask(port, questions, number, update, over)) for number in range(_CLIENTS)]
     try:

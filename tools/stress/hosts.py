@@ -104,11 +104,7 @@ class Host:
         return TorchServe(self._ports[0], self._ports[1], self._homes[-1] / "torchserve.log")
 
     def start(self) -> None:
-        """Start the server and wait until a worker of each model is ready.
-
-        Raises:
-            DidNotStart: no worker became ready.
-        """
+        """Start the server and wait until a worker of each model is ready; raises `DidNotStart` if none is."""
         # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         self._homes.append(home)

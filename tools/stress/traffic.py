@@ -37,11 +37,7 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, request: Request) -> Reply:
-        """Send one request.
-
-        Raises:
-            NoAnswer: with the reason.
-        """
+        """Send one request; raises `NoAnswer` with the reason."""
         try:
             reader = await self._send(request, 1.0)
             reply = await asyncio.wait_for(_read(reader), self._seconds)
@@ -54,11 +50,7 @@ class Connection:
         return reply
 
     async def hang_up(self, request: Request, share: float, seconds: float) -> None:
-        """Send a share of a request's bytes, and close the connection some seconds later.
-
-        Raises:
-            NoAnswer: the connection was refused or lost before.
-        """
+        """Send a share of a request, and hang up some seconds later; raises `NoAnswer` if that happened before."""
         try:
             await self._send(request, share)
             await asyncio.sleep(seconds)

@@ -8,10 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Ragged(nn.Module):
-    """A stack of packed LSTM layers with D directions.
-
-    A tagger takes every state, a classifier the last one.
-    """
+    """A stack of packed LSTM layers with D directions. A tagger takes every state, a classifier the last one."""
 
     rows_are_sorted = False
     """Whether rows come in descending length: an exporter to ONNX cannot sort."""
