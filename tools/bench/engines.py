@@ -79,11 +79,11 @@ def measure(options: argparse.Namespace) -> Result:
     obtained: list[float] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         loop = FmaLoop(threads, Path(folder))
-        for number, (size, cases) in enumerate(_by_size(CASES)):
+        for number, size in enumerate(dict.fromkeys(case.size for case in CASES)):
             torch.manual_seed(0)
             model = Ragged(size.features, size.hidden, size.layers, size.bidirectional).eval()
             contestants = _contestants(model, size, Path(folder) / str(number), options, threads)
-            for case in cases:
+            for case in (case for case in CASES if case.size == size):
                 tell(f"measuring {case}")
                 obtained.append(loop.cores_obtained())
                 seconds = _seconds(case, model, contestants, loop, effort)
@@ -92,11 +92,6 @@ def measure(options: argparse.Namespace) -> Result:
     rates = f"FMA: {loop.gflops(fma):.0f} GFLOP/s at best, in the median {min(fma) / median(fma):.2f} of that."
     busy = f"The machine was busy: this process got {median(obtained):.0%} of the cores' time."
     return Result([Table("Ragged batches", rows)], [rates, *([busy] if median(obtained) < 0.9 else [])])
-
-
-def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
-    for size in dict.fromkeys(case.size for case in cases):
-        yield size, [case for case in cases if case.size == size]
 
 
 def _contestants(
@@ -120,7 +115,7 @@ def _contestants(
         **{f"{OURS}, {precision}": served(precision, options.backend, precision) for precision in options.precisions},
         "ONNX Runtime planned": served("planned", "onnxruntime"),
         "ONNX Runtime padded": (on_threads(threads, _onnx_padded(model, folder / "model.onnx", threads)), exact),
-        "eager packed": (on_threads(threads, _eager_packed(model)), exact),
+        "eager packed": (on_threads(threads, _padded(model)), exact),
     }
     if model.directions == 1:
         contestants["eager padded"] = on_threads(threads, _eager_padded(model)), exact
@@ -182,25 +177,11 @@ def _onnx_padded(model: Ragged, file: Path, threads: int) -> Contestant:
     export(model, torch.zeros(3, 2, model.lstm.input_size), RAGGED, file)
     session = open_session(file, threads)
 
-    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
-        lengths = _lengths(requests)
-        feeds = {"frames": pad_sequence(list(requests)).numpy(), "lengths": torch.tensor(lengths).numpy()}
-        states, last = (torch.from_numpy(output) for output in session.run(None, feeds))
-        return _unpadded(states, last, lengths)
+    def run(frames: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        states, last = session.run(None, {"frames": frames.numpy(), "lengths": lengths.numpy()})
+        return torch.from_numpy(states), torch.from_numpy(last)
 
-    return answer
-
-
-def _eager_packed(model: Ragged) -> Contestant:
-    """Return the model as written: pad_sequence, pack_padded_sequence, nn.LSTM, pad_packed_sequence."""
-
-    @torch.inference_mode()
-    def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
-        lengths = _lengths(requests)
-        states, last = model(pad_sequence(list(requests)), torch.tensor(lengths))
-        return _unpadded(states, last, lengths)
-
-    return answer
+    return _padded(run)
 
 
 def _eager_padded(model: Ragged) -> Contestant:
@@ -210,23 +191,27 @@ def _eager_padded(model: Ragged) -> Contestant:
     states of real timesteps are right, and the last real one is the final state.
     """
 
+    def run(frames: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        states, _ = model.lstm(frames)
+        return states, states[lengths - 1, torch.arange(len(lengths))]
+
+    return _padded(run)
+
+
+def _padded(run: Callable[[torch.Tensor, torch.Tensor], Answer]) -> Contestant:
+    """Return a contestant that pads, and returns views of the answers: the cheapest way for a user."""
+
     @torch.inference_mode()
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)
-        states, _ = model.lstm(pad_sequence(list(requests)))
-        last = states[torch.tensor(lengths) - 1, torch.arange(len(lengths))]
-        return _unpadded(states, last, lengths)
+        states, last = run(pad_sequence(list(requests)), torch.tensor(lengths))
+        return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
 
     return answer
 
 
 def _lengths(requests: Sequence[torch.Tensor]) -> list[int]:
     return [len(request) for request in requests]
-
-
-def _unpadded(states: torch.Tensor, last: torch.Tensor, lengths: Sequence[int]) -> list[Answer]:
-    """Return views of the answers: the cheapest way for a user."""
-    return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
 
 
 def _answer_all(contestant: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -46,14 +45,6 @@ class Contestant(NamedTuple):
     path: str
 
 
-@dataclass(frozen=True)
-class RayServer:
-    """Ray Serve in a separate process."""
-
-    port: int
-    process: subprocess.Popen[str]
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the program's options."""
     parser.add_argument("--rounds", type=int, default=5, help="turns of each server (default: %(default)s)")
@@ -70,9 +61,9 @@ def measure(options: argparse.Namespace) -> Result:
             torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
             ray = stack.enter_context(_ray_serving(archive, onnx, COMPARED))
             contestants = {
-                _ON_RAY: Contestant(ray.port, f"/ours/predictions/{OURS}"),
-                "plain": Contestant(ray.port, "/plain"),
-                "plain, a thread each": Contestant(ray.port, "/plain-replicas"),
+                _ON_RAY: Contestant(ray, f"/ours/predictions/{OURS}"),
+                "plain": Contestant(ray, "/plain"),
+                "plain, a thread each": Contestant(ray, "/plain-replicas"),
                 "ours on TorchServe": Contestant(torchserve.inference, f"/predictions/{OURS}"),
             }
             for contestant in contestants.values():
@@ -84,12 +75,8 @@ def measure(options: argparse.Namespace) -> Result:
 
 
 @contextmanager
-def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iterator[RayServer]:
-    """Serve some of the applications of `ray_server` with an archive and an ONNX model.
-
-    Raises:
-        BenchmarkFailed: Ray Serve ended.
-    """
+def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iterator[int]:
+    """Serve some applications of `ray_server`, and yield its port; raises `BenchmarkFailed` if Ray Serve ends."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "tools.bench.ray_server", str(port), str(archive), str(onnx), *applications]
     root = Path(__file__).resolve().parents[2]
@@ -99,7 +86,7 @@ def _ray_serving(archive: Path, onnx: Path, applications: Sequence[str]) -> Iter
         try:
             if not any(line.strip() == "ready" for line in process.stdout):
                 raise BenchmarkFailed(f"Ray Serve ended with {process.wait()}")
-            yield RayServer(port, process)
+            yield port
         finally:
             process.stdin.close()
             try:
@@ -136,7 +123,7 @@ def _rows(rounds: Mapping[str, Sequence[Loaded]]) -> Iterator[Row]:
         yield Row("", name, figures, rates)
 
 
-def _scaling(server: RayServer, options: argparse.Namespace) -> Table:
+def _scaling(port: int, options: argparse.Namespace) -> Table:
     """Load one and two replicas in turns, with requests of many long sequences."""
     generator = random.Random(0)
     instances = [[generator.randrange(TOKENS) for _ in range(LONGEST)] for _ in range(_SEQUENCES)]
@@ -145,7 +132,7 @@ def _scaling(server: RayServer, options: argparse.Namespace) -> Table:
     for number in range(options.rounds):
         for name in SCALED if number % 2 == 0 else SCALED[::-1]:
             request = http_post(f"/{name}/v1/models/{OURS}:predict", body)
-            rates[name].append(load(server.port, [request], _SCALING_CLIENTS, options.seconds).rate)
+            rates[name].append(load(port, [request], _SCALING_CLIENTS, options.seconds).rate)
     rows = [
         Row("", f"replicas: {name}", {"requests/s": median(taken), "times one": ratio(taken, rates[SCALED[0]])}, taken)
         for name, taken in rates.items()

@@ -89,7 +89,7 @@ def about_run() -> dict[str, object]:
         "command": " ".join(["python", "-m", "tools.bench", *sys.argv[1:]]),
         "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
-        "versions": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
+        "versions": {item.name: item.version for item in metadata.distributions() if item.name in _PACKAGES},
     }
 
 
@@ -101,11 +101,3 @@ def _processor() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -349,8 +349,6 @@ def _token_seeds() -> dict[str, bytes]:
 class Target:
     """One decoder."""
 
-    share: float
-    """Its share of the time."""
     seeds: Callable[[], Mapping[str, bytes]]
     mutate: Callable[[bytes, Random], bytes]
     check: Callable[[bytes], None]
@@ -358,15 +356,14 @@ class Target:
 
 
 TARGETS = {
-    "requests": Target(0.7, _request_seeds, mutate_request, check_request),
+    "requests": Target(_request_seeds, mutate_request, check_request),
     "manifests": Target(
-        0.1,
         lambda: {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()},
         _mutate_text,
         check_manifest,
     ),
-    "records": Target(0.1, _record_seeds, mutate_record, check_record),
-    "tokens": Target(0.1, _token_seeds, mutate_token, check_token),
+    "records": Target(_record_seeds, mutate_record, check_record),
+    "tokens": Target(_token_seeds, mutate_token, check_token),
 }
 
 

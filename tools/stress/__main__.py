@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from torchserve_process import DidNotStart
 
 from torchserve_neuron_lstm.archiver_ext.progress import show_progress
 
+from ..bench.harness import BenchmarkFailed
 from .bad_requests import KINDS, STREAM, TAGGER
 from .checks import Law, Reading, Tally, answer_laws, process_laws, read_process
 from .faults import (
@@ -224,7 +224,5 @@ def show(name: str, laws: Sequence[Law], tally: Tally) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except DidNotStart as failed:
+    except (BenchmarkFailed, DidNotStart) as failed:
         sys.exit(f"the run failed: {failed}")
-    except subprocess.CalledProcessError as failed:
-        sys.exit(f"the run failed: {failed}\n{failed.output}")

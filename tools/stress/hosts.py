@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torchserve_process import TorchServe, command, host_environment, properties, stop, wait_until_ready
 
+from ..bench.harness import package
 from .bad_requests import LONGEST, MOST_BYTES, MOST_SEQUENCES, MOST_TIMESTEPS, STREAM, TAGGER
 from .checks import LONGEST_CHUNK
 from .model import Tagger
@@ -59,26 +60,13 @@ def make_model() -> Tagger:
 
 
 def make_archive(model: Tagger, store: Path, name: str, workers: int, backend: str, streaming: str = "") -> Path:
-    """Write `NAME.mar` to the folder `store`, for sessions if it has the block `streaming`; returns its path.
-
-    Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
-    """
+    """Write `NAME.mar` to the folder `store`, for sessions if there is a block `streaming`; returns its path."""
     shutil.copy(Path(__file__).with_name("model.py"), store)
     torch.save(model.state_dict(), store / "weights.pt")
     buckets = f"  buckets: {{batch: [1, 16], length: {_LENGTHS[name]}}}\n"
     block = f"  streaming: {streaming}\n" if streaming else _LIMITS
-    (store / "model-config.yaml").write_text(_CONFIG.format(workers=workers, backend=backend) + buckets + block)
-    flags = "--version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
-    archiver = str(Path(sys.executable).with_name("torch-model-archiver"))
-    subprocess.run(
-        [archiver, "--model-name", name, *flags.split(), "--config-file", "model-config.yaml", "--force"],
-        cwd=store,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=True,
-    )
+    (store / f"{name}.yaml").write_text(_CONFIG.format(workers=workers, backend=backend) + buckets + block)
+    package(store, name, handler="neuron_lstm")
     return store / f"{name}.mar"
 
 
