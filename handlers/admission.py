@@ -109,16 +109,18 @@ class Admission:
         lengths = [one.length for request in requests for one in request.sequences]
         return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
 
-    def turn(self, request: InferenceRequest, headers: Mapping[str, object], elapsed_ms: float, unix_ms: float) -> Turn:
+    def turn(
+        self, request: InferenceRequest, headers: Mapping[str, object], elapsed_ms: float, unix_ms: float
+    ) -> PendingRequest:
         """Return the time that a request has left, and what it asks for.
 
         Raises:
             RequestError: 400, its deadline cannot be read.
         """
         remaining = remaining_ms(headers, request.timeout_ms, self._longest_ms, elapsed_ms, unix_ms)
-        return Turn(remaining, [one.length for one in request.sequences])
+        return PendingRequest(remaining, [one.length for one in request.sequences])
 
-    def late(self, turns: Sequence[Turn]) -> set[int]:
+    def late(self, turns: Sequence[PendingRequest]) -> set[int]:
         """Return the indices of the requests that would be answered after their deadline."""
         nearest = min((turn.remaining_ms for turn in turns), default=0.0)
         sequences, timesteps = sum(len(turn.lengths) for turn in turns), sum(sum(turn.lengths) for turn in turns)
@@ -145,7 +147,7 @@ _LARGEST_SKEW_MS = 300_000
 _NAMES = frozenset((_DEADLINE_HEADER, _TIMEOUT_HEADER))
 
 
-class Turn(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that waits for its computation."""
 
     remaining_ms: float
@@ -187,13 +189,14 @@ def names_deadline(headers: Iterable[str]) -> bool:
     return not _NAMES.isdisjoint(map(str.lower, headers))
 
 
-def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
+def late(turns: Sequence[PendingRequest], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
     """Return the indices of the requests of a batch that would be answered after their deadline.
 
     A batch is answered as a whole, so each request waits for the work of all. Those with the nearest deadlines are
     left out until the rest is in time: nothing is computed for a response that comes too late.
 
-    >>> sorted(late([Turn(50, [2]), Turn(10, [2]), Turn(35, [2])], work_ms=lambda lengths: 10.0 * sum(lengths)))
+    >>> requests = [PendingRequest(50, [2]), PendingRequest(10, [2]), PendingRequest(35, [2])]
+    >>> sorted(late(requests, work_ms=lambda lengths: 10.0 * sum(lengths)))
     [1, 2]
     """
     order = sorted(range(len(turns)), key=lambda place: (turns[place].remaining_ms, -place))
@@ -208,7 +211,7 @@ def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> se
     return set(order[:dropped])
 
 
-def too_late(turn: Turn) -> RequestError:
+def too_late(turn: PendingRequest) -> RequestError:
     """Refuse a request whose deadline is past, or comes before its response could."""
     if turn.remaining_ms <= 0:
         said = f"the deadline was {-turn.remaining_ms:.0f} ms ago when the request was read"

@@ -15,7 +15,7 @@ from itertools import islice
 from math import ceil
 from typing import Union
 
-from .admission import Admission, Turn, names_deadline, too_large, too_late
+from .admission import Admission, PendingRequest, names_deadline, too_large, too_late
 from .batch import BatchStats, attempt, run_sequences
 from .description import readiness
 from .formats import Codec
@@ -152,7 +152,7 @@ class Service:
         timely = list(accepted)
         if self._has_time(requests, accepted, elapsed_ms):
             return timely
-        turns: dict[int, Turn] = {}
+        turns: dict[int, PendingRequest] = {}
         for place, (request, one) in enumerate(zip(requests, accepted)):
             if not isinstance(one, RequestError):
                 turn = attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)

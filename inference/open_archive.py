@@ -267,9 +267,9 @@ def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | 
 def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | None = None) -> Service:
     """Make the service; without `sessions`, every request is a whole sequence."""
     manifest = loaded.manifest
-    unhurried = manifest.limits._replace(milliseconds=None, timeout_ms=None)
+    limits_without_timeouts = manifest.limits._replace(milliseconds=None, timeout_ms=None)
     return Service(
-        replace(loaded, manifest=replace(manifest, limits=unhurried)),
+        replace(loaded, manifest=replace(manifest, limits=limits_without_timeouts)),
         codec,
         max_response_bytes=sys.maxsize,
         response_timeout_ms=math.inf,

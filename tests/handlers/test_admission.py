@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
-from torchserve_neuron_lstm.handlers.admission import OutputSizes, Turn, late, remaining_ms
+from torchserve_neuron_lstm.handlers.admission import OutputSizes, PendingRequest, late, remaining_ms
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
@@ -234,7 +234,9 @@ def test_a_bounded_text_is_the_whole_text_or_none(value: Any, most: int, block: 
 
 
 NOW_MS = 1_700_000_000_000
-turns = st.lists(st.builds(Turn, st.floats(-50, 200), st.lists(st.integers(1, 9), min_size=1, max_size=3)), max_size=12)
+turns = st.lists(
+    st.builds(PendingRequest, st.floats(-50, 200), st.lists(st.integers(1, 9), min_size=1, max_size=3)), max_size=12
+)
 
 
 def work_ms(lengths: Any) -> float:
@@ -243,7 +245,7 @@ def work_ms(lengths: Any) -> float:
 
 
 @given(turns)
-def test_whoever_is_computed_is_in_time_and_nobody_is_left_out_for_nothing(turns: list[Turn]) -> None:
+def test_whoever_is_computed_is_in_time_and_nobody_is_left_out_for_nothing(turns: list[PendingRequest]) -> None:
     """By the estimate of what is computed together; the last one left out would have been too late."""
     dropped = late(turns, work_ms)
     kept = [turn for place, turn in enumerate(turns) if place not in dropped]
