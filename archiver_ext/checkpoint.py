@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..backends.safetensors_file import WeightsError
+from ..backends.signature import dtype_name
 from ..backends.torch_files import torch_file
 from ..backends.weights import load_checkpoint, read_weights
 from .errors import PackagingError
+from .model_class import Tell, tell_nothing
 
 _DEEPEST = 4
 """Levels of dicts in a checkpoint that are searched."""
@@ -167,3 +170,116 @@ def write_weights(weights: Weights, target: Path) -> None:
         with torch_file(beside) as file:
             torch.save(dict(weights), file)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
+
+
+def load_state_dict(
+    model: torch.nn.Module, serialized_file: Path | None, tell: Tell = tell_nothing, source: str | None = None
+) -> FoundWeights | None:
+    """Load the weights of a file into the model, and return them; None if there are none to load.
+
+    `tell` gets a sentence if the file holds more than a state dict with the model's own names. `source` is the file's
+    name in messages about its numbers (default: its own), for a copy under another name.
+
+    Raises:
+        PackagingError: no file for a model that has weights, a file that holds no state dict or another model's, or
+            weights in another precision, or that are NaN or infinite.
+    """
+    expected = model.state_dict()
+    if serialized_file is None:
+        if expected:
+            raise PackagingError(
+                f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: "
+                f"save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
+            )
+        check_finite(model, "the model")
+        return None
+    found = _found(serialized_file, expected)
+    _check_fit(type(model).__name__, expected, found, serialized_file)
+    if not found.is_whole_file:
+        tell(found.describe(serialized_file))
+    _check_dtypes(expected, found.weights, serialized_file.name)
+    model.load_state_dict(dict(found.weights))
+    check_finite(model, source or serialized_file.name)
+    return found
+
+
+def _found(serialized_file: Path, expected: Mapping[str, torch.Tensor]) -> FoundWeights:
+    try:
+        return find_weights(serialized_file, expected)
+    except (WeightsError, PackagingError) as error:
+        raise PackagingError(f"--serialized-file {error}") from error
+
+
+def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWeights, file: Path) -> None:
+    given = found.weights
+    problems = [
+        *(f"missing: {name} {list(expected[name].shape)}" for name in expected if name not in given),
+        *(f"not in the model: {name} {list(given[name].shape)}" for name in given if name not in expected),
+        *(
+            f"{name}: the model has {list(expected[name].shape)}, the file {list(given[name].shape)}"
+            for name in expected
+            if name in given and expected[name].shape != given[name].shape
+        ),
+    ]
+    if problems:
+        lines = "\n  ".join(problems)
+        raise PackagingError(
+            f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
+            f"\n  {lines}\nWrite the arguments that the trained model was built with under neuron_lstm.model.args: "
+            f"`neuron-lstm init --model-file FILE --serialized-file {file.name}` finds them"
+        )
+
+
+_SHOWN = 4
+
+
+def check_finite(model: torch.nn.Module, source: str) -> None:
+    """Refuse weights that are NaN or infinite; `source` names their file.
+
+    Buffers and frozen parameters may be infinite: a mask of attention often is.
+
+    Raises:
+        PackagingError: names the first of them, and how many there are.
+    """
+    found = list(_not_finite(model))
+    if found:
+        named = len(list(model.named_parameters())) + len(list(model.named_buffers()))
+        raise PackagingError(
+            f"{source}: {len(found)} of {named} weights hold NaN or infinite numbers, so the outputs would hold them "
+            f"too:\n{_lines(found)}\nSave the weights of an earlier step of the training, in which "
+            "all(torch.isfinite(w).all() for w in model.parameters()) is true"
+        )
+
+
+def _not_finite(model: torch.nn.Module) -> Iterator[str]:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        wrong = ~tensor.isfinite() if tensor.requires_grad else tensor.isnan()
+        if count := int(wrong.sum()):
+            yield f"{name}: {count} of {tensor.numel()}"
+
+
+def _check_dtypes(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], source: str) -> None:
+    """Refuse a state dict in another precision than that of the model, which programs are compiled for.
+
+    Raises:
+        PackagingError: names the first weights that differ, and how many do.
+    """
+    found = [
+        f"{name}: the model has {dtype_name(expected[name])}, the file {dtype_name(tensor)}"
+        for name, tensor in given.items()
+        if name in expected and expected[name].dtype != tensor.dtype
+    ]
+    if found:
+        raise PackagingError(
+            f"{source}: {len(found)} of {len(given)} weights have another precision than the model's:\n"
+            f"{_lines(found)}\nSave them in the model's: torch.save(model.float().state_dict(), ...) for float32; or "
+            "convert the model in its constructor, as in self.double()"
+        )
+
+
+def _lines(problems: Iterable[str]) -> str:
+    listed = list(problems)
+    more = [f"and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    return "\n".join(f"  {line}" for line in (*listed[:_SHOWN], *more))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import torch
 
 from ..config.strict import closest_key
+from ..lowering.exporter.model_attributes import module_file
 from .errors import PackagingError
-from .outermost_class import outermost_class
 
 Tell = Callable[[str], None]
 """A function that takes a sentence for the user."""
@@ -104,3 +109,137 @@ def _class_of(function: FunctionType) -> _Model:
     """A model class without weights that computes the function, with its name and arguments."""
     members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
     return type(function.__name__, (torch.nn.Module,), members)
+
+
+def outermost_class(source: str, served: Mapping[str, bool]) -> str | None:
+    r"""Return the class that uses all the others and is used by none of them; None if it is not certain.
+
+    `served` tells for each class of the source whether it has a forward(). One that has is not used by being a base
+    class alone: base and subclass can both be meant. A class is also used through functions and variables of the file.
+
+    >>> outermost_class("class A: ...\nclass B:\n    def __init__(self): self.a = A()", {"A": True, "B": True})
+    'B'
+    >>> outermost_class("class A: ...\nclass B(A): ...", {"A": True, "B": True})
+    """
+    uses = {name: used for statement in ast.parse(source).body for name, used in _uses(statement, served)}
+    reached = {name: _reached(name, uses) for name in served}
+    whole = [name for name in served if reached[name] >= served.keys() - {name}]
+    found = [name for name in whole if not any(name in reached[other] for other in served if other != name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _uses(statement: ast.stmt, served: Mapping[str, bool]) -> Iterator[tuple[str, set[str]]]:
+    """The names that a statement at the top of the file defines, each with the names that it reads."""
+    if isinstance(statement, ast.ClassDef):
+        bases = {name for base in statement.bases for name in _names([base]) if not served.get(name, False)}
+        yield statement.name, bases | _names([*statement.body, *statement.keywords, *statement.decorator_list])
+    elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield statement.name, _names([statement])
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, _names([statement.value])
+    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        yield statement.target.id, _names([statement.value])
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    walked = (inner for node in nodes for inner in ast.walk(node))
+    return {node.id for node in walked if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def _reached(name: str, uses: Mapping[str, set[str]]) -> set[str]:
+    """All names that are used from one, directly and through others."""
+    found: set[str] = set()
+    pending = [name]
+    while pending:
+        new = uses.get(pending.pop(), set()) - found
+        found |= new
+        pending += new
+    return found
+
+
+@contextmanager
+def importable(directory: Path) -> Iterator[None]:
+    """Let the files of `directory` be imported by name, as on a serving host.
+
+    Afterwards they are removed from `sys.modules`. Nothing is written beside them (no `__pycache__`).
+    """
+    modules, path, bytecode = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+    sys.path.insert(0, str(directory))
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, bytecode
+        for name in set(sys.modules) - set(modules):
+            if _lies_in(sys.modules[name], directory):
+                del sys.modules[name]
+
+
+def _lies_in(module: ModuleType, directory: Path) -> bool:
+    file = module_file(module)
+    return file is not None and Path(file).is_relative_to(directory)
+
+
+def load_class(model_file: Path, name: str | None = None, tell: Tell = tell_nothing) -> type[torch.nn.Module]:
+    """Find the `nn.Module` class of a Python file, or make one from the function that it defines.
+
+    The file's imports must be `importable`. `tell` gets a sentence if the file leaves a choice.
+
+    Raises:
+        PackagingError: the file fails to import, or has no class of that name, or without a name none or several.
+    """
+    return choose_class(_import(model_file), model_file, name, tell)
+
+
+def _import(model_file: Path) -> ModuleType:
+    """Run the file under its name, so that other files of the archive can import it too."""
+    spec = importlib.util.spec_from_file_location(model_file.stem, model_file)
+    if spec is None or spec.loader is None:
+        raise PackagingError(f"--model-file {model_file.name} is not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(module.__name__, module)
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as end:  # a script that runs to its end, or reads a command line
+        raise PackagingError(
+            f"{model_file.name} ends Python while it is imported (sys.exit, code {end.code}): put what only a script "
+            f"does under `if __name__ == '__main__':`"
+        ) from end
+    except Exception as error:
+        raise PackagingError(
+            f"{model_file.name} cannot be imported: {type(error).__name__}: {error}{_import_advice(error)}"
+        ) from error
+    return module
+
+
+_RELATIVE = "attempted relative import"
+
+
+def _import_advice(error: BaseException) -> str:
+    """Say how a failed import is made to work, in brackets; empty for other errors.
+
+    >>> print(import_advice(ModuleNotFoundError("No module named 'blocks'", name="blocks"))[:52])
+     (if it is your file, give blocks.py with --extra-fi
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return _missing(error.name)
+    if isinstance(error, ImportError) and _RELATIVE in str(error):
+        return (
+            " (the model's file is no part of a package in the archive. Write `from layers import Block` in place of "
+            "`from .layers import Block`, and give layers.py with --extra-files. Or keep your package: give a folder "
+            "that contains it with --extra-files, and as --model-file another file, with "
+            "`from package.model import Net` and `class Model(Net): pass`)"
+        )
+    return ""
+
+
+def _missing(name: str) -> str:
+    top = name.partition(".")[0]
+    return (
+        f" (if it is your file, give {top}.py with --extra-files. If it is your folder, put it into another one, as in "
+        f"parts/{top}/, and give --extra-files parts: only the content of a folder gets into the archive. If it is a "
+        "package, install it here)"
+    )

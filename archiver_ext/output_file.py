@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from ..inference.errors import ArchiveError
 from ..inference.private_directory import private_directory
-from .archive.replace import replace_atomically
+from .archive.workspace import replace_atomically
 
 
 @contextmanager

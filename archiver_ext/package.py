@@ -29,7 +29,7 @@ from .archive import layout
 from .archive.workspace import temporary_files_in
 from .archive.writer import publish
 from .bucket_selector import check_bucket_selector, with_bucket_selector
-from .checkpoint import write_weights
+from .checkpoint import load_state_dict, write_weights
 from .codec import check_codec
 from .errors import PackagingError
 from .evaluation import engine_tree
@@ -40,8 +40,7 @@ from .evaluation.manifest_builder import BuildInput
 from .evaluation.partitioning import cpu_operators_in
 from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import TrialResults, prepare_trials
-from .model_file import importable
-from .state_dict import load_state_dict
+from .model_class import importable
 from .unused_input_notes import unused_input_notes
 from .user_model import build_model
 

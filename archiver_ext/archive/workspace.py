@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import logging
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -10,6 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from ...config.file_errors import describe_file_error
+from ..errors import PackagingError
 
 
 @contextmanager
@@ -55,3 +62,88 @@ def raise_on_termination() -> Iterator[None]:
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
+
+
+_log = logging.getLogger(__name__)
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NOT_SUPPORTED = {errno.ENOSYS, errno.EINVAL}
+"""The errors of kernels and file systems that cannot exchange two paths."""
+
+
+def replace_atomically(finished: Path, destination: Path) -> None:
+    """Move a file or a folder to a path where another may be, in the same file system.
+
+    It is on the disk before: after a loss of power, one of the two is there. An old folder is deleted, or is at
+    `finished` afterwards.
+
+    Raises:
+        OSError: it cannot be moved; the old one is in its place.
+        PackagingError: it cannot be moved, and the old one cannot be put back; the message says where it is.
+    """
+    for path in finished.rglob("*") if finished.is_dir() else [finished]:
+        if path.is_file() and not path.is_symlink():
+            _write_to_disk(path)
+    if not (finished.is_dir() and destination.exists()):
+        os.replace(finished, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
+    elif not exchange(finished, destination):
+        _replace_folder(finished, destination)
+    try:
+        _write_to_disk(destination.parent)
+    except OSError as error:
+        _log.warning("%s is complete, but a loss of power may still bring back what was there: %s", destination, error)
+
+
+def _write_to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths of one file system in one step: renameat2(2). False: the system cannot.
+
+    Raises:
+        OSError: both are where they were.
+    """
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    paths = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
+    if library.renameat2(*paths, _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_SUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
+
+
+def _replace_folder(finished: Path, destination: Path) -> None:
+    # A folder cannot be moved over another, so the old one is moved aside first, and back if the move fails.
+    aside = Path(tempfile.mkdtemp(prefix=".neuron-lstm-", dir=destination.parent)) / "previous"
+    try:
+        destination.rename(aside)
+        finished.rename(destination)
+    except BaseException:  # also a signal
+        if not destination.exists():
+            _put_back(aside, destination)
+        shutil.rmtree(aside.parent, ignore_errors=True)
+        raise
+    shutil.rmtree(aside.parent, ignore_errors=True)
+    if aside.parent.exists():
+        _log.warning("%s cannot be deleted: delete it yourself", aside.parent)
+
+
+def _put_back(aside: Path, destination: Path) -> None:
+    if not aside.exists():
+        return
+    try:
+        aside.rename(destination)
+    except OSError as error:
+        raise PackagingError(
+            f"{destination} was to be replaced, and cannot be put back ({describe_file_error(error)}): "
+            f"it is at {aside}, move it back yourself"
+        ) from error

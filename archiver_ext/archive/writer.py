@@ -21,7 +21,7 @@ from .. import model_archiver
 from ..errors import PackagingError
 from .file_list import renewed_list, write_list
 from .packed_files import check_files
-from .replace import replace_atomically
+from .workspace import replace_atomically
 
 
 def rewrite_manifest(archive: Path, text: str, destination: Path, read: bytes | None = None) -> bool:

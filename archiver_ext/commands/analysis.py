@@ -20,7 +20,7 @@ from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.partitioning import partitioner_config
-from ..model_file import importable
+from ..model_class import importable
 from ..user_model import build_model, load_model
 from . import print_note
 

@@ -44,7 +44,7 @@ def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
     from ...inference.open_archive import open_archive
     from ..evaluation.input_ranges import with_ranges_of_tree
-    from ..worker_threads import worker_threads
+    from ..torch_threads import worker_threads
     from .bench_archive import measure_archive, sample_batches
 
     try:

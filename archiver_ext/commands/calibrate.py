@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> None:
     from ...inference.reader import ArchiveReader
     from ..archive.writer import rewrite_manifest
     from ..evaluation.partitioning import cpu_operators_in
-    from ..worker_threads import worker_threads
+    from ..torch_threads import worker_threads
 
     progress = Console(stderr=True)
     read = ArchiveReader(options.archive).file_list()

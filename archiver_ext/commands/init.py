@@ -83,7 +83,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _init(options: argparse.Namespace) -> None:
-    from ..model_file import importable, load_class
+    from ..model_class import importable, load_class
     from ..output_file import write_output
 
     notes: list[str] = []
@@ -124,8 +124,8 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
         PackagingError: one is missing, or the weights are those of another model.
     """
     from ...backends.safetensors_file import WeightsError
+    from ..checkpoint import load_state_dict
     from ..options import nested
-    from ..state_dict import load_state_dict
     from ..user_model import construct
     from .infer_arguments import infer_arguments, required_arguments
 

@@ -182,14 +182,14 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
+    from ..checkpoint import load_state_dict
     from ..evaluation.input_ranges import with_value_ranges
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
     from ..evaluation.verification_cases import draw_cases
     from ..evaluation.verify_programs import verify_programs
-    from ..model_file import importable
+    from ..model_class import importable
     from ..progress import show_progress
-    from ..state_dict import load_state_dict
     from ..user_model import build_model
 
     config = load_block(tree / reader.file_name("configFile"))

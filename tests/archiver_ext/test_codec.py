@@ -8,7 +8,7 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext.codec import check_codec
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.model_file import importable
+from torchserve_neuron_lstm.archiver_ext.model_class import importable
 
 
 def test_a_codec_must_be_a_class_in_the_archive(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.model_file import importable, load_class
+from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class
 
 from .conftest import CONFIG, Project
 

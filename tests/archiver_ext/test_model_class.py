@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.model_file import importable, load_class
+from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class, outermost_class
 
 from .model_files import FUNCTION, ONE, TWO, write
 
@@ -103,3 +104,49 @@ def test_the_class_is_found_without_being_built(tmp_path: Path) -> None:
     """`neuron-lstm init` needs the class alone."""
     with importable(tmp_path):
         assert load_class(write(tmp_path, ONE)).__name__ == "One"
+
+
+BLOCK = "class Block: ...\n"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "class Model:\n    def __init__(self): self.block = Block()",
+        "def make(): return Block()\nclass Model:\n    def __init__(self): self.block = make()",
+        "BLOCKS = {'block': Block}\nclass Model:\n    def __init__(self, kind): self.block = BLOCKS[kind]()",
+        "BLOCKS: dict = {'block': Block}\nclass Model:\n    blocks = BLOCKS",
+        "class Model:\n    def __init__(self, block: Block): self.block = block",
+    ],
+)
+def test_a_class_that_uses_the_others_is_found(rest: str) -> None:
+    """Directly, or through functions and variables of the file."""
+    assert outermost_class(BLOCK + rest, {"Block": True, "Model": True}) == "Model"
+
+
+def test_a_chain_of_uses_is_followed() -> None:
+    """The outermost class need not mention the innermost one."""
+    source = f"{BLOCK}class Stack:\n    block = Block()\nclass Model:\n    stack = Stack()"
+    assert outermost_class(source, {"Block": True, "Stack": True, "Model": True}) == "Model"
+
+
+def test_a_base_class_without_forward_is_used_by_its_subclass() -> None:
+    """Base and subclass can both be meant if the base can be served."""
+    source = f"{BLOCK}class Model(Block): ..."
+    assert outermost_class(source, {"Block": False, "Model": True}) == "Model"
+    assert outermost_class(source, {"Block": True, "Model": True}) is None
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "class Model: ...",
+        "class Model: 'like Block()'",
+        "class Model:\n    block = Block()\nclass Other:\n    block = Block()",
+        "class Model:\n    def f(self): return Other()\nclass Other:\n    def f(self): return Model()",
+    ],
+)
+def test_nothing_is_guessed(rest: str) -> None:
+    """Classes that are not used, are used by two others, or use each other, leave a choice."""
+    served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
+    assert outermost_class(BLOCK + rest, served) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.model_file import importable, load_class
+from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class
 
 from .model_files import ONE, write
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.model_file import importable
-from torchserve_neuron_lstm.archiver_ext.user_model import load_model
+from torchserve_neuron_lstm.archiver_ext.model_class import importable
+from torchserve_neuron_lstm.archiver_ext.user_model import load_model, serve_method
 from torchserve_neuron_lstm.config.schema import ModelArguments
+from torchserve_neuron_lstm.lowering.exporter.export import forward_name, replaced_forward
 
 from .model_files import ONE, write
 
@@ -86,3 +89,112 @@ def test_a_constructor_that_ends_python_is_refused(tmp_path: Path) -> None:
     text = ONE.replace("super().__init__()", "raise SystemExit(0)")
 
     assert "One(size=3) fails: SystemExit: 0" in refusal(tmp_path, write(tmp_path, text), saved(tmp_path), size=3)
+
+
+class Scored(nn.Module):
+    """A model with a method that calls the model, and one that calls forward()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.rate = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(x)
+        return scores
+
+    def infer(self, frames: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return torch.softmax(scale * self(frames), -1)
+
+    def through_forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return -self.forward(frames)
+
+
+@pytest.mark.parametrize("name", ["infer", "through_forward"])
+def test_a_call_of_the_model_runs_the_method(name: str) -> None:
+    """The method may call the model: that is its own forward() then, as often as it likes."""
+    model, x = Scored().eval(), torch.randn(4, 3)
+    alone = getattr(model, name)(x)
+    serve_method(model, name)
+
+    assert torch.equal(model(frames=x), alone)
+    assert torch.equal(model(x), alone)
+    assert str(inspect.signature(model.forward)) == str(inspect.signature(getattr(Scored(), name)))
+    assert forward_name(model) == f"Scored.{name}"
+
+
+def test_a_replaced_forward_may_call_the_method() -> None:
+    """Tracing replaces forward() by a function of its own, which calls the one before."""
+    model, x = Scored().eval(), torch.randn(4, 3)
+    alone = model.infer(x)
+    serve_method(model, "infer")
+    served = model.forward
+    with replaced_forward(model, lambda one: (served(one),)):
+        assert torch.equal(model(x)[0], alone)
+        assert torch.equal(model(x)[0], alone)
+    assert torch.equal(model(x), alone)
+
+
+def test_a_method_that_fails_leaves_the_model_as_it_was() -> None:
+    """The next call runs the method again."""
+    model = Scored()
+    serve_method(model, "infer")
+    with pytest.raises(RuntimeError):
+        model(torch.randn(4, 5))
+
+    assert torch.allclose(model(torch.randn(4, 3)).sum(-1), torch.ones(4))
+
+
+class OneSentence(nn.Module):
+    """A tagger of one sentence, with its length as a number, which calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 2)
+
+    def forward(self, x: torch.Tensor, length: torch.Tensor) -> dict[str, torch.Tensor]:
+        y, _ = self.lstm(x.view(len(x), 1, -1))
+        return {"tags": y.view(len(x), -1), "length": length}
+
+    def twice(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        tags: torch.Tensor = self(x, length)["tags"]
+        return 2 * tags
+
+
+def test_a_model_of_one_request_takes_a_batch_of_one() -> None:
+    """Also where the method calls the model, which has no batch dimension there either."""
+    x, length = torch.randn(4, 3), torch.tensor(4)
+    model = OneSentence().eval()
+    alone = model(x, length)
+    serve_method(model, "forward", batched=False)
+    answer = model(x[None], length=length[None])
+
+    assert torch.equal(answer["tags"], alone["tags"][None])
+    assert torch.equal(answer["length"], torch.tensor([4]))
+    other = OneSentence().eval()
+    other.load_state_dict(model.state_dict())
+    serve_method(other, "twice", batched=False)
+    assert torch.equal(other(x[None], length[None]), 2 * alone["tags"][None])
+
+
+def test_forward_itself_changes_nothing() -> None:
+    """The class's own method stays."""
+    model = Scored()
+    serve_method(model, "forward")
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("inferr", "Scored has no method inferr: did you mean infer?"),
+        ("xyz", "Scored has no method xyz: its methods are forward, infer, through_forward"),
+        ("rate", "Scored holds a int, not a method, named rate"),
+        ("linear", "Scored holds a Linear, not a method, named linear"),
+    ],
+)
+def test_a_name_that_is_no_method_is_refused(name: str, said: str) -> None:
+    """With the closest name, or all of them; a submodule is no method."""
+    with pytest.raises(PackagingError) as refused:
+        serve_method(Scored(), name)
+    assert f"neuron_lstm.model.method: {said}" in str(refused.value)

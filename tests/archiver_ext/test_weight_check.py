@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchserve_neuron_lstm.archiver_ext.checkpoint import check_finite, load_state_dict
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.state_dict import load_state_dict
-from torchserve_neuron_lstm.archiver_ext.weight_check import check_finite
 
 from .conftest import Project
 

@@ -14,7 +14,7 @@ from ragged import alone, assert_answers_alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.archiver_ext.served_method import serve_method
+from torchserve_neuron_lstm.archiver_ext.user_model import serve_method
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
