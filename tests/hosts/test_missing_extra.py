@@ -8,17 +8,12 @@ import sys
 import pytest
 
 
-def test_without_ray_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users start it by `serve run`, or import it."""
-    monkeypatch.setitem(sys.modules, "ray", None)
+@pytest.mark.parametrize(("package", "title"), [("ray", "Ray Serve"), ("kserve", "KServe")])
+def test_without_the_host_the_message_has_the_command(
+    package: str, title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users start Ray by `serve run`, or import it, and KServe by `python -m`."""
+    monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(ImportError, match=r"Ray Serve is missing here .*pip install '[a-z-]+\[ray\]'"):
-        importlib.import_module("torchserve_neuron_lstm.hosts.ray")
-
-
-def test_without_kserve_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users start it by `python -m`."""
-    monkeypatch.setitem(sys.modules, "kserve", None)
-
-    with pytest.raises(ImportError, match=r"KServe is missing here .*pip install '[a-z-]+\[kserve\]'"):
-        importlib.import_module("torchserve_neuron_lstm.hosts.kserve")
+    with pytest.raises(ImportError, match=rf"{title} is missing here .*pip install '[a-z-]+\[{package}\]'"):
+        importlib.import_module(f"torchserve_neuron_lstm.hosts.{package}")

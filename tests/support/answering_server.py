@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 Answer = Callable[[bytes, Mapping[str, str]], bytes]
-"""A function from a request's body and headers to the bytes of a response.
-
-Names of headers are in lower case."""
+"""A function from a request's body and headers to the bytes of a response. Names of headers are in lower case."""
 
 
 def response(body: bytes, status: int = 200, headers: Mapping[str, object] | None = None) -> bytes:

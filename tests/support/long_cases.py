@@ -9,11 +9,7 @@ import pytest
 
 
 def with_long(functions: Iterable[Callable[..., Any]], *long: str) -> list[Any]:
-    """Mark the functions of these names as long.
-
-    Raises:
-        ValueError: there is none of such a name.
-    """
+    """Mark the functions of these names as long; raises `ValueError` if there is none of such a name."""
     given = list(functions)
     if unknown := set(long) - {function.__name__ for function in given}:
         raise ValueError(f"no case of these names: {sorted(unknown)}")

@@ -153,29 +153,17 @@ def test_a_file_replaces_a_file_and_a_first_folder_needs_no_old_one(tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.parametrize("error", [READ_ONLY, Terminated(signal.SIGTERM)], ids=["a failure", "a signal"])
 @pytest.mark.parametrize("move", [1, 2])
-def test_an_old_folder_is_put_back_if_the_new_one_cannot_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: int
+def test_an_old_folder_is_put_back_if_a_move_fails_or_a_signal_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: int, error: BaseException
 ) -> None:
-    """Either move may fail."""
+    """A signal is raised as an error; either may come at either move."""
     new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
-    failing(monkeypatch, move)
-    with pytest.raises(OSError, match="Read-only"):
+    failing(monkeypatch, move, error=error)
+    with pytest.raises(type(error)) as raised:
         replace_atomically(new, old)
-
-    assert [(tmp_path / name / "file").read_text() for name in ("old", "new")] == ["old", "new"]
-    assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize("move", [1, 2])
-def test_an_old_folder_is_put_back_if_a_signal_ends_the_replacement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: int
-) -> None:
-    """A signal is raised as an error, and may come at either move."""
-    new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
-    failing(monkeypatch, move, error=Terminated(signal.SIGTERM))
-    with pytest.raises(Terminated):
-        replace_atomically(new, old)
+    assert raised.value is error
 
     assert [(tmp_path / name / "file").read_text() for name in ("old", "new")] == ["old", "new"]
     assert len(list(tmp_path.iterdir())) == 2

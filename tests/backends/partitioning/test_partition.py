@@ -203,25 +203,17 @@ def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
     assert_same(segments)
 
 
-@pytest.mark.parametrize(("count", "fits"), [(2, False), (3, True), (-1, True)])
-def test_more_segments_than_asked_for_are_refused(count: int, fits: bool) -> None:
-    """Both kinds of segment count; -1 is no limit."""
-    config = PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=count)
-    if fits:
-        assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
-        return
-    with pytest.raises(PartitionError, match=r"max_subgraph_count: the program has 3 segments .*cpu: aten::sort"):
-        partition(PROGRAM, lambda node: True, config)
-
-
-@pytest.mark.parametrize(("size", "fits"), [(2, False), (1, True), (-1, True)])
-def test_segments_smaller_than_asked_for_are_refused(size: int, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("limit", "refused", "words"),
+    [("max_subgraph_count", 2, "the program has 3 segments"), ("min_subgraph_size", 2, "1 of 3 segments")],
+)
+def test_more_or_smaller_segments_than_asked_for_are_refused(limit: str, refused: int, words: str) -> None:
     """Every segment counts, the sort alone on the CPU too; -1 is no limit."""
-    config = PartitionerConfig(ops_to_partition={"aten::sort"}, min_subgraph_size=size)
-    if fits:
+    for value in (3 if limit == "max_subgraph_count" else 1, -1):
+        config = PartitionerConfig(ops_to_partition={"aten::sort"}, **{limit: value})
         assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
-        return
-    with pytest.raises(PartitionError, match=r"min_subgraph_size: 1 of 3 segments .*cpu: aten::sort"):
+    config = PartitionerConfig(ops_to_partition={"aten::sort"}, **{limit: refused})
+    with pytest.raises(PartitionError, match=rf"{limit}: {words} .*cpu: aten::sort"):
         partition(PROGRAM, lambda node: True, config)
 
 

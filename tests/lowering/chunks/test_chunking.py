@@ -328,21 +328,24 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
     assert "test_chunking.py:" in program.chunking_reason or reason.startswith("there is no")
 
 
-def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
-    """The comparison on ragged sequences decides: here, a carried value has a wrong initial number."""
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda carried: tuple(replace(value, fill=0.5) for value in carried),
+            "chunked execution changes output output",
+        ),
+        (lambda carried: carried[::-1][:1], "the chunk programs cannot be run"),
+    ],
+    ids=["a wrong initial number", "a missing value"],
+)
+def test_pieces_that_differ_from_the_whole_or_do_not_run_are_not_served(
+    change: Callable[[tuple[Any, ...]], tuple[Any, ...]], words: str
+) -> None:
+    """The comparison on ragged sequences decides; the reason includes the error."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.chunked is not None
-    wrong = replace(program.chunked, carried=tuple(replace(value, fill=0.5) for value in program.chunked.carried))
+    wrong = replace(program.chunked, carried=change(program.chunked.carried))
 
-    with pytest.raises(NotChunkable, match="chunked execution changes output output"):
-        check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)
-
-
-def test_pieces_that_do_not_run_are_not_served() -> None:
-    """The reason includes the error."""
-    program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
-    assert program.chunked is not None
-    wrong = replace(program.chunked, carried=program.chunked.carried[::-1][:1])
-
-    with pytest.raises(NotChunkable, match="the chunk programs cannot be run"):
+    with pytest.raises(NotChunkable, match=words):
         check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)

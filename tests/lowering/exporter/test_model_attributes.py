@@ -179,17 +179,18 @@ class Remembering(nn.Module):
         return y
 
 
+CONFIG = parse_config(
+    "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
+    "  buckets: {batch: [1, 4], length: [4, 16]}\n",
+    "model-config.yaml",
+)
+
+
 @pytest.mark.parametrize("buffer", [True, False])
 def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None:
     """A program would answer equal requests differently."""
-    config = parse_config(
-        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
-        "  buckets: {batch: [1, 4], length: [4, 16]}\n",
-        "model-config.yaml",
-    )
-
     with pytest.raises(KeepsState, match=r"reads before, which an earlier call wrote \(at test_model_attributes"):
-        lower(Remembering(buffer=buffer), config)
+        lower(Remembering(buffer=buffer), CONFIG)
 
 
 class Counting(nn.Module):
@@ -210,14 +211,8 @@ class Counting(nn.Module):
 
 def test_a_state_between_requests_is_refused_beside_a_loop_too() -> None:
     """The loop is followed in another trace."""
-    config = parse_config(
-        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
-        "  buckets: {batch: [1, 4], length: [4, 16]}\n",
-        "model-config.yaml",
-    )
-
     with pytest.raises(KeepsState, match="reads calls, which an earlier call wrote"):
-        lower(Counting(), config)
+        lower(Counting(), CONFIG)
 
 
 class Adapting(nn.Module):

@@ -114,20 +114,19 @@ def test_time_in_the_place_of_the_features_is_told(kind: type[Packed]) -> None:
     assert "at the last dimension, which is batch or time here" in refusal(kind(), shape="[batch, 12, time]")
 
 
-def test_a_state_for_one_batch_size_is_told_at_its_line() -> None:
-    """The words have the shape, not the exporter's symbols."""
-    text = refusal(FixedState())
-
-    assert "fixed shape [1, 4, 8], which fits one batch size only" in text
-    assert "# state" in text
-
-
-def test_a_view_of_one_batch_size_is_told_at_its_line() -> None:
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        (FixedState, "fixed shape [1, 4, 8], which fits one batch size only", "# state"),
+        (FixedView, "reshaped to [4, -1, 9], which fits one batch size", "# view"),
+    ],
+)
+def test_a_state_or_view_of_one_batch_size_is_told_at_its_line(kind: type[nn.Module], words: str, line: str) -> None:
     """The words have the sizes, not the exporter's symbols."""
-    text = refusal(FixedView())
+    text = refusal(kind())
 
-    assert "reshaped to [4, -1, 9], which fits one batch size" in text
-    assert "# view" in text
+    assert words in text
+    assert line in text
 
 
 @pytest.mark.parametrize(
