@@ -105,10 +105,7 @@ class Adder(torch.nn.Module):
 
 
 def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
-    """Each call continues with the first rows of the output of the call before it.
-
-    All outputs keep their values.
-    """
+    """Each call continues with the first rows of the output of the call before it. All outputs keep their values."""
     batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
     example = (torch.zeros(3, 5, 2), torch.tensor([5, 2, 1]), torch.zeros(3, 2))
     program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))

@@ -20,10 +20,7 @@ from torchserve_neuron_lstm.handlers.torchserve_messages import ReadAhead, read_
 
 
 def own_module(name: str) -> ModuleType:
-    """A copy of a module of TorchServe.
-
-    Other tests of the process may have put our readers into the module itself.
-    """
+    """A copy of a module of TorchServe. Other tests of the process may have put our readers into the module itself."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.loader is not None

@@ -27,10 +27,7 @@ LENGTHS = ([3], [7, 0, 2] * 34)
 
 
 class Lifecycle:
-    """Threads with layers on them, from opening to closing.
-
-    Steps that fail are done once more, without a fault.
-    """
+    """Threads with layers on them, from opening to closing. Steps that fail are done once more, without a fault."""
 
     def __init__(self, library: RecurrentLibrary, shape: Shape, threads: int) -> None:
         self.library, self.shape, self.threads = library, shape, threads

@@ -51,10 +51,7 @@ LONG = frozenset(
     f"recurrence-x86-64-{one}.so"
     for one in ("v3-half", "v4-int8", "v4-half", "v3-avxvnni-int8", "v4-avx512vnni-int8", "v4-avx512bf16-half")
 )
-"""Libraries with the instructions of others, in vectors of another size.
-
-Each takes ten seconds to compile.
-"""
+"""Libraries with the instructions of others, in vectors of another size. Each takes ten seconds to compile."""
 BELOW = [here_or_not_run(one) for one in all_of(*BELOW_FLOAT32)]
 ROUNDING = {FLOAT16: 2.0**-11, BFLOAT16_PAIRS: 2.0**-8, BFLOAT16_TILES: 2.0**-8, INT8: 2.0**-8, INT8_QUADS: 2.0**-7}
 """The largest error of a rounded number, relative to it; with int8, to the largest one of its row."""

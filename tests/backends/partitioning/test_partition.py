@@ -136,10 +136,7 @@ def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("name", ["aten::lstm", "neuron_lstm::lstm"])
 def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> None:
-    """The user wrote nn.LSTM, which torch calls aten::lstm.
-
-    Here it is an operator of this package, with any length.
-    """
+    """The user wrote nn.LSTM, which torch calls aten::lstm. Here it is an operator of this package, with any length."""
     layer = Recurrent(Case(layers=2, bidirectional=True))
     x, lengths = ragged_batch(0.0)
     program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
