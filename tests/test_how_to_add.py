@@ -156,11 +156,7 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
         2,
         (
             Edit("handlers/formats/csv.py", FORMAT),
-            Edit(
-                "handlers/formats/__init__.py",
-                "from .csv import CsvFormat\n",
-                before="from .custom import ",
-            ),
+            Edit("handlers/formats/__init__.py", "from .csv import CsvFormat\n", before="from .custom import "),
             Edit("handlers/formats/__init__.py", "CsvFormat, ", before="NpyFormat, V2Format, V1Format, PlainFormat)"),
         ),
     ),

@@ -137,10 +137,7 @@ KEPT = [
     ("config/load.py", "from ..bucketing import grid"),
     ("config/yaml_text.py", "import yaml"),
     ("config/schema.py", "import pydantic"),
-    (
-        "backends/onnxruntime.py",
-        "def f():\n    import onnxruntime",
-    ),
+    ("backends/onnxruntime.py", "def f():\n    import onnxruntime"),
     ("backends/onnx_export.py", "def f():\n    import onnx\n    from onnxscript import ir"),
     ("backends/inductor.py", "import torch.export\ndef f():\n    import torch._inductor.package"),
     ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),

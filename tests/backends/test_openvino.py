@@ -15,13 +15,7 @@ from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_e
 from torchserve_neuron_lstm.backends import openvino as engine
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
-from torchserve_neuron_lstm.backends.interface import (
-    PRECISIONS,
-    CompileError,
-    CompileSettings,
-    LoadError,
-    precision_of,
-)
+from torchserve_neuron_lstm.backends.interface import PRECISIONS, CompileError, CompileSettings, LoadError, precision_of
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock

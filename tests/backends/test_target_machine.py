@@ -79,10 +79,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(directory: Path, monkeypa
     monkeypatch.setattr(target_machine, "_is_noexec", lambda place: True)
     message = rf"{directory} is on .* mounted noexec.*none of {directory.parent}, .*set TMPDIR to a directory"
 
-    with (
-        pytest.raises(LoadError, match=message),
-        target_machine.executable_copy(directory, ["a.so"]),
-    ):
+    with pytest.raises(LoadError, match=message), target_machine.executable_copy(directory, ["a.so"]):
         pass
 
 

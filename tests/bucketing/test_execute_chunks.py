@@ -347,9 +347,7 @@ def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
         going = [place for place, row in enumerate(rows) if carried[row] is not None]
         states = [state for place in going if (state := carried[rows[place]]) is not None]
         past = ResumedState(
-            tuple(going),
-            tuple(done[rows[place]] for place in going),
-            tuple(map(torch.cat, zip(*states, strict=True))),
+            tuple(going), tuple(done[rows[place]] for place in going), tuple(map(torch.cat, zip(*states, strict=True)))
         )
         given, left = resume_chunks(any_chunked_plan(steps, choose), pieces, steps, SIGNATURE, program, past)
         for place, row in enumerate(rows):

@@ -50,9 +50,7 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
 
 
 @given(chosen_problems())
-def test_the_batch_sizes_are_the_cheapest(
-    problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
-) -> None:
+def test_the_batch_sizes_are_the_cheapest(problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]) -> None:
     """They are those of a model with exact lengths, for requests as long as their buckets."""
     grid, cost, lengths, table = problem
 

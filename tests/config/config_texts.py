@@ -17,11 +17,7 @@ neuron_lstm:
 
 def small_block(**replaced: str) -> str:
     """A small valid file with some keys of the block replaced or added."""
-    keys = {
-        "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
-        "buckets": "{batch: [1], length: [8]}",
-        **replaced,
-    }
+    keys = {"inputs": "{ids: {dtype: int64, shape: [batch, time]}}", "buckets": "{batch: [1], length: [8]}", **replaced}
     return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items())
 
 

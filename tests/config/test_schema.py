@@ -214,10 +214,7 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        (
-            {"lengths": "ids"},
-            "lengths: expected an argument of forward() that is not an input, got the input ids",
-        ),
+        ({"lengths": "ids"}, "lengths: expected an argument of forward() that is not an input, got the input ids"),
         (
             {"lengths": "n", "model": "{forward: {n: 1}}"},
             "model.forward.n: expected a constant argument, but inputs, lengths or mask give it per request",
@@ -226,17 +223,11 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
             {"lengths": "n", "inputs": "{x: {dtype: float32, shape: [batch, 7]}}", "buckets": "{batch: [1]}"},
             "lengths: expected no lengths: no input has a time dimension",
         ),
-        (
-            {"lengths": "[n, ids]"},
-            "lengths: expected an argument of forward() that is not an input, got the input ids",
-        ),
+        ({"lengths": "[n, ids]"}, "lengths: expected an argument of forward() that is not an input, got the input ids"),
         ({"lengths": "{names: [n], type: array}"}, "lengths.type: expected 'tensor', 'numpy' or 'list', got the text"),
         ({"lengths": "[]"}, "lengths.names: expected 1 or more entries, got none"),
         ({"lengths": "[1x]"}, "lengths.names[0]: expected the name of a Python argument"),
-        (
-            {"lengths": "n", "mask": "n"},
-            "mask: expected another argument of forward() than n, which is named above",
-        ),
+        ({"lengths": "n", "mask": "n"}, "mask: expected another argument of forward() than n, which is named above"),
         (
             {"mask": "{name: m}", "model": "{forward: {m: 1}}"},
             "model.forward.m: expected a constant argument, but inputs, lengths or mask give it per request",

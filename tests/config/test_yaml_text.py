@@ -53,12 +53,7 @@ def test_a_tab_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "a: " + "[" * 5000 + "]" * 5000,
-        "a: " + "[" * 5000,
-        small_block(model="{args: {x: &x [*x]}}"),
-    ],
+    "text", ["a: " + "[" * 5000 + "]" * 5000, "a: " + "[" * 5000, small_block(model="{args: {x: &x [*x]}}")]
 )
 def test_what_has_no_end_or_is_too_deep_for_python_is_refused(text: str) -> None:
     """In one message, as other mistakes are."""

@@ -39,11 +39,7 @@ def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
     assert found is not None
     shown = dict(line.split("=") for line in found[1].splitlines())
     assert shown["metrics_config"] == METRICS_FILE.name
-    settings = {
-        **shown,
-        "metrics_config": str(METRICS_FILE),
-        "metrics_address": f"http://127.0.0.1:{metrics_port}",
-    }
+    settings = {**shown, "metrics_config": str(METRICS_FILE), "metrics_address": f"http://127.0.0.1:{metrics_port}"}
     with serving(store.folder, {"scorer": "scorer.mar"}, settings=settings) as running:
         yield running
 

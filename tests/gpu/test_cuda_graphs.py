@@ -31,11 +31,7 @@ def rehearsal(bucket: Bucket) -> Rehearsal[str]:
 
 
 def loaded(
-    module: nn.Module,
-    folder: Path,
-    precision: Precision = "float32",
-    *extra: torch.Tensor,
-    own_kernel: bool = True,
+    module: nn.Module, folder: Path, precision: Precision = "float32", *extra: torch.Tensor, own_kernel: bool = True
 ) -> GraphProgram:
     """The module on the first GPU, captured in three shapes if it takes no state."""
     program = exported(module, *ragged_batch(0.0), *extra)

@@ -209,12 +209,7 @@ def test_the_printed_files_serve_with_the_stock_command(
     with (
         log.open("w") as file,
         subprocess.Popen(
-            ["bash", "-c", printed],
-            cwd=temporary,
-            env=environment,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
+            ["bash", "-c", printed], cwd=temporary, env=environment, stdout=file, stderr=file, start_new_session=True
         ) as process,
     ):
         try:

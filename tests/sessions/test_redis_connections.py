@@ -12,10 +12,7 @@ from torchserve_neuron_lstm.sessions.store import StoreUnavailableError
 
 ASKED = Address("cache", 6379)
 SETTINGS = RedisSettings("redis://cache", cluster=True)
-SLOTS = [
-    [5461, 16383, [b"10.0.0.2", 6379, b"second", []], [None, 6380, b"replica"]],
-    [0, 5460, [b"?", 7000, b"first"]],
-]
+SLOTS = [[5461, 16383, [b"10.0.0.2", 6379, b"second", []], [None, 6380, b"replica"]], [0, 5460, [b"?", 7000, b"first"]]]
 
 
 def test_each_slot_has_the_server_that_is_told_first() -> None:

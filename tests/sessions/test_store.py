@@ -12,13 +12,7 @@ from memory_store import Clock, MemoryStore
 from store_calls import WIDE, answered, begin, records, revision, stored
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.store import (
-    Conflict,
-    RecordUpdate,
-    Store,
-    StoreTotals,
-    Written,
-)
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, Store, StoreTotals, Written
 
 from .conftest import Places
 

@@ -15,13 +15,7 @@ from store_calls import WIDE, begin, records, revision, stored
 
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
-from torchserve_neuron_lstm.sessions.store_time import (
-    JITTER_SECONDS,
-    LocalTime,
-    Reading,
-    StoredTime,
-    current_time,
-)
+from torchserve_neuron_lstm.sessions.store_time import JITTER_SECONDS, LocalTime, Reading, StoredTime, current_time
 
 from .conftest import Places
 

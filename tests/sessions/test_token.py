@@ -286,8 +286,7 @@ def test_a_missing_key_is_told_with_the_way_to_make_one(tmp_path: Path, monkeypa
     """The message explains the variable; if a file cannot be created, it has the reason."""
     monkeypatch.delenv("TOKEN_KEY", raising=False)
     with pytest.raises(
-        SigningKeyError,
-        match=r"TOKEN_KEY, which holds the .* key .*, is not set: make one with `openssl rand -hex 32`",
+        SigningKeyError, match=r"TOKEN_KEY, which holds the .* key .*, is not set: make one with `openssl rand -hex 32`"
     ):
         signing_keys_from_environment("TOKEN_KEY")
     (tmp_path / "file").write_text("")

@@ -38,11 +38,7 @@ class Called(NamedTuple):
 
 
 def call(
-    port: int,
-    method: str,
-    content: bytes,
-    metadata: Sequence[tuple[str, str]] = (),
-    seconds: float | None = 60,
+    port: int, method: str, content: bytes, metadata: Sequence[tuple[str, str]] = (), seconds: float | None = 60
 ) -> Called:
     """Call a method with a message that is bytes already."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -112,10 +112,7 @@ CASES = (
     Case(causal.LastStepByIndex, _X),
     Case(causal.LengthsAreAnAnswer, _X),
     Case(causal.TiedWeights, _IDS, lengths=False),
-    Case(
-        causal.Switched,
-        "{x: {dtype: float32, shape: [batch, time, 6]}, keep: {dtype: bool, shape: [batch, time]}}",
-    ),
+    Case(causal.Switched, "{x: {dtype: float32, shape: [batch, time, 6]}, keep: {dtype: bool, shape: [batch, time]}}"),
     Case(causal.FirstHundred, _X),
     Case(causal.RunningSum, _X),
     Case(noncausal.FirstStep, _X),

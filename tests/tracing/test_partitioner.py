@@ -56,10 +56,7 @@ def test_weights_of_a_divided_function_are_replaced() -> None:
 @pytest.mark.parametrize(
     ("config", "option"),
     [
-        (
-            tracing.PartitionerConfig(ops_to_partition={"aten::sort"}, min_subgraph_size=3),
-            "min_subgraph_size",
-        ),
+        (tracing.PartitionerConfig(ops_to_partition={"aten::sort"}, min_subgraph_size=3), "min_subgraph_size"),
         (tracing.PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=1), "max_subgraph_count"),
     ],
 )

@@ -115,14 +115,7 @@ def test_the_values_of_configuration_objects_are_found(tmp_path: Path) -> None:
 
     found = infer_arguments(Configured, {"opt.dropout": 0.2}, file)
 
-    assert found == {
-        "opt.dropout": 0.2,
-        "opt.width": 6,
-        "opt.hidden": 20,
-        "opt.layers": 2,
-        "data.words": 37,
-        "tags": 3,
-    }
+    assert found == {"opt.dropout": 0.2, "opt.width": 6, "opt.hidden": 20, "opt.layers": 2, "data.words": 37, "tags": 3}
 
 
 def test_values_of_configuration_objects_are_asked_for_by_name() -> None:

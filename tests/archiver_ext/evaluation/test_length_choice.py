@@ -108,8 +108,7 @@ def test_what_is_measured_lies_within_the_grid(grid: BucketGrid) -> None:
 
 
 @pytest.mark.parametrize(
-    "length",
-    ["[4, 16, 64]", "{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt, objective: timesteps}"],
+    "length", ["[4, 16, 64]", "{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt, objective: timesteps}"]
 )
 def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
     """No program is compiled or measured for them."""

@@ -75,8 +75,7 @@ def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatc
 
     isa = instruction_sets()[0].isa
     with pytest.raises(
-        CompileError,
-        match=f"old-g\\+\\+ does not compile the recurrent library for {isa}: k.cpp:42: error: no such",
+        CompileError, match=f"old-g\\+\\+ does not compile the recurrent library for {isa}: k.cpp:42: error: no such"
     ):
         build.build(out)
     assert list(out.iterdir()) == []

@@ -267,7 +267,6 @@ print(torch.equal(answers_of(stack, batch)[0], before))
 """,
     )
 
-    assert ended.stdout.splitlines() == [
-        "out of memory for recurrences over 20 x 400000 timesteps",
-        "True",
-    ], ended.stderr
+    assert ended.stdout.splitlines() == ["out of memory for recurrences over 20 x 400000 timesteps", "True"], (
+        ended.stderr
+    )

@@ -154,10 +154,7 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
     ),
     "sum with another": (lambda m, y: m.linear(y + 1.0), ["recurrence"]),
     "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), ["recurrence"]),
-    "a condition": (
-        lambda m, y: torch.cond(y.sum() > 0, lambda y: y * 2.0, lambda y: y + 1.0, (y,)),
-        ["recurrence"],
-    ),
+    "a condition": (lambda m, y: torch.cond(y.sum() > 0, lambda y: y * 2.0, lambda y: y + 1.0, (y,)), ["recurrence"]),
 }
 
 

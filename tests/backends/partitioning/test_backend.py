@@ -16,12 +16,7 @@ from torch import nn
 from torchserve_neuron_lstm.archiver_ext.evaluation.partitioning import cpu_operators_in
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
-from torchserve_neuron_lstm.backends.interface import (
-    Backend,
-    CompileError,
-    CompileSettings,
-    LoadError,
-)
+from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators

@@ -11,11 +11,7 @@ import torch
 from fake_vollo import ESTIMATE_US, Fakes
 from vollo_models import BATCH, TIME, Answers, InTime, batch, program_of, real
 
-from torchserve_neuron_lstm.backends.interface import (
-    CompileError,
-    CompileSettings,
-    LoadError,
-)
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.vollo import engine as vollo
 from torchserve_neuron_lstm.backends.vollo.engine import Vollo
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -80,10 +76,7 @@ def vollo_configuration(*arguments: str) -> str:
     ("arguments", "said"),
     [
         ((), "name the accelerator, e.g. .*; the compiler has amd_v80_c6b32, bittware_ia840f_c3b64"),
-        (
-            ("--config", "v81"),
-            "unknown accelerator --config v81; the compiler has amd_v80_c6b32, bittware_ia840f",
-        ),
+        (("--config", "v81"), "unknown accelerator --config v81; the compiler has amd_v80_c6b32, bittware_ia840f"),
         (("--config", "load"), "unknown accelerator --config load"),
         (("--config",), "expected one argument"),
         (("--fast",), "unrecognized arguments: --fast; Vollo supports only --config NAME"),

@@ -90,9 +90,7 @@ def _packaged(stores: Mapping[str, str], work: Path, folder: Path) -> dict[str, 
     """Package each model into the folder. The model `disk` has two workers."""
     sources = {
         name: write_source(
-            work / name,
-            SCORER,
-            BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime"),
+            work / name, SCORER, BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime")
         )
         for name, block in stores.items()
     }

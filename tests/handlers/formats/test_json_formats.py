@@ -50,10 +50,7 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap: Callable[[str], Any], field: str) -> None:
     """It may be parsed, text, bytes or a bytearray, in either field, or without a row (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
-    for raw in (
-        RawRequest({field: body}),
-        RawRequest(body) if not isinstance(body, Mapping) else row(body),
-    ):
+    for raw in (RawRequest({field: body}), RawRequest(body) if not isinstance(body, Mapping) else row(body)):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
 
 

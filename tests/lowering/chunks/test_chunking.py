@@ -29,10 +29,7 @@ Value = tuple[str, tuple[int | str, ...], float | None]
 
 def states(hidden: int, layers: int = 1, name: str = "lstm", fill: float | None = 0.0, cell: int = 0) -> list[Value]:
     """The two states of an LSTM; the cell state may be larger than the projected one."""
-    return [
-        (f"{name}.h", ("batch", layers, hidden), fill),
-        (f"{name}.c", ("batch", layers, cell or hidden), fill),
-    ]
+    return [(f"{name}.h", ("batch", layers, hidden), fill), (f"{name}.c", ("batch", layers, cell or hidden), fill)]
 
 
 CARRIED: dict[str, list[Value]] = {

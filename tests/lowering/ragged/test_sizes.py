@@ -25,8 +25,7 @@ def sizes() -> st.SearchStrategy[sympy.Expr]:
     """Sums and products of polynomials in T, and of quotients and remainders of them by constants."""
     polynomials = st.builds(linear, SMALL, SMALL)
     rounded = st.one_of(
-        st.builds(functions.FloorDiv, polynomials, DIVISORS),
-        st.builds(functions.PythonMod, polynomials, DIVISORS),
+        st.builds(functions.FloorDiv, polynomials, DIVISORS), st.builds(functions.PythonMod, polynomials, DIVISORS)
     )
     parts = st.one_of(polynomials, rounded)
     return st.one_of(parts, st.builds(lambda a, b: a + b, parts, parts), st.builds(lambda a, b: a * b, parts, parts))

@@ -15,11 +15,7 @@ class DataParallel(torch.nn.Module):
     """A traced module that takes larger batches, with one part for each core."""
 
     def __init__(
-        self,
-        model: Any,
-        device_ids: Sequence[int] | None = None,
-        dim: int = 0,
-        set_dynamic_batching: bool = True,
+        self, model: Any, device_ids: Sequence[int] | None = None, dim: int = 0, set_dynamic_batching: bool = True
     ) -> None:
         super().__init__()
         if set_dynamic_batching and dim != 0:
