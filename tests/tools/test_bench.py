@@ -18,7 +18,7 @@ import torch
 from graph_device import GraphDevice
 from tools.bench import __main__ as bench
 from tools.bench import commits, compare, engines, gpu
-from tools.bench.fma import FmaLoop
+from tools.bench.engines import FmaLoop
 from tools.bench.harness import BenchmarkFailed, Effort, refuse_differences, take_turns
 from tools.bench.load import http_post, load
 from tools.bench.ragged import Case, Size

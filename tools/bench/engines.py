@@ -7,9 +7,12 @@ outputs. Tensors are time-major, so that no contestant transposes. docs/benchmar
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,8 +29,7 @@ from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
 from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
-from .fma import FmaLoop
-from .harness import Call, Effort, host_seconds, package, ratio, refuse_differences, take_turns, tell
+from .harness import BenchmarkFailed, Call, Effort, host_seconds, package, ratio, refuse_differences, take_turns, tell
 from .models.ragged import Ragged
 from .onnx_session import RAGGED, export, open_session
 from .ragged import CASES, LONGEST, Case, Size
@@ -37,6 +39,9 @@ OURS = "this engine"
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2, "int8": 5e-2}
 """Largest error of an output, absolute and relative, by the precision of the archive."""
 _FMA = "FMA"
+_SOURCE = Path(__file__).with_name("fma.cpp")
+_TIMES = 3_000_000
+"""Repetitions in a call, which takes 4 to 20 ms: starting its threads, about 0.1 ms, does not count."""
 _CONFIG = """\
 minWorkers: 1
 maxWorkers: 1
@@ -58,6 +63,45 @@ Answer = tuple[torch.Tensor, torch.Tensor]
 
 Contestant = Callable[[Sequence[torch.Tensor]], list[Answer]]
 """A function from requests [T, F], of any lengths, to their answers, in order."""
+
+
+class FmaLoop:
+    """A loop of fused multiply-adds, compiled for the cores; a call runs it on each. No program is faster."""
+
+    def __init__(self, threads: int, folder: Path) -> None:
+        """Compile the loop into `folder`; raises `BenchmarkFailed` without a C++ compiler that does."""
+        library = folder / "fma.so"
+        options = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
+        command = [os.environ.get("CXX", "g++"), *options, str(_SOURCE), "-o", str(library)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise BenchmarkFailed(f"there is no C++ compiler {command[0]}: install g++, or name yours in CXX") from None
+        if done.returncode != 0:
+            raise BenchmarkFailed(done.stderr)
+        code = ctypes.CDLL(str(library))
+        code.fma_operations.restype = ctypes.c_int64
+        code.fma_run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+        code.fma_run.restype = ctypes.c_float
+        cores = sorted(os.sched_getaffinity(0))[:threads]
+        self._cores = (ctypes.c_int * len(cores))(*cores)
+        self._run = code.fma_run
+        self._flop: int = code.fma_operations() * _TIMES * len(cores)
+
+    def __call__(self) -> None:
+        """Run the loop on every core."""
+        self._run(ctypes.addressof(self._cores), len(self._cores), _TIMES)
+
+    def gflops(self, seconds: Sequence[float]) -> float:
+        """Return the best rate of some calls, in GFLOP/s."""
+        return self._flop / min(seconds) / 1e9
+
+    def cores_obtained(self, calls: int = 5) -> float:
+        """Return the share of the cores' time that this process gets while it asks for all of it."""
+        began, used = time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            self()
+        return (time.process_time() - used) / (time.perf_counter() - began) / len(self._cores)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
