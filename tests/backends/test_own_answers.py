@@ -51,19 +51,13 @@ def assert_answers_stay(run: LoadedProgram) -> None:
     assert [answer.tolist() for answer in run([EXAMPLE])] == ANSWERS
 
 
-@pytest.mark.parametrize("name", ["eager", "native", "onnxruntime"])
-def test_a_weight_is_answered_as_a_copy(name: str, tmp_path: Path) -> None:
-    """The second call gives the answers of the first."""
-    engine = get_backend(name)
-    weights = compile_with(engine, tmp_path)
-
-    assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
-
-
-@pytest.mark.parametrize("name", ["eager", "onnxruntime"])
-def test_a_segment_on_the_cpu_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
-    """The CPU segments of a program read the same weights."""
-    engine = PartitionedBackend(get_backend(name), SLICED_ON_CPU)
+@pytest.mark.parametrize(
+    ("name", "on_cpu"),
+    [("eager", False), ("native", False), ("onnxruntime", False), ("eager", True), ("onnxruntime", True)],
+)
+def test_a_weight_is_answered_as_a_copy(name: str, on_cpu: bool, tmp_path: Path) -> None:
+    """The second call gives the answers of the first; segments on the CPU read the same weights."""
+    engine = PartitionedBackend(get_backend(name), SLICED_ON_CPU) if on_cpu else get_backend(name)
     weights = compile_with(engine, tmp_path)
 
     assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))

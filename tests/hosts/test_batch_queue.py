@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -45,6 +45,16 @@ async def begun(engine: Engine) -> None:
     assert await asyncio.to_thread(engine.begun.wait, 20)
 
 
+async def waiting(engine: Engine, queue: BatchQueue, numbers: Iterable[int]) -> list[asyncio.Task[RawResponse]]:
+    """Ask with the request 0, and with others while its batch is computed until `go` is set."""
+    engine.go.clear()
+    tasks = [asyncio.create_task(queue.respond(request(0)))]
+    await begun(engine)
+    tasks += [asyncio.create_task(queue.respond(request(number))) for number in numbers]
+    await asyncio.sleep(0)
+    return tasks
+
+
 @given(st.lists(st.integers(0, 999), max_size=30), st.integers(1, 8))
 def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers: list[int], most: int) -> None:
     """Whatever comes together."""
@@ -65,16 +75,12 @@ def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers:
 def test_what_came_during_a_batch_is_the_next_batch() -> None:
     """The first request is computed at once, and alone: no timer is waited for."""
     engine = Engine()
-    engine.go.clear()
 
     async def ask() -> None:
         queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        first = asyncio.create_task(queue.respond(request(0)))
-        await begun(engine)
-        others = [asyncio.create_task(queue.respond(request(number))) for number in (1, 2, 3)]
-        await asyncio.sleep(0)
+        tasks = await waiting(engine, queue, (1, 2, 3))
         engine.go.set()
-        await asyncio.gather(first, *others)
+        await asyncio.gather(*tasks)
         await queue.close()
 
     asyncio.run(ask())
@@ -85,14 +91,10 @@ def test_what_came_during_a_batch_is_the_next_batch() -> None:
 def test_a_request_whose_client_left_is_not_computed() -> None:
     """The others of its batch are."""
     engine = Engine()
-    engine.go.clear()
 
     async def ask() -> None:
         queue = BatchQueue(engine.handle, 8, most_waiting=100)
-        tasks = [asyncio.create_task(queue.respond(request(0)))]
-        await begun(engine)
-        tasks += [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
-        await asyncio.sleep(0)
+        tasks = await waiting(engine, queue, (1, 2))
         tasks[1].cancel()
         engine.go.set()
         answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -108,14 +110,10 @@ def test_a_request_whose_client_left_is_not_computed() -> None:
 def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
     """Those that wait already are answered."""
     engine = Engine()
-    engine.go.clear()
 
     async def ask() -> None:
         queue = BatchQueue(engine.handle, 8, most_waiting=2)
-        tasks = [asyncio.create_task(queue.respond(request(0)))]
-        await begun(engine)
-        tasks += [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
-        await asyncio.sleep(0)
+        tasks = await waiting(engine, queue, (1, 2))
         with pytest.raises(QueueFullError):
             await queue.respond(request(3))
         engine.go.set()
@@ -128,14 +126,10 @@ def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
 def test_a_request_whose_caller_has_gone_away_takes_no_place() -> None:
     """The queue has room again before the batch is computed."""
     engine = Engine()
-    engine.go.clear()
 
     async def ask() -> None:
         queue = BatchQueue(engine.handle, 8, most_waiting=2)
-        first = asyncio.create_task(queue.respond(request(0)))
-        await begun(engine)
-        gone = [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
-        await asyncio.sleep(0)
+        first, *gone = await waiting(engine, queue, (1, 2))
         for task in gone:
             task.cancel()
         await asyncio.sleep(0)
@@ -152,14 +146,10 @@ def test_a_request_whose_caller_has_gone_away_takes_no_place() -> None:
 def test_without_a_bound_all_requests_wait() -> None:
     """For a server that limits them itself."""
     engine = Engine()
-    engine.go.clear()
 
     async def ask() -> None:
         queue = BatchQueue(engine.handle, 8, most_waiting=None)
-        tasks = [asyncio.create_task(queue.respond(request(0)))]
-        await begun(engine)
-        tasks += [asyncio.create_task(queue.respond(request(number))) for number in range(1, 100)]
-        await asyncio.sleep(0)
+        tasks = await waiting(engine, queue, range(1, 100))
         engine.go.set()
         assert {response.status for response in await asyncio.gather(*tasks)} == {200}
         await queue.close()

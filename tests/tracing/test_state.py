@@ -107,19 +107,12 @@ def test_a_state_that_was_reset_in_inference_mode_continues_outside_of_it() -> N
     assert torch.equal(traced(ZEROS + 1), ZEROS + 2)
 
 
-def test_a_trace_with_state_cannot_be_cut_into_chunks() -> None:
-    """Each batch would change the state."""
+def test_a_trace_with_state_is_not_cut_into_chunks_and_takes_no_state() -> None:
+    """Each batch would change the state, and a call that passes it is refused."""
     func, example, aliases = by_place(Step())
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend="eager")
 
     with pytest.raises(ValueError, match="keeps state between calls"):
         tracing.dynamic_batch(traced)
-
-
-def test_states_are_not_given_by_the_caller() -> None:
-    """A call that passes the state is refused."""
-    func, example, aliases = by_place(Step())
-    traced = tracing.trace(func, example, input_output_aliases=aliases, backend="eager")
-
     with pytest.raises(tracing.WrongInput, match="called with"):
         traced(*example)
