@@ -111,25 +111,17 @@ def test_threads_end_with_the_last_that_uses_them() -> None:
     assert not started & threads_here()
 
 
-def test_threads_that_fell_asleep_wake_up() -> None:
-    """After a while without work they wait without using the core."""
-    stack = stack_of(SHAPE, SHAPE.core(), ThreadPool(kernel(isas_here()[0]), 3))
-    batch = batch_for(SHAPE, [9, 4] * 12, 9)
-    before = answers_of(stack, batch)
-    for pause in (0.0, 0.0004, 0.0005, 0.0006, 0.01):
-        time.sleep(pause)
-        assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
-
-
-def test_threads_that_are_woken_without_work_wait_on() -> None:
-    """They compute the next call, whenever it comes, and fall asleep again."""
+@pytest.mark.parametrize("woken", [False, True], ids=["asleep", "woken without work"])
+def test_threads_that_wait_compute_the_next_call(woken: bool) -> None:
+    """After a while without work they wait without using the core; also those that were woken for nothing."""
     threads = ThreadPool(kernel(isas_here()[0]), 3)
     stack = stack_of(SHAPE, SHAPE.core(), threads)
     batch = batch_for(SHAPE, [9, 4] * 12, 9)
     before = answers_of(stack, batch)
-    for pause in (0.0, 0.0004, 0.0006, 0.01):
-        time.sleep(0.002)
-        threads.wake()
+    for pause in (0.0, 0.0004, 0.0005, 0.0006, 0.01):
+        if woken:
+            time.sleep(0.002)
+            threads.wake()
         time.sleep(pause)
         assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
 
