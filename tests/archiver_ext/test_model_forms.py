@@ -6,14 +6,14 @@ import importlib.util
 import json
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import warm_archiver
-from worker import loaded, predict, request
+from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
@@ -206,24 +206,31 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
 def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
     """The model returns [T * B, 5]; each request gets its own [T, 5]."""
     folder, model = packaged(tmp_path, "eager", FLATTENED)
-    assert_answers(folder, lambda x: model(x[None]))
+    assert_served(folder, lambda x: model(x[None]))
 
 
-def assert_answers(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Compare each response of an archive with the model's answer to its request alone."""
-    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
-    with loaded(folder) as service:
-        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+def assert_answers(
+    responses: Sequence[WorkerResponse], requests: Sequence[torch.Tensor], alone: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Compare each response with the model's answer to its request alone."""
     for x, response in zip(requests, responses, strict=True):
         assert response.status == 200, response.body
         with torch.no_grad():
             torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone(x), atol=1e-5, rtol=1e-5)
 
 
+def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Compare each response of an archive with the model's answer to its request alone."""
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+    assert_answers(responses, requests, alone)
+
+
 def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
     """Clients send the input only; the model branches on the mask in Python."""
     folder, model = packaged(tmp_path, "native", MASKED, "  mask: {name: pad, true_for: padding}\n")
-    assert_answers(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
+    assert_served(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
 
 
 @pytest.mark.timeout(300)
@@ -231,7 +238,7 @@ def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
 def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
     """A loop over timesteps that is no standard cell."""
     folder, model = packaged(tmp_path, backend, OWN_CELL)
-    assert_answers(folder, lambda x: model(x[None])[0])
+    assert_served(folder, lambda x: model(x[None])[0])
 
 
 @pytest.mark.long

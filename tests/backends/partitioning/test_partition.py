@@ -206,12 +206,15 @@ def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
 )
 def test_more_or_smaller_segments_than_asked_for_are_refused(limit: str, refused: int, words: str) -> None:
     """Every segment counts, the sort alone on the CPU too; -1 is no limit."""
-    for value in (3 if limit == "max_subgraph_count" else 1, -1):
-        config = PartitionerConfig(ops_to_partition={"aten::sort"}, **{limit: value})
-        assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
-    config = PartitionerConfig(ops_to_partition={"aten::sort"}, **{limit: refused})
+
+    def segments(value: int) -> int:
+        limits: dict[str, Any] = {limit: value}
+        config = PartitionerConfig(ops_to_partition={"aten::sort"}, **limits)
+        return len(partition(PROGRAM, lambda node: True, config).segments)
+
+    assert [segments(value) for value in (3 if limit == "max_subgraph_count" else 1, -1)] == [3, 3]
     with pytest.raises(PartitionError, match=rf"{limit}: {words} .*cpu: aten::sort"):
-        partition(PROGRAM, lambda node: True, config)
+        segments(refused)
 
 
 class Counting(nn.Module):
