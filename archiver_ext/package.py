@@ -23,14 +23,12 @@ from ..handlers.runtime.placement import threads_per_worker
 from ..inference.private_directory import private_directory
 from ..lowering import lower
 from ..lowering.chunks.streaming import check_streamable
-from ..lowering.program import LoweredModel
+from ..lowering.program import LoweredModel, unused_inputs
 from . import model_archiver
 from .archive import layout
 from .archive.workspace import temporary_files_in
 from .archive.writer import publish
-from .bucket_selector import check_bucket_selector, with_bucket_selector
 from .checkpoint import load_state_dict, write_weights
-from .codec import check_codec
 from .errors import PackagingError
 from .evaluation import engine_tree
 from .evaluation.candidate import CandidateResult, RejectedEngine
@@ -41,7 +39,7 @@ from .evaluation.partitioning import cpu_operators_in
 from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import TrialResults, prepare_trials
 from .model_class import importable
-from .unused_input_notes import unused_input_notes
+from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
 
 _PYTHON = ("python", "python3")
@@ -215,4 +213,13 @@ def _result(
         rejected=results.rejected,
         cpu_operators=cpu_operators_in(build.tree, selected.backend),
         notes=notes,
+    )
+
+
+def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[str, ...]:
+    """Say of each input on whose values no output depends that it may be a mistake."""
+    return tuple(
+        f"no output depends on the values of the input {name}, which every request must still send: leave it out of "
+        f"`inputs`, or check that {config.model.method or 'forward'}() uses that argument"
+        for name in unused_inputs(program)
     )

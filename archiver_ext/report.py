@@ -12,12 +12,10 @@ from rich.table import Table
 from ..backends.compilation.job import CompileResult
 from ..bucketing.cost import CostModel
 from ..bucketing.shapes import Bucket
-from .cost_report import busy_line, cost_lines
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
-from .host_needs import PYTHON, machine, software
 from .package import PackagingResult
-from .tables import make_table
+from .report_parts import PYTHON, busy_line, cost_lines, machine, make_table, software
 
 
 def print_result(outcome: PackagingResult, console: Console) -> None:

@@ -71,7 +71,7 @@ def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
 
 
 def _overview(analyses: Sequence[Analysis]) -> Table:
-    from ..tables import make_table
+    from ..report_parts import make_table
 
     table = make_table("backend", numbers=("supported", "unsupported", "share"))
     table.add_column("remark")

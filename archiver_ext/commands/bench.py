@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..cost_report import busy_line
 from ..errors import PackagingError
+from ..report_parts import busy_line
 from . import Commands, add_archive, positive, show
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _doubts(result: BenchmarkResult) -> Iterator[str]:
 
 def print_result(result: BenchmarkResult, console: Console) -> None:
     """Print the figures for people."""
-    from ..tables import make_table
+    from ..report_parts import make_table
     from .bench_archive import SERVED
 
     table = make_table("", numbers=("ms per batch", "requests/s", "timesteps/s", "padding", "relative time"))

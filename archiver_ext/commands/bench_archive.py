@@ -1,12 +1,18 @@
-"""Timing of an archive on this machine: planned batches, beside strategies without a planner."""
+"""Timing of an archive on this machine: planned batches, beside strategies without a planner, and a matrix product.
+
+Timing is interleaved: a slow moment of the machine affects all of the timed calls, not one of them.
+"""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
+from typing import TypeVar
 
 import torch
 
@@ -20,8 +26,6 @@ from ...handlers.runtime.measurement import Call, spread
 from ..errors import PackagingError
 from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
-from .matrix_product import gemm, gemm_gflops
-from .timing import TimingConfig, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
@@ -123,7 +127,7 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     strategies = {name: list(steps) for name, steps in _strategies(archive, drawn, accepted).items()}
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
     calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
-    calls[_GEMM] = on_threads(archive.threads, gemm())
+    calls[_GEMM] = on_threads(archive.threads, _gemm())
     seconds = time_interleaved(calls, TimingConfig(rounds))
     return BenchmarkResult(
         batches=accepted,
@@ -205,3 +209,85 @@ def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
 
 def _bucket_timesteps(steps: Sequence[PlannedBatch]) -> int:
     return sum(step.plan(step.lengths).computed_timesteps for step in steps)
+
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class TimingConfig:
+    """Durations of an interleaved timing."""
+
+    rounds: int = 11
+    slice_s: float = 0.06
+    """Seconds of timed calls in one slice; at least one call is timed."""
+    pause_s: float = 0.03
+    """Seconds before a slice.
+
+    The threads of the previous call stop spinning, and leave the cores to this one.
+    """
+
+
+def time_interleaved(
+    calls: Mapping[KeyT, Call],
+    config: TimingConfig,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[KeyT, tuple[float, ...]]:
+    """Time each call in one slice per round; returns the median seconds of a call in each slice.
+
+    A slice begins with an untimed call, which wakes the threads.
+    """
+
+    def time_slice(call: Call) -> float:
+        sleep(config.pause_s)
+        call()
+        seconds: list[float] = []
+        while sum(seconds) < config.slice_s:
+            started = clock()
+            call()
+            seconds.append(clock() - started)
+        return median(seconds)
+
+    return _interleave({key: partial(time_slice, call) for key, call in calls.items()}, config.rounds)
+
+
+def _interleave(measurements: Mapping[KeyT, Callable[[], ValueT]], rounds: int) -> dict[KeyT, tuple[ValueT, ...]]:
+    """Take every measurement once per round.
+
+    Each round begins with another one, so that none always follows the same.
+
+    >>> taken = []
+    >>> found = _interleave({name: lambda name=name: taken.append(name) or 1.0 for name in "abc"}, rounds=2)
+    >>> "".join(taken), found["a"]
+    ('abcbca', (1.0, 1.0))
+    """
+    order = list(measurements)
+    found: dict[KeyT, list[ValueT]] = {key: [] for key in order}
+    for number in range(rounds):
+        first = number % len(order)
+        for key in order[first:] + order[:first]:
+            found[key].append(measurements[key]())
+    return {key: tuple(values) for key, values in found.items()}
+
+
+_GEMM_SIZE = 2048
+
+_GEMM_FLOP = 2 * _GEMM_SIZE**3
+"""Floating-point operations of one call of `gemm()`."""
+
+
+def _gemm() -> Callable[[], object]:
+    """Return a float32 product of two 2048 x 2048 matrices, with all threads that torch has."""
+    left, right, product = (torch.rand(_GEMM_SIZE, _GEMM_SIZE) for _ in range(3))
+    return lambda: torch.mm(left, right, out=product)
+
+
+def gemm_gflops(seconds: Sequence[float]) -> float:
+    """Compute the best rate of `gemm()`, in GFLOP/s.
+
+    >>> round(gemm_gflops([0.2, 0.1]))
+    172
+    """
+    return _GEMM_FLOP / min(seconds) / 1e9

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..cost_report import busy_line, cost_lines, padding_ms
 from ..errors import PackagingError
+from ..report_parts import busy_line, cost_lines, padding_ms
 from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _to_json(before: Manifest, after: Manifest, on_cpu: Sequence[str]) -> dict[s
 
 
 def _print(before: Manifest, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
-    from ..tables import make_table
+    from ..report_parts import make_table
 
     padding = padding_ms(after)
     table = make_table("program", "bucket", numbers=("before ms", "now ms", *["padded ms"] * bool(padding)))

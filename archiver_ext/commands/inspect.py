@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..cost_report import busy_line, cost_lines
-from ..host_needs import machine, software
+from ..report_parts import busy_line, cost_lines, machine, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def print_manifest(
 
 def _table_of_programs(manifest: Mapping[str, Any]) -> Table:
     """One row for each measured bucket of a program, and one for each that was verified only."""
-    from ..tables import make_table
+    from ..report_parts import make_table
 
     errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
     main = manifest["kind"]
@@ -226,7 +225,7 @@ def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
 
 def _table_of_times(times: Sequence[StepTime]) -> Table:
     """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
-    from ..tables import make_table
+    from ..report_parts import make_table
 
     table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0].whole_timesteps} timesteps, ms"))
     for time in times:

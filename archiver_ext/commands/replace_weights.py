@@ -233,7 +233,7 @@ def _errors_before(replaced: ReplaceResult) -> dict[Bucket, float]:
 
 
 def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
-    from ..tables import make_table
+    from ..report_parts import make_table
 
     known = _errors_before(replaced)
     table = make_table("bucket", numbers=("max error before", "max error now"))

@@ -66,7 +66,7 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .tuning.text import print_proposal
+    from .tuning.proposal import print_proposal
 
     _check_options(options)
     histogram = _read(options.lengths, options.model)
@@ -138,8 +138,7 @@ def _find_target(options: argparse.Namespace) -> Target:
 
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
-    from .tuning.grid_evaluation import EngineWork
-    from .tuning.planned_work import plan_sample
+    from .tuning.grid_evaluation import EngineWork, plan_sample
     from .tuning.proposal import propose
 
     planned = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.archiver_ext.unused_input_notes import unused_input_notes
+from torchserve_neuron_lstm.archiver_ext.package import unused_input_notes
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import unused_inputs

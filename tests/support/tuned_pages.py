@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork, PlannedWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.planned_work import PlannedWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import MakePlanner, Target
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding

@@ -1,8 +1,13 @@
-"""Evaluation of bucket lengths: what an engine computes with them for a histogram, and in which time."""
+"""Evaluation of bucket lengths: what an engine computes with them for a histogram, and in which time.
+
+The work of an engine that pads a call to its longest sequence depends on the sequences that share a call. So batches
+are drawn from the observed lengths, and planned as the archive plans them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +19,9 @@ from ....bucketing.bucket_lengths import (
     mean_cost,
     padding_stats,
 )
-from .planned_work import PlannedWork
+from ....bucketing.cost import CostModel
+from ....bucketing.planner import Planner
+from ....bucketing.shapes import Bucket
 from .time_padding import TimePadding
 
 
@@ -97,3 +104,67 @@ class GridEvaluation:
             "refused_sequences": self.refused,
             "milliseconds_per_sequence": self.milliseconds,
         }
+
+
+@dataclass(frozen=True)
+class BucketUse:
+    """Sequences that one bucket length holds."""
+
+    length: int
+    sequences: int
+    useful: int
+    """Real timesteps."""
+    padded: int | None
+    """Timesteps of padding that are computed for them; None if that depends on the batches."""
+    milliseconds: float | None
+    """Milliseconds of a full call of the largest batch size; None if nothing was measured."""
+
+
+def bucket_uses(
+    histogram: Histogram, lengths: Sequence[int], padding: TimePadding, costs: Mapping[Bucket, float], rows: int
+) -> tuple[BucketUse, ...]:
+    """Total the sequences of each bucket length; those that no length holds are left out.
+
+    >>> [(use.sequences, use.padded) for use in bucket_uses({3: 2, 9: 1}, (4, 10), "bucket", {}, rows=8)]
+    [(2, 2), (1, 1)]
+    """
+    model = CostModel(costs) if costs else None
+    uses = []
+    for below, length in zip((0, *lengths), lengths, strict=False):
+        own = {steps: number for steps, number in histogram.items() if below < steps <= length}
+        useful = sum(steps * number for steps, number in own.items())
+        padded = {"bucket": length * sum(own.values()) - useful, "none": 0, "call": None}[padding]
+        milliseconds = None if model is None else model.of(Bucket(rows, length))
+        uses.append(BucketUse(length, sum(own.values()), useful, padded, milliseconds))
+    return tuple(uses)
+
+
+_BATCHES = 32
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """Work of an archive for full batches of the observed lengths."""
+
+    computed_per_useful: float
+    """Computed timesteps, padding included, for each real one."""
+    milliseconds: float
+    """Mean milliseconds of a sequence."""
+
+
+def plan_sample(histogram: Histogram, planner: Planner, rows: int, longest: int) -> PlannedWork | None:
+    """Plan batches of `rows` sequences, drawn from those of up to `longest` timesteps.
+
+    The same arguments draw the same batches. None if there is no such sequence.
+    """
+    served = {length: number for length, number in sorted(histogram.items()) if length <= longest and number}
+    if not served:
+        return None
+    generator = random.Random(0)  # noqa: S311 - a sample, not a secret
+    batches = [generator.choices(list(served), list(served.values()), k=rows) for _ in range(_BATCHES)]
+    plans = [planner.plan(lengths) for lengths in batches]
+    useful = sum(map(sum, batches))
+    return PlannedWork(
+        computed_per_useful=sum(plan.computed_timesteps for plan in plans) / useful,
+        milliseconds=sum(plan.milliseconds(planner.cost) for plan in plans) / (rows * _BATCHES),
+    )

@@ -1,13 +1,17 @@
-"""Drawing of the measured milliseconds of a call, over its timesteps: a line for each number of rows."""
+"""Drawing of the measured milliseconds of a call, over its timesteps: a line for each number of rows.
+
+Both axes are logarithmic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor, log10
 
-from .....bucketing.shapes import Bucket
-from ..text import counted
+from ....bucketing.shapes import Bucket
 from . import svg
-from .log_axis import LogAxis
+from .proposal import counted
 
 _LEFT, _RIGHT, _TOP, _PLOT, _AXIS = 70, 100, 30, 280, 56
 _COLOURS = 6
@@ -49,8 +53,8 @@ def _series(costs: Mapping[Bucket, float], batches: Sequence[int]) -> list[Serie
 
 def _parts(series: Sequence[Series]) -> Iterator[str]:
     points = [point for _, own in series for point in own]
-    across = LogAxis.over((length for length, _ in points), _LEFT, svg.WIDTH - _RIGHT)
-    up = LogAxis.over((ms for _, ms in points), _TOP + _PLOT, _TOP)
+    across = _LogAxis.over((length for length, _ in points), _LEFT, svg.WIDTH - _RIGHT)
+    up = _LogAxis.over((ms for _, ms in points), _TOP + _PLOT, _TOP)
     yield from _axes(across, up, sorted({length for length, _ in points}))
     for index, (rows, own) in enumerate(series):
         places = [(across.at(length), up.at(ms)) for length, ms in own]
@@ -63,7 +67,7 @@ def _parts(series: Sequence[Series]) -> Iterator[str]:
         yield svg.text(x + 12, y + 4, label)
 
 
-def _axes(across: LogAxis, up: LogAxis, lengths: Sequence[int]) -> Iterator[str]:
+def _axes(across: _LogAxis, up: _LogAxis, lengths: Sequence[int]) -> Iterator[str]:
     bottom = up.start
     for value in up.ticks():
         yield svg.line(across.start, up.at(value), across.end, up.at(value), "grid")
@@ -86,3 +90,45 @@ def _apart(ends: Sequence[tuple[float, str, float]]) -> Iterator[tuple[float, tu
     for y, label, x in sorted(ends, reverse=True):
         free = min(y, free - _LINE)
         yield free, (label, x)
+
+
+_DIGITS = (1, 2, 5)
+_MOST_TICKS = 9
+
+
+@dataclass(frozen=True)
+class _LogAxis:
+    """Mapping from positive values to positions between `start` and `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def over(cls, values: Iterable[float], start: float, end: float) -> _LogAxis:
+        """Return an axis that holds all values, with a little room on both sides."""
+        found = sorted(values)
+        return cls(found[0] / 1.25, found[-1] * 1.25, start, end)
+
+    def at(self, value: float) -> float:
+        """Return the position of a value."""
+        share = log10(value / self.low) / log10(self.high / self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self) -> tuple[float, ...]:
+        """Return round numbers within the axis: 1, 2, 5, 10, ..., or powers of ten where those are too many.
+
+        >>> _LogAxis(0.3, 7, 0, 1).ticks()
+        (0.5, 1.0, 2.0, 5.0)
+        """
+        powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
+        found = tuple(
+            value
+            for power in powers
+            for value in (float(f"{digit}e{power}") for digit in _DIGITS)
+            if self.low <= value <= self.high
+        )
+        if len(found) <= _MOST_TICKS:
+            return found
+        return tuple(value for value in found if f"{value:e}".startswith("1.0"))

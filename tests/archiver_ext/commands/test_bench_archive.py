@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import TimingConfig, time_interleaved
 
 
 class Day:

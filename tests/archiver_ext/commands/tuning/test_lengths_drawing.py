@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.lengths_drawing import Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import TimePadding
 

@@ -9,7 +9,7 @@ from fake_model import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.sample_batch import make_sample_batch, quantiles
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.batch_drawing import make_sample_batch, quantiles
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target, find_target
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import load_config

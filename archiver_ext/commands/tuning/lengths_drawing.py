@@ -1,8 +1,8 @@
-"""Chart of a proposal, in coordinates from 0 to 1.
+"""Drawing of the observed lengths, and of the padding that each grid computes for them.
 
 The axis of lengths is logarithmic, shifted by a few timesteps. A bar covers the sequences of some neighbouring lengths.
 Its area, not its height, is proportional to their number in the first panel, and in the panel of each grid to their
-timesteps, real ones below and padding above.
+timesteps, real ones below and padding above. A chart has coordinates from 0 to 1.
 """
 
 from __future__ import annotations
@@ -14,10 +14,76 @@ from math import ceil, exp, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
+from . import svg
 from .grid_evaluation import GridEvaluation
-from .proposal import Proposal
-from .text import counted, padding_percent, result, summary, timesteps
+from .proposal import Proposal, counted, padding_percent, result, summary, timesteps
 from .time_padding import TimePadding
+
+_SIDE = 32  # units of the drawing, as all that follows, from top to bottom
+_STRIP, _PANEL, _HEAD, _GAP, _AXIS = 110, 190, 50, 34, 50
+_FOR_BARS = 0.95  # of a panel's height
+_OVERLAP = 0.4  # or else rounding leaves gaps between bars
+
+
+def draw_lengths(chart: Chart) -> str:
+    """Draw all panels of a chart over one axis of lengths."""
+    height = _HEAD + _STRIP + len(chart.grids) * (_GAP + _HEAD + _PANEL) + _AXIS
+    figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in chart.grids]
+    return svg.drawing(
+        "lengths",
+        "Observed lengths, and the padding of each grid",
+        ". ".join([chart.title, *figures, chart.result]).strip(". "),
+        height,
+        _parts(chart),
+    )
+
+
+def _parts(chart: Chart) -> Iterator[str]:
+    bottom = _HEAD + _STRIP
+    yield from _panel(chart.sequences, bottom, _STRIP)
+    for panel in chart.grids:
+        bottom += _GAP + _HEAD + _PANEL
+        yield from _panel(panel, bottom, _PANEL)
+    for tick in chart.ticks:
+        yield svg.line(_x(tick.at), bottom, _x(tick.at), bottom + 5, "axis")
+        yield svg.text(_x(tick.at), bottom + 20, tick.label, "middle")
+    yield svg.text(_x(0.5), bottom + 42, "timesteps of a sequence (logarithmic)", "middle", "faint")
+
+
+def _panel(panel: Panel, bottom: float, height: float) -> Iterator[str]:
+    top = bottom - height
+    heading = top - (28 if panel.edges else 8)
+    yield svg.text(_x(0), heading, panel.title, "start", "strong")
+    yield svg.text(_x(0.012 * len(panel.title) + 0.01), heading, panel.detail, "start", "faint")
+    yield svg.text(_x(1), heading, panel.figure, "end", "strong")
+    for bar in panel.bars:
+        yield from _bar(bar, bottom, height * _FOR_BARS, plain=not panel.edges)
+    for edge in panel.edges:
+        yield from _edge(edge, top, bottom)
+    yield svg.line(_x(0), bottom, _x(1), bottom, "axis")
+    yield svg.upright_text(16, (top + bottom) / 2, "timesteps" if panel.edges else "sequences")
+
+
+def _bar(bar: _Bar, bottom: float, height: float, *, plain: bool) -> Iterator[str]:
+    """A bar with its padding above, and a tooltip."""
+    lengths = f"{bar.first}" if bar.first == bar.last else f"{bar.first} to {bar.last}"
+    share = 100 * bar.padded / (bar.useful + bar.padded)
+    label = f"{lengths} timesteps: {bar.sequences:,} sequences" + (f", {share:.1f} % padding" if bar.padded else "")
+    wide = (bar.right - bar.left) * (svg.WIDTH - 2 * _SIDE) + _OVERLAP
+    for share, below, kind in ((bar.useful, 0.0, "all" if plain else "useful"), (bar.padded, bar.useful, "padded")):
+        if share:
+            yield svg.rectangle(_x(bar.left), bottom - (below + share) * height, wide, share * height, kind, label)
+
+
+def _edge(edge: _Mark, top: float, bottom: float) -> Iterator[str]:
+    yield svg.line(_x(edge.at), top, _x(edge.at), bottom, "edge")
+    if edge.label:
+        yield svg.text(_x(edge.at), top - 6, edge.label, "end" if edge.at > 0.99 else "middle")
+
+
+def _x(at: float) -> float:
+    return _SIDE + at * (svg.WIDTH - 2 * _SIDE)
+
 
 _NARROWEST = 1 / 70
 _CLOSEST_TICKS = 0.02
@@ -27,7 +93,7 @@ _STEPS = tuple(digit * 10**power for power in range(10) for digit in (1, 2, 5))
 _SHIFT = 8  # timesteps: below this, lengths are nearly evenly spaced
 
 
-class Bar(NamedTuple):
+class _Bar(NamedTuple):
     """A bar for the sequences of the lengths from `first` to `last`."""
 
     left: float
@@ -40,7 +106,7 @@ class Bar(NamedTuple):
     sequences: int
 
 
-class Mark(NamedTuple):
+class _Mark(NamedTuple):
     """A length on the axis; without a label where that would overlap the next one."""
 
     at: float
@@ -56,8 +122,8 @@ class Panel:
     detail: str
     figure: str
     """Summary in one number; may be empty."""
-    bars: tuple[Bar, ...]
-    edges: tuple[Mark, ...]
+    bars: tuple[_Bar, ...]
+    edges: tuple[_Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +135,7 @@ class Chart:
     """Summary of the savings; empty without a current grid."""
     sequences: Panel
     grids: tuple[Panel, ...]
-    ticks: tuple[Mark, ...]
+    ticks: tuple[_Mark, ...]
 
 
 @dataclass(frozen=True)
@@ -116,7 +182,7 @@ def _grid_panel(proposal: Proposal, axis: _Axis, grid: GridEvaluation) -> Panel:
     )
 
 
-def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: TimePadding) -> Iterator[Bar]:
+def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: TimePadding) -> Iterator[_Bar]:
     """Bars over lengths that share a bucket, not too narrow to see; without bucket lengths, of sequences."""
     lengths = sorted(histogram)
     for first, last, edge in _segments(lengths, axis, edges or lengths[-1:]):
@@ -127,7 +193,7 @@ def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int], padding: Time
         padded = edge * sequences - useful if padding == "bucket" else 0
         heights = (useful, padded) if edges else (sequences, 0)
         if sequences:
-            yield Bar(left, right, heights[0] / (right - left), heights[1] / (right - left), first, last, sequences)
+            yield _Bar(left, right, heights[0] / (right - left), heights[1] / (right - left), first, last, sequences)
 
 
 def _segments(lengths: Sequence[int], axis: _Axis, edges: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -161,12 +227,12 @@ def _round_lengths(shortest: int, longest: int) -> list[int]:
     return list(range(ceil(shortest / step) * step, longest + 1, step))
 
 
-def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[Mark, ...]:
+def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark, ...]:
     """Labels for as many as have room, the last one always."""
-    marks: list[Mark] = []
+    marks: list[_Mark] = []
     free = 2.0
     for at, length in reversed(places):
         has_room = free - at >= closest * (1 + 0.25 * len(str(length)))
-        marks.append(Mark(at, length, str(length) if has_room else ""))
+        marks.append(_Mark(at, length, str(length) if has_room else ""))
         free = at if has_room else free
     return tuple(reversed(marks))

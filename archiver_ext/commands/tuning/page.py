@@ -1,0 +1,307 @@
+"""Page of a proposal: one HTML file without scripts.
+
+Drawings are inline SVG, and every number is in a table as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+
+from ....bucketing.shapes import Bucket
+from .batch_drawing import SampleBatch, draw_batch, make_sample_batch
+from .costs_drawing import draw_costs, milliseconds
+from .grid_evaluation import BucketUse, GridEvaluation, bucket_uses
+from .lengths_drawing import draw_lengths, make_chart
+from .proposal import Proposal, counted, explanation, padding_percent, result, summary, timesteps
+from .target import Target
+
+_HEAD = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+"""
+
+_NO_BATCHES = "Not planned: the sizes of the buckets are not known. Give --config or --archive."
+_NOT_PLANNED = "Not planned: a bucket selector chooses the lengths, or no sequence is served."
+
+
+def html_page(proposal: Proposal, target: Target, subject: str) -> str:
+    """Return the page of a proposal, as one file that loads nothing; `subject` names what is tuned."""
+    title = f"Bucket lengths for {subject}" if subject else "Bucket lengths"
+    parts = [
+        _PATTERN,
+        f"<header>\n<h1>{escape(title)}</h1>",
+        *_lead(proposal, target),
+        "</header>\n<main>",
+        *_lengths(proposal, target),
+        *_costs(target),
+        *_batches(proposal, target),
+        "</main>",
+    ]
+    return _HEAD.format(title=escape(title), style=_STYLE) + "\n".join(parts) + "\n</body>\n</html>\n"
+
+
+def _lead(proposal: Proposal, target: Target) -> Iterator[str]:
+    yield f"<p>{escape(summary(proposal))}.</p>"
+    saving = result(proposal)
+    if saving:
+        yield f"<p><strong>{escape(saving)}.</strong></p>"
+    yield '<ul class="cards">'
+    for grid in proposal.distinct_grids:
+        yield _card(padding_percent(grid.ratio), f"padding, {grid.name} lengths")
+    if proposal.proposed.milliseconds is not None:
+        batch = "planned batches" if proposal.padding == "call" else "a full call"
+        yield _card(f"{milliseconds(proposal.proposed.milliseconds)} ms", f"for a sequence in {batch}, as proposed")
+    yield _card(target.engine.engine or "not known", "engine")
+    if target.batches:
+        yield _card(", ".join(map(str, target.batches)), "rows of the buckets")
+    yield "</ul>"
+    for sentence in explanation(target):
+        yield f"<p>{escape(sentence)}</p>"
+    for note in target.notes():
+        yield f'<p class="note">{escape(note[0].upper() + note[1:])}.</p>'
+
+
+def _card(figure: str, name: str) -> str:
+    return f"<li><strong>{escape(figure)}</strong><span>{escape(name)}</span></li>"
+
+
+def _lengths(proposal: Proposal, target: Target) -> Iterator[str]:
+    yield "<section>\n<h2>Lengths and padding</h2>"
+    yield "<p>The area of a bar, not its height, shows the timesteps. Vertical lines are the bucket lengths.</p>"
+    yield _key(useful="real timesteps", **({"padded": "padding"} if proposal.padding == "bucket" else {}))
+    yield f"<figure>\n{draw_lengths(make_chart(proposal))}\n</figure>"
+    yield _grids_table(proposal)
+    measured = {bucket.length for bucket in target.costs if bucket.batch == target.batches[-1]}
+    for grid in proposal.distinct_grids:
+        rows = target.batches[-1] if target.batches else 1
+        uses = bucket_uses(proposal.histogram, grid.counted_up_to, proposal.padding, target.costs, rows)
+        yield _buckets_table(f"Buckets, {grid.name} lengths", uses, measured)
+    if target.costs:
+        full = counted(target.batches[-1], "row")
+        yield f'<p class="faint">A full call has {full}. * interpolated between measured calls.</p>'
+    yield "</section>"
+
+
+def _costs(target: Target) -> Iterator[str]:
+    yield "<section>\n<h2>Milliseconds of a call</h2>"
+    if target.costs:
+        yield "<p>As packaging or calibration measured them, with every row at its full length.</p>"
+        yield f"<figure>\n{draw_costs(target.costs, target.batches)}\n</figure>"
+        yield f"<details>\n<summary>Table of the measured calls</summary>\n{_costs_table(target.costs)}\n</details>"
+    else:
+        yield "<p>Not known: an archive has them. Give it with --archive.</p>"
+    yield "</section>"
+
+
+def _batches(proposal: Proposal, target: Target) -> Iterator[str]:
+    yield "<section>\n<h2>One batch</h2>"
+    grids = proposal.grids if proposal.padding == "bucket" else proposal.distinct_grids[:1]
+    planned = [(grid, make_sample_batch(proposal.histogram, target, grid.lengths)) for grid in grids]
+    if not any(batch for _, batch in planned):
+        yield f"<p>{_NOT_PLANNED if target.batches else _NO_BATCHES}</p>"
+    for grid, batch in planned:
+        if batch is not None:
+            yield from _batch(grid, batch, proposal)
+    yield "</section>"
+
+
+def _batch(grid: GridEvaluation, batch: SampleBatch, proposal: Proposal) -> Iterator[str]:
+    stops_rows = proposal.padding == "none"
+    if proposal.padding == "bucket":
+        yield f"<h3>{escape(grid.name.capitalize())} lengths</h3>"
+    sequences, calls = counted(len(batch.lengths), "sequence"), counted(len(batch.plan.calls), "call")
+    by = "measured costs" if batch.measured else "estimated costs, since none are measured"
+    numbers = " Numbers above the bars are those of the calls." if any(call.start for call in batch.plan.calls) else ""
+    yield f"<p>{sequences} of typical lengths, a bar each, in {calls}. Planned by {by}.{numbers}</p>"
+    after = {"idle": "not computed"} if stops_rows else {"padded": "padding"}
+    yield _key(call0="a sequence, coloured by its call", **after)
+    yield f"<figure>\n{draw_batch(f'{grid.name} lengths', batch, stops_rows=stops_rows)}\n</figure>"
+    yield f"<details>\n<summary>Table of the calls</summary>\n{_calls_table('Planned calls', batch)}\n</details>"
+    if stops_rows:
+        yield '<p class="faint">Layers outside the recurrence compute each row up to the longest of its call.</p>'
+
+
+def _key(**names: str) -> str:
+    """Explain classes of the style."""
+    shown = "".join(
+        f'<li><svg viewBox="0 0 20 10" aria-hidden="true"><rect class="{kind}" x="0.5" y="0.5" width="19" '
+        f'height="9"/></svg>{escape(name)}</li>'
+        for kind, name in names.items()
+    )
+    return f'<ul class="key">{shown}</ul>'
+
+
+_PATTERN = (
+    '<svg class="definitions" aria-hidden="true" width="0" height="0"><defs>'
+    '<pattern id="padding" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="padding-ground" width="6" height="6"/><rect class="padding-stripe" width="2.4" height="6"/>'
+    "</pattern></defs></svg>"
+)
+"""Hatching of padding, which all drawings refer to."""
+
+_STYLE = """\
+:root { color-scheme: light dark; --ink: #1f2933; --faint: #5d6b7a; --rule: #d9dee4; --paper: #ffffff; --card: #f5f7f9;
+  --useful: #3b6fb6; --ground: #fbe3c8; --stripe: #d9822b;
+  --call0: #3b6fb6; --call1: #b4532a; --call2: #2f7d5b; --call3: #8257a6; --call4: #0f7c8c; --call5: #a3446f }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7eb; --faint: #9fabb8; --rule: #39424d; --paper: #14181d; --card: #1d232a;
+    --useful: #6f9fdc; --ground: #4a3621; --stripe: #e09a4a;
+    --call0: #6f9fdc; --call1: #e08a5c; --call2: #5fb48d; --call3: #b48fd6; --call4: #4fb6c4; --call5: #d97fa6 }
+}
+* { box-sizing: border-box }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 66rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere }
+h2 { font-size: 1.2rem; margin: 2.6rem 0 .4rem }
+h3 { font-size: 1rem; margin: 1.4rem 0 .2rem }
+p { margin: .35rem 0; max-width: 48rem }
+.faint { color: var(--faint) }
+.cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.2rem 0; padding: 0; list-style: none }
+.cards li { flex: 1 1 10rem; background: var(--card); border: 1px solid var(--rule); border-radius: .5rem;
+  padding: .7rem .9rem; line-height: 1.3 }
+.cards strong { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums }
+.cards span { color: var(--faint); font-size: .875rem }
+.note { background: var(--card);
+  border-left: 4px solid var(--stripe); padding: .5rem .9rem; border-radius: 0 .3rem .3rem 0 }
+.key { display: inline-flex; flex-wrap: wrap; gap: .3rem 1.4rem; margin: .5rem 0; padding: 0;
+  list-style: none; font-size: .9rem }
+.key svg { width: 1.6em; height: .8em; margin: 0 .45em 0 0; display: inline-block; vertical-align: baseline }
+.definitions { position: absolute }
+figure { margin: .6rem 0 1rem; overflow-x: auto }
+figure svg { width: 100%; min-width: 44rem; height: auto; display: block;
+  font: 13px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif }
+svg text { fill: var(--ink) }
+svg text.strong { font-size: 15px; font-weight: 600 }
+svg text.faint { fill: var(--faint) }
+.axis { stroke: var(--faint) }
+.edge { stroke: var(--ink); opacity: .65 }
+.grid { stroke: var(--rule) }
+.useful { fill: var(--useful) }
+.padded { fill: url(#padding) }
+.padding-ground { fill: var(--ground) }
+.padding-stripe { fill: var(--stripe) }
+.all { fill: var(--faint) }
+rect.idle { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; stroke-opacity: .8 }
+.call0 { fill: var(--call0); stroke: var(--call0) } .call1 { fill: var(--call1); stroke: var(--call1) }
+.call2 { fill: var(--call2); stroke: var(--call2) } .call3 { fill: var(--call3); stroke: var(--call3) }
+.call4 { fill: var(--call4); stroke: var(--call4) } .call5 { fill: var(--call5); stroke: var(--call5) }
+rect[class^="call"] { stroke: none }
+.line { fill: none; stroke-width: 2 }
+figure rect { shape-rendering: crispEdges }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; margin: .3rem 0 1rem }
+caption { text-align: left; font-weight: 600; padding: .3rem 0 }
+th, td { text-align: right; padding: .3rem 0 .3rem 1.4rem; border-bottom: 1px solid var(--rule); vertical-align: top }
+th:first-child, td:first-child { text-align: left; padding-left: 0 }
+th, td { white-space: nowrap }
+td.list { white-space: normal; min-width: 14rem }
+th { color: var(--faint); font-weight: 500 }
+summary { cursor: pointer; color: var(--faint); padding: .2rem 0 }
+@media print { details > * { display: block } }"""
+"""CSS of the page."""
+
+
+_LIST = ' class="list"'
+
+
+def _grids_table(proposal: Proposal) -> str:
+    """Return a row for each grid, with the figures of `--json`."""
+    rows = (
+        (
+            grid.name,
+            padding_percent(grid.ratio),
+            timesteps(grid.computed),
+            f"{grid.useful:,}",
+            f"{grid.refused:,}",
+            "not known" if grid.milliseconds is None else milliseconds(grid.milliseconds),
+            ", ".join(map(str, grid.lengths)),
+        )
+        for grid in proposal.grids
+    )
+    heads = ("grid", "padding", "computed timesteps", "real timesteps", "refused", "ms per sequence", "lengths")
+    return _table("Both grids" if proposal.current else "The grid", heads, rows)
+
+
+def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]) -> str:
+    """Return a row for each bucket length.
+
+    `measured` are the lengths whose milliseconds are not interpolated.
+    """
+    known = set(measured)
+    rows = (
+        (
+            str(use.length),
+            f"{use.sequences:,}",
+            f"{use.useful:,}",
+            timesteps(use.padded),
+            _share(use),
+            *([] if use.milliseconds is None else [_milliseconds(use.milliseconds, exact=use.length in known)]),
+        )
+        for use in uses
+    )
+    costs = [] if any(use.milliseconds is None for use in uses) else ["ms of a full call"]
+    heads = ("length", "sequences", "real timesteps", "timesteps of padding", "padding", *costs)
+    return _table(name, heads, rows)
+
+
+def _costs_table(costs: Mapping[Bucket, float]) -> str:
+    """Return a row for each measured call."""
+    rows = ((str(own.batch), str(own.length), milliseconds(ms)) for own, ms in sorted(costs.items()))
+    return _table("Measured calls", ("rows", "timesteps", "ms"), rows)
+
+
+def _calls_table(name: str, batch: SampleBatch) -> str:
+    """Return a row for each planned call."""
+    rows = (
+        (
+            str(number),
+            f"{call.bucket.batch} x {call.bucket.length}",
+            f"{call.start}",
+            str(len(call.rows)),
+            ", ".join(str(batch.lengths[row]) for row in call.rows),
+        )
+        for number, call in enumerate(batch.plan.calls, 1)
+    )
+    return _table(name, ("call", "rows x timesteps", "first timestep", "sequences", "their lengths"), rows)
+
+
+def _share(use: BucketUse) -> str:
+    if use.padded is None or not use.sequences:
+        return padding_percent(None) if use.padded is None else "-"
+    return padding_percent(use.padded / (use.useful + use.padded))
+
+
+def _milliseconds(value: float, *, exact: bool) -> str:
+    return milliseconds(value) + ("" if exact else " *")
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join(
+        [
+            '<div class="wide"><table>',
+            f"<caption>{escape(caption)}</caption>",
+            f"<thead><tr>{''.join(_heads(heads))}</tr></thead>",
+            "<tbody>",
+            *(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows),
+            "</tbody></table></div>",
+        ]
+    )
+
+
+def _cell(words: str) -> str:
+    return f"<td{_LIST if ', ' in words else ''}>{escape(words)}</td>"
+
+
+def _heads(heads: Sequence[str]) -> Iterator[str]:
+    return (f'<th scope="col">{escape(head)}</th>' for head in heads)

@@ -1,0 +1,100 @@
+"""Parts of reports that commands share: tables, lines on how costs were measured, and the hosts of an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..bucketing.shapes import Bucket, ProgramRole
+    from ..config.manifest import CostMeasurement, Manifest
+
+
+def cost_lines(
+    backend: str, measurement: CostMeasurement | None, padded: bool, cpu_operators: Sequence[str]
+) -> Iterator[str]:
+    """Yield the conditions of the measured costs: threads, spread, padding, and operators that the CPU runs.
+
+    >>> list(cost_lines("onnxruntime", None, padded=False, cpu_operators=["aten::sort"]))
+    ['operators on the CPU, not on onnxruntime: aten::sort']
+    """
+    if measurement is not None:
+        threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
+        spread = f"{measurement.spread - 1:.0%}"
+        yield f"costs were measured with {threads}; most calls took {spread} longer than the shortest or less"
+    if padded:
+        yield f"padded ms: one row has all timesteps and the others have one; {backend} stops each row at its own end"
+    if cpu_operators:
+        yield f"operators on the CPU, not on {backend}: {', '.join(cpu_operators)}"
+
+
+def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
+    """Yield what to do if the costs were measured while other work ran.
+
+    >>> list(busy_line(None))
+    []
+    """
+    if measurement is not None and measurement.was_busy:
+        yield "costs were measured on a busy machine: run neuron-lstm calibrate"
+
+
+def padding_ms(manifest: Manifest) -> dict[tuple[ProgramRole, Bucket], float]:
+    """Return the milliseconds of calls with as much padding as possible, where they were measured."""
+    return {(cost.part, cost.bucket): cost.milliseconds for cost in manifest.padding_costs}
+
+
+def make_table(*texts: str, numbers: Iterable[str]) -> Table:
+    """Make a table without rows, with these headings; numbers are aligned to the right."""
+    from rich.table import Table  # `--help` does not wait for it
+
+    table = Table(*texts, highlight=False)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
+PYTHON = "3.9"
+"""The oldest Python on which the serving code runs: that of TorchServe's image."""
+
+_LIBRARIES = {"GLIBC": "glibc {} or later", "GLIBCXX": "libstdc++ with GLIBCXX_{}", "CXXABI": "CXXABI_{}"}
+
+
+def software(requires: Sequence[Mapping[str, str]], host: Mapping[str, str]) -> str:
+    """Describe the Python and the packages, for the manifest's `requires` and `host`.
+
+    Code that one minor release of torch binds has that release in `host`.
+
+    >>> torch = {"distribution": "torch", "module": "torch", "version": "2.4.0"}
+    >>> software([torch], {"machine": "x86_64"})
+    'Python 3.9 or later, torch 2.4.0 or later'
+    >>> software([torch], {"torch": "2.4"})
+    'Python 3.9 or later, torch 2.4.*'
+    """
+    needs = (
+        f"{need['distribution']} {host[need['distribution']]}.*"
+        if need["distribution"] in host
+        else f"{need['distribution']} {need['version']} or later"
+        for need in requires
+    )
+    return ", ".join([f"Python {PYTHON} or later", *needs])
+
+
+def machine(host: Mapping[str, str], backend: str) -> str:
+    """Describe the machine, its device and its system libraries, for the manifest's `host` and engine.
+
+    >>> machine({"GLIBC": "2.16", "isa": "x86-64-v3", "machine": "x86_64", "system": "linux"}, "native")
+    'linux on x86_64 (x86-64-v3 or later), glibc 2.16 or later'
+    >>> machine({}, "eager"), machine({}, "cuda")
+    ('any machine', 'any machine with an NVIDIA GPU')
+    """
+    from ..backends.registry import ENGINES  # it imports torch, for which `--help` does not wait
+
+    device = ENGINES[backend].device if backend in ENGINES else None
+    beside = f" with {device}" if device else ""
+    if not host:
+        return f"any machine{beside}"
+    kind = f"{host.get('system', 'any system')} on {host.get('machine', 'any processor')}"
+    kind += (f" ({host['isa']} or later)" if "isa" in host else "") + beside
+    return ", ".join([kind, *(text.format(host[name]) for name, text in _LIBRARIES.items() if name in host)])
