@@ -201,7 +201,7 @@ def _parse_mapping(text: str, source: str) -> yaml.MappingNode:
 def _parse(text: str) -> yaml.Node | None:
     loader = yaml.SafeLoader(text)
     try:
-        root: yaml.Node | None = loader.get_single_node()  # type: ignore[no-untyped-call]  # PyYAML has no type for it
+        root: yaml.Node | None = loader.get_single_node()
     except (ValueError, OverflowError) as error:  # an escape that names no character
         raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from error
     except RecursionError as error:
