@@ -175,8 +175,8 @@ def remaining_ms(
     remaining = (default_ms if own_timeout_ms is None else min(default_ms, own_timeout_ms)) - elapsed_ms
     for key, value in headers.items():
         if key[:1] in "xX" and (name := key.lower()) in _NAMES:
-            given = _number(name, value)
-            remaining = min(remaining, _until(given, unix_ms) if name == _DEADLINE_HEADER else given - elapsed_ms)
+            number = _number(name, value)
+            remaining = min(remaining, _until(number, unix_ms) if name == _DEADLINE_HEADER else number - elapsed_ms)
     return remaining
 
 
