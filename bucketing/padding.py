@@ -15,8 +15,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from .errors import InvariantError
-from .shapes import Bucket, TensorSpec
-from .time_sizes import size_at
+from .shapes import Bucket, TensorSpec, size_at
 
 _EXACT = 2**53
 """Largest magnitude up to which every integer is a float, which is the type that `pad_sequence` takes."""

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from ..bucketing.cost import CostModel
 from ..bucketing.dynamic_chunks import first_true
 from ..bucketing.plan import WorkEstimate
-from ..bucketing.shapes import TensorSpec
-from ..bucketing.time_sizes import size_at
+from ..bucketing.shapes import TensorSpec, size_at
 from ..config.manifest import Manifest
 from .formats.request import InferenceRequest
 from .responses import RequestError, abbreviate, invalid

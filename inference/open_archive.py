@@ -20,8 +20,8 @@ from typing import BinaryIO, NoReturn
 import torch
 from typing_extensions import Self
 
-from ..bucketing.bucket_selector import tabulate_selector
 from ..bucketing.execute import Tensors
+from ..bucketing.planner import tabulate_selector
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.description import describe

@@ -1,4 +1,7 @@
-"""Evaluation of one engine: in the tree of the archive, through the loader of the serving code."""
+"""Evaluation of one engine: in the tree of the archive, through the loader of the serving code.
+
+Engines are compared by the planned times of one batch of each size.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
 from .calibrate import Costs, MeasuredCosts, measure_costs
 from .candidate import Candidate, CandidateResult
-from .compared_batches import planned_total_ms
 from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
 from .verification_cases import VerificationCase
@@ -79,7 +81,7 @@ def evaluate_engine(
         verified=verified,
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in build.config.grid.buckets},
-        total_ms=planned_total_ms(planned),
+        total_ms=_planned_total_ms(planned),
         estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
         padding=padding,
         measurement=None if found is None else found.measurement,
@@ -109,3 +111,21 @@ def _costs_from_estimates(estimated: Estimates, grid: BucketGrid) -> Costs:
             own = (us or _UNESTIMATED_US) if has_estimates else float(bucket.batch * bucket.length)
             costs.setdefault(role, {})[bucket] = own / 1000
     return costs
+
+
+def compared_batches(manifest: Manifest) -> list[list[int]]:
+    """Return the lengths of one batch of each size of the grid."""
+    return [_spread(count, manifest) for count in manifest.grid.batches]
+
+
+def _spread(count: int, manifest: Manifest) -> list[int]:
+    """Lengths spread evenly up to the longest; or the bucket lengths in turn, where no others are served."""
+    if manifest.padding == "exact_lengths":
+        lengths = manifest.grid.lengths
+        return [lengths[index % len(lengths)] for index in range(count)]
+    return [max(manifest.shortest, round(manifest.longest * (index + 1) / count)) for index in range(count)]
+
+
+def _planned_total_ms(loaded: LoadedArchive) -> float:
+    """Return the planned milliseconds of a batch of every size."""
+    return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in compared_batches(loaded.manifest))

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from ...bucketing.shapes import TensorSpec
-from ...bucketing.time_sizes import size_at
+from ...bucketing.shapes import TensorSpec, size_at
 from ...config.schema import NeuronLstmBlock
 from ...lowering.eager_call import call_eagerly
 from ...lowering.errors import raising_line, source_suffix

@@ -36,8 +36,7 @@ from ...handlers.runtime.measurement import Call
 from ..errors import PackagingError
 from ..torch_threads import on_threads
 from .candidate import CandidateResult, RejectedEngine
-from .compared_batches import compared_batches
-from .evaluate import EvaluatedEngine, LoadedEngine
+from .evaluate import EvaluatedEngine, LoadedEngine, compared_batches
 
 MARGIN = 0.15
 """Largest share of an engine's time that the fastest one may save, for both to count as equally fast."""

@@ -35,10 +35,9 @@ from ..responses import (
 from .custom import CustomFormat, UserCodec, load_user_codec
 from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
-from .labels import Labels, read_labels
 from .npy import NpyFormat, write_npy
 from .raw_request import Body, RawRequest
-from .request import FormatContext, InferenceRequest, ModelIdentity, Outputs, RequestFormat
+from .request import FormatContext, InferenceRequest, Labels, ModelIdentity, Outputs, RequestFormat, read_labels
 from .v2 import V2Format
 
 FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Format, V1Format, PlainFormat)

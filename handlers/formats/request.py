@@ -1,9 +1,17 @@
-"""Accepted requests, the outputs that they want, and the protocol of formats."""
+"""Accepted requests, the outputs that they want, and the protocol of formats.
+
+Class names of `index_to_name.json` are used as by TorchServe's own classifiers. If the archive has that file, a JSON
+response is an object of the five most likely classes by name, the most likely first, each with its probability: the
+softmax of the model's scores, as in `ts.torch_handler.image_classifier`. V2 and .npy responses remain the scores,
+because those formats hold tensors.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 import torch
@@ -12,7 +20,6 @@ from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ..responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, RequestError, SessionKeys, abbreviate, invalid
 from .binary_tensors import DATATYPES, to_bytes
-from .labels import Labels
 
 LONGEST_ID = 512
 """Characters of a request's id, which its response repeats."""
@@ -198,3 +205,73 @@ def write_output(tensor: torch.Tensor, spec: TensorSpec, *, binary: bool) -> tup
             f"output {spec.name!r} holds NaN or infinity, which JSON cannot represent: request binary data",
         )
     return {**entry, "data": tensor.reshape(-1)}, b""
+
+
+_LABELS_FILE = "index_to_name.json"
+_MOST_CLASSES = 5
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The name of each class, in the order of the model's scores."""
+
+    names: tuple[str, ...]
+
+    def most_likely(self, scores: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the names of the highest scores [C], the highest first, with their probabilities.
+
+        >>> named = Labels(("no", "yes")).most_likely(torch.tensor([0.0, 1.0986123]))
+        >>> {name: round(float(probability), 3) for name, probability in named.items()}
+        {'yes': 0.75, 'no': 0.25}
+        """
+        found = torch.topk(torch.softmax(scores.float(), 0), min(_MOST_CLASSES, len(self.names)))
+        by_name: dict[str, torch.Tensor] = {}
+        for probability, index in zip(found.values, found.indices.tolist()):
+            by_name.setdefault(self.names[index], probability)  # of two classes with one name, the more likely one
+        return by_name
+
+
+def read_labels(directory: Path, outputs: Sequence[TensorSpec]) -> Labels | None:
+    """Read the archive's class names; None if it has none.
+
+    Raises:
+        RuntimeError: the file does not name the classes of this model.
+    """
+    file = directory / _LABELS_FILE
+    if not file.is_file():
+        return None
+    try:
+        return Labels(_class_names(json.loads(file.read_text("utf-8")), _class_count(outputs)))
+    except ValueError as error:
+        raise RuntimeError(f"{_LABELS_FILE}: {error}") from error
+
+
+def _class_count(outputs: Sequence[TensorSpec]) -> int:
+    spec = outputs[0]
+    sizes = [size for size in spec.item_shape if isinstance(size, int)]
+    is_vector = len(sizes) == len(spec.item_shape) == 1
+    if len(outputs) != 1 or not is_vector or "float" not in spec.dtype:
+        shapes = ", ".join(f"{output.name!r} {list(output.item_shape)}" for output in outputs)
+        raise ValueError(
+            f"class names need a model with one output, one score for each class; this one gives {shapes}. "
+            "Remove the file, or give the model a codec"
+        )
+    return sizes[0]
+
+
+def _class_names(mapping: object, classes: int) -> tuple[str, ...]:
+    if isinstance(mapping, dict) and isinstance(mapping.get("object_type_names"), list):  # TorchServe's older form
+        mapping = {str(index): name for index, name in enumerate(mapping["object_type_names"])}
+    if not isinstance(mapping, dict):
+        raise ValueError('it must be an object from class number to name, like {"0": "no", "1": "yes"}')  # noqa: TRY004 - a bad file
+    missing = [index for index in range(classes) if str(index) not in mapping]
+    if missing:
+        raise ValueError(f"the model has {classes} classes, but class {missing[0]} has no name")
+    return tuple(_class_name(mapping[str(index)]) for index in range(classes))
+
+
+def _class_name(value: object) -> str:
+    name = value[-1] if isinstance(value, list) and value else value
+    if not isinstance(name, str):
+        raise ValueError(f"a class name must be a string or a list of strings, not {type(name).__name__}")  # noqa: TRY004 - a bad file
+    return name

