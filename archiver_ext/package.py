@@ -30,14 +30,13 @@ from .archive.workspace import temporary_files_in
 from .archive.writer import publish
 from .checkpoint import load_state_dict, write_weights
 from .errors import PackagingError
-from .evaluation import engine_tree
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.partitioning import cpu_operators_in
 from .evaluation.selection import candidate_engines, select_fastest
-from .evaluation.trials import TrialResults, prepare_trials
+from .evaluation.trials import TrialResults, install_engine, prepare_trials, write_constants, write_final_manifest
 from .model_class import importable
 from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
@@ -144,7 +143,7 @@ def _build(
         threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
         config = choose_lengths(program, config, threads, work / "lengths", console)
         check_bucket_selector(config, tree)
-        engine_tree.write_constants(tree, program.constants)
+        write_constants(tree, program.constants)
         build = BuildInput(tree, loaded.weights, config, threads)
         compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, processes)
         trials = prepare_trials(build, compiler, loaded.model)
@@ -193,8 +192,8 @@ def _config_directory(flags: model_archiver.Flags) -> Path:
 
 def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
     """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
-    engine_tree.install_engine(build, selected.candidate.engine, work)
-    engine_tree.write_final_manifest(build, selected)
+    install_engine(build, selected.candidate.engine, work)
+    write_final_manifest(build, selected)
     load_archive(build.tree, build.threads)
 
 

@@ -1,8 +1,12 @@
-"""Lowering errors that name the line of the user's model, and explanations of the exporter's errors."""
+"""Lowering errors that name the line of the user's model, and explanations of the exporter's errors without its log."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import linecache
+import logging
+import os
 import re
 import sys
 import traceback
@@ -15,7 +19,6 @@ from types import FrameType
 import torch
 
 from ..backends.error_causes import causes
-from .exporter.exporter_noise import without_exporter_log
 from .torch_messages import explain_torch_error
 
 _TORCH = str(Path(torch.__file__).resolve().parent)
@@ -132,7 +135,7 @@ def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Itera
         LoweringError: any error within; one that is already among its causes is raised as it is.
     """
     try:
-        with without_exporter_log():
+        with _without_exporter_log():
             yield
     except LoweringError:
         raise
@@ -182,3 +185,22 @@ def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool
                 f"{name} returns a {type(output).__name__} ({output!r}); every output must be a tensor"
                 f"{' (or None)' if allow_none else ''}"
             )
+
+
+@contextlib.contextmanager
+def _without_exporter_log() -> Iterator[None]:
+    """Keep torch's loggers and standard error silent, unless TORCH_LOGS asks for them."""
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    known = logging.Logger.manager.loggerDict.items()
+    loggers = [entry for name, entry in known if name.startswith("torch") and isinstance(entry, logging.Logger)]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled

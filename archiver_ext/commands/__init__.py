@@ -1,7 +1,7 @@
 """Commands of `neuron-lstm`: the table of their modules, and what several of them share.
 
-A new command is one file here and its entry in `COMMANDS`. Heavy imports (torch, rich, yaml) stay inside functions, so
-that `--help` is quick.
+A new command is one file here and its entry in `COMMANDS`; a file may add two that belong together. Heavy imports
+(torch, rich, yaml) stay inside functions, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ COMMANDS = (
     "calibrate",
     "replace_weights",
     "sign",
-    "verify",
     "bench",
     "predict",
     "serve",
-    "serve_ray",
     "tune",
     "sessions",
 )
 """Modules of this package, in the order of the help.
 
-The function `add_to` of each adds its command to the parser.
+The function `add_to` of each adds its commands to the parser.
 """
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name

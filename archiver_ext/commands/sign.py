@@ -1,4 +1,7 @@
-"""`neuron-lstm sign`: an ed25519 signature over the list of an archive's files."""
+"""`neuron-lstm sign` and `verify`: an ed25519 signature over the list of an archive's files, and its check.
+
+Both run nothing of an archive.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,12 @@ from . import Commands, add_archive_output, check_output
 
 
 def add_to(commands: Commands) -> None:
-    """Add the command to the parser."""
+    """Add both commands to the parser."""
+    _add_sign(commands)
+    _add_verify(commands)
+
+
+def _add_sign(commands: Commands) -> None:
     command = commands.add_parser(
         "sign",
         help="sign an archive",
@@ -77,3 +85,36 @@ def _signature(key_file: Path, content: bytes) -> bytes:
     if not isinstance(key, Ed25519PrivateKey):
         raise PackagingError(f"{key_file} is not an ed25519 key: openssl genpkey -algorithm ed25519 -out {key_file}")
     return key.sign(content)
+
+
+def _add_verify(commands: Commands) -> None:
+    command = commands.add_parser(
+        "verify",
+        help="check the signatures and the files of archives",
+        description="Check that every file of each archive is unchanged since a trusted key signed it, and that there "
+        "is no other file. Nothing of an archive is run. The exit code is 0 if all of them pass.",
+    )
+    command.add_argument("archives", type=Path, nargs="+", help="a .mar or a folder each")
+    command.add_argument(
+        "--trusted-keys", type=Path, required=True, help="a file of ed25519 public keys in PEM, one after the other"
+    )
+    command.set_defaults(run=_verify)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from ..archive.packed_files import check_packed_files
+
+    if not options.trusted_keys.exists():
+        raise PackagingError(f"--trusted-keys: there is no file {options.trusted_keys}")
+    console, failed = Console(), []
+    for archive in options.archives:
+        try:
+            files = check_packed_files(archive, options.trusted_keys)
+        except PackagingError as error:  # noqa: PERF203 - each archive has a message
+            failed.append(str(error))
+        else:
+            console.print(f"{archive}: {files} files, as signed", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise PackagingError("\n".join(failed))

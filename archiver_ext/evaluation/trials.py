@@ -1,22 +1,33 @@
-"""Trials of the candidates for one archive: all are compiled, verified, measured and compared."""
+"""Trials of the candidates for one archive: all are compiled, verified, measured and compared.
+
+A trial runs while the files of its engine (programs, serving code) are in the archive's tree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from ...backends.compilation.job import CompileResult
+from ...backends.interface import Backend
+from ...backends.partitioning.partitioned_program import SEGMENTS
+from ...backends.subprocesses import PACKAGE
+from ...backends.torch_files import torch_file
 from ...config.manifest import ManifestError
+from ...config.manifest_writer import write_manifest
+from ..archive import layout
+from ..archive.carried_files import carried_files
 from ..errors import PackagingError
 from ..progress import show_progress
-from . import engine_tree
 from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_length
 from .candidate_compiler import CandidateCompiler, is_engine_error
 from .evaluate import EvaluatedEngine, evaluate_engine
-from .manifest_builder import BuildInput
+from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors
 from .reference import make_reference
 from .selection import compare, fallback_engines
 from .verification_cases import VerificationCase, draw_cases
@@ -97,7 +108,7 @@ class Trials:
     def _run_in_tree(self, candidate: Candidate, run: Callable[[], None]) -> RejectedEngine | None:
         """Call `run` while the engine's programs are in the tree; returns its failure."""
         name, work = candidate.backend, self.compiler.work
-        engine_tree.install_engine(self.build, candidate.engine, work)
+        install_engine(self.build, candidate.engine, work)
         failed = None
         try:
             run()
@@ -109,7 +120,7 @@ class Trials:
             if not is_engine_error(error):
                 raise
             failed = RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}")
-        engine_tree.remove_engine(self.build.tree, candidate.engine, work)
+        _remove_engine(self.build.tree, candidate.engine, work)
         return failed
 
 
@@ -120,3 +131,41 @@ def prepare_trials(build: BuildInput, compiler: CandidateCompiler, model: torch.
     with show_progress("reference", compiler.console, every_s=2.0) as report:
         cases = draw_cases(program, config.grid, reference, report, longest=config.longest)
     return Trials(build, compiler, cases, compiler.console)
+
+
+def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
+    """Write the tensors that lowering lifted out of the model's code, if there are any."""
+    if constants:
+        path = tree / layout.CONSTANTS
+        path.parent.mkdir(exist_ok=True)
+        with torch_file(path) as file:
+            torch.save(dict(constants), file)
+
+
+def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
+    """Move an engine's programs from `compiled` into the tree, and copy the serving files beside them."""
+    target = build.tree / layout.PROGRAMS / engine.name
+    target.parent.mkdir(exist_ok=True)
+    (compiled / layout.PROGRAMS / engine.name).rename(target)
+    streaming = build.config.streaming
+    files = carried_files(
+        engine.name,
+        cpu_segments=any(target.rglob(SEGMENTS)),
+        store=None if streaming is None else streaming.store,
+    )
+    layout.copy_serving_files(build.tree, layout.package_directory(), files)
+
+
+def _remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
+    """Undo `install_engine`."""
+    (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
+    try:
+        shutil.rmtree(tree / PACKAGE)
+    except OSError as error:  # it names the last part of a path alone
+        raise OSError(error.errno, error.strerror, str(tree / PACKAGE)) from error
+
+
+def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
+    """Write variants.json with the measurements of the selected candidate."""
+    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding, result.measurement)
+    write_manifest(with_errors(manifest, result.verified), build.tree)

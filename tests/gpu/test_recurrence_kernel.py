@@ -12,9 +12,14 @@ import pytest
 import torch
 from torch_kernel import TorchKernel
 
-from torchserve_neuron_lstm.backends.cuda.kernels.geometry import WIDEST, Geometry
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import GATES, LayerCall
-from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import NvrtcKernel, kernel_missing, too_old
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import (
+    WIDEST,
+    Geometry,
+    NvrtcKernel,
+    kernel_missing,
+    too_old,
+)
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
 _GPU = torch.device("cuda", 0)

@@ -12,7 +12,7 @@ import torch
 from model_cases import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
-from torchserve_neuron_lstm.archiver_ext.evaluation import engine_tree, evaluate
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, trials
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import CandidateResult, make_candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate_compiler import compile_jobs
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
@@ -105,7 +105,7 @@ def attempted(
     program = lower(model, config)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     build = BuildInput(tmp_path, "weights.pt", config, threads=1)
-    engine_tree.write_constants(tmp_path, program.constants)
+    trials.write_constants(tmp_path, program.constants)
     for part, exported in program.parts.items():
         directory = tmp_path / layout.variant_directory(engine.name, part, None)
         directory.mkdir(parents=True)
@@ -138,7 +138,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     """
     engine = SlowWherePadded()
     found, build = attempted(engine, tmp_path, monkeypatch)
-    engine_tree.write_final_manifest(build, found)
+    trials.write_final_manifest(build, found)
     manifest = read_manifest(tmp_path)
 
     costs = found.costs["sequence"]
@@ -156,7 +156,7 @@ def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
 ) -> None:
     """Then plans use the costs of full calls."""
     found, build = attempted(engine, tmp_path, monkeypatch)
-    engine_tree.write_final_manifest(build, found)
+    trials.write_final_manifest(build, found)
 
     assert found.padding == {}
     assert read_manifest(tmp_path).padding_costs == ()

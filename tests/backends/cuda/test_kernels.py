@@ -13,9 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.backends.cuda.kernels import nvrtc_kernel
-from torchserve_neuron_lstm.backends.cuda.kernels.geometry import SLICES, WIDEST, geometry
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import KernelError, LayerCall
-from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import NvrtcKernel, kernel_missing
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import (
+    SLICES,
+    WIDEST,
+    NvrtcKernel,
+    geometry,
+    kernel_missing,
+)
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 
 HERE = torch.device("cpu", 0)
