@@ -56,9 +56,7 @@ class EngineSpec:
 
 ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
-        "native.engine",
-        "Native",
-        auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0},
+        "native.engine", "Native", auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0}
     ),
     "inductor": EngineSpec(
         "inductor",
@@ -94,28 +92,13 @@ ENGINES: Mapping[str, EngineSpec] = {
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
     ),
     "vollo": EngineSpec(
-        "vollo.engine",
-        "Vollo",
-        packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
-        device="a Vollo accelerator",
+        "vollo.engine", "Vollo", packages=("vollo_compiler", "vollo_rt", "vollo_torch"), device="a Vollo accelerator"
     ),
     "neuronx": EngineSpec(
-        "aws_neuron.neuronx",
-        "NeuronX",
-        packages=("torch_neuronx",),
-        device="an AWS Inferentia2 or Trainium device",
+        "aws_neuron.neuronx", "NeuronX", packages=("torch_neuronx",), device="an AWS Inferentia2 or Trainium device"
     ),
-    "neuron": EngineSpec(
-        "aws_neuron.neuron",
-        "Neuron",
-        packages=("torch_neuron",),
-        device="an AWS Inferentia device",
-    ),
-    "eager": EngineSpec(
-        "eager",
-        "Eager",
-        auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
-    ),
+    "neuron": EngineSpec("aws_neuron.neuron", "Neuron", packages=("torch_neuron",), device="an AWS Inferentia device"),
+    "eager": EngineSpec("eager", "Eager", auto={"fallback": 0, "trace": 2, "choose_lengths": 1}),
 }
 """Built-in engines, in the order in which they are listed to users."""
 

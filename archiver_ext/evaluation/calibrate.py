@@ -38,10 +38,7 @@ class MeasuredCosts:
 
 
 def measure_costs(
-    variants: LoadedArchive,
-    report: ProgressCallback = lambda done, total, text: None,
-    *,
-    padding: bool = False,
+    variants: LoadedArchive, report: ProgressCallback = lambda done, total, text: None, *, padding: bool = False
 ) -> MeasuredCosts:
     """Measure every program of a loaded archive, in the buckets of `buckets_to_measure`.
 

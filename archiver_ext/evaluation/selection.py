@@ -22,12 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import get_args
 
-from ...backends.interface import (
-    Backend,
-    CompilerOption,
-    Precision,
-    precision_of,
-)
+from ...backends.interface import Backend, CompilerOption, Precision, precision_of
 from ...backends.registry import SERVING, auto_engines, get_backend
 from ...bucketing.padding import zeros
 from ...config.engine_choice import AUTO

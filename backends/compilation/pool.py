@@ -22,9 +22,7 @@ from .processes import CompileProcess, CompileProcesses
 
 
 def compile_all(
-    jobs: Sequence[CompileJob],
-    processes: CompileProcesses,
-    report: Callable[[CompileOutcome], None],
+    jobs: Sequence[CompileJob], processes: CompileProcesses, report: Callable[[CompileOutcome], None]
 ) -> list[CompileOutcome]:
     """Compile all jobs.
 

@@ -32,14 +32,7 @@ from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .operator_support import unsupported_operators
 from .partition import PartitionError, partition
-from .partitioned_program import (
-    SEGMENTS,
-    SegmentEntry,
-    SegmentList,
-    load_compiled,
-    read_segments,
-    segment_directory,
-)
+from .partitioned_program import SEGMENTS, SegmentEntry, SegmentList, load_compiled, read_segments, segment_directory
 from .segments import Segment, Segments
 
 

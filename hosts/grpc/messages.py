@@ -56,10 +56,7 @@ _MESSAGES: Mapping[str, Mapping[str, _Field]] = {
         "raw_input_contents": (7, "repeated bytes"),
     },
     "ModelInferRequest.InferInputTensor": _TENSOR,
-    "ModelInferRequest.InferRequestedOutputTensor": {
-        "name": (1, "string"),
-        "parameters": (2, "map InferParameter"),
-    },
+    "ModelInferRequest.InferRequestedOutputTensor": {"name": (1, "string"), "parameters": (2, "map InferParameter")},
     "ModelInferResponse": {
         "model_name": (1, "string"),
         "model_version": (2, "string"),

@@ -178,14 +178,7 @@ def _builtins() -> dict[str, Any]:
 
     The exporter has its own `max` and `min` while it traces, so these are looked up then.
     """
-    return {
-        "len": _length,
-        "int": _integer,
-        "type": _type,
-        "range": _range,
-        "max": _extreme(max),
-        "min": _extreme(min),
-    }
+    return {"len": _length, "int": _integer, "type": _type, "range": _range, "max": _extreme(max), "min": _extreme(min)}
 
 
 _TENSOR_TYPES = {

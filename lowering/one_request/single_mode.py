@@ -13,9 +13,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..packing.packed_placeholder import (
-    TORCH_RNN_FILES,
-)
+from ..packing.packed_placeholder import TORCH_RNN_FILES
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
 from .known_numbers import (

@@ -25,11 +25,7 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "__rsub__": lambda a, b: b - a,
     "__rmul__": lambda a, b: b * a,
 }
-_ROUNDINGS: dict[str, Callable[[Any], Any]] = {
-    "__floor__": math.floor,
-    "__ceil__": math.ceil,
-    "__trunc__": math.trunc,
-}
+_ROUNDINGS: dict[str, Callable[[Any], Any]] = {"__floor__": math.floor, "__ceil__": math.ceil, "__trunc__": math.trunc}
 
 
 @contextlib.contextmanager

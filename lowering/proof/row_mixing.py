@@ -20,16 +20,7 @@ from ..errors import node_line
 from ..exporter.program_tensors import functionalized
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from ..ragged.sizes import expression, product
-from .graph_calls import (
-    arange_length,
-    base_name,
-    class_count,
-    dims_argument,
-    operands,
-    operator_name,
-    rank,
-    rule_table,
-)
+from .graph_calls import arange_length, base_name, class_count, dims_argument, operands, operator_name, rank, rule_table
 from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted
 
 Kind = Literal["plain", "outer", "inner"]

@@ -11,14 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....bucketing.bucket_lengths import (
-    CostOfLength,
-    Histogram,
-    PaddingStats,
-    clip_histogram,
-    mean_cost,
-    padding_stats,
-)
+from ....bucketing.bucket_lengths import CostOfLength, Histogram, PaddingStats, clip_histogram, mean_cost, padding_stats
 from ....bucketing.cost import CostModel
 from ....bucketing.planner import Planner
 from ....bucketing.shapes import Bucket

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ....bucketing.bucket_lengths import (
-    Histogram,
-    clip_histogram,
-    cost_in_timesteps,
-    optimal_lengths,
-)
+from ....bucketing.bucket_lengths import Histogram, clip_histogram, cost_in_timesteps, optimal_lengths
 from .grid_evaluation import EngineWork, GridEvaluation
 from .time_padding import TimePadding
 
@@ -147,10 +142,7 @@ def explanation(target: Target) -> tuple[str, ...]:
         "call": f"{engine.engine} takes every length: a call is padded to its longest sequence. {estimate}.",
     }
     limits = f"up to {counted(rows, 'row')} in a call, and up to {counted(target.longest, 'timestep')} in a sequence"
-    return (
-        computes[engine.padding],
-        f"Other bucket lengths save no time. The buckets are limits only: {limits}.",
-    )
+    return (computes[engine.padding], f"Other bucket lengths save no time. The buckets are limits only: {limits}.")
 
 
 def result(proposal: Proposal) -> str:
