@@ -41,19 +41,13 @@ def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
 
 
 def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
-    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`.
-
-    Version 2 has no controllers.
-    """
+    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`. Version 2 has no controllers."""
     lines = [line.split(":", 2) for line in _read(file).splitlines()]
     return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
 
 
 def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the quotas of a group and of its ancestors.
-
-    In a container the path may be the host's, and not exist.
-    """
+    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist."""
     relative = PurePosixPath(str(path).lstrip("/"))
     for part in (relative, *relative.parents):
         found = quota(root / part)

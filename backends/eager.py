@@ -1,7 +1,4 @@
-"""Eager engine: torch runs the program operator by operator.
-
-It is slower, but runs wherever torch does.
-"""
+"""Eager engine: torch runs the program operator by operator. It is slower, but runs wherever torch does."""
 
 from __future__ import annotations
 

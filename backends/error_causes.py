@@ -1,7 +1,4 @@
-"""Chain of errors that led to an error.
-
-Used only while packaging: this file is not carried in archives.
-"""
+"""Chain of errors that led to an error. Used only while packaging: this file is not carried in archives."""
 
 from __future__ import annotations
 

@@ -60,10 +60,7 @@ def _register_constants(module: torch.nn.Module, constants: Mapping[str, Any]) -
 
 
 def module_with(tensors: Mapping[str, torch.Tensor], persistent: Collection[str]) -> torch.nn.Module:
-    """Build a module that holds tensors under their dotted names.
-
-    `persistent` are the buffers of its state dict.
-    """
+    """Build a module that holds tensors under their dotted names. `persistent` are the buffers of its state dict."""
     root = torch.nn.Module()
     for target, tensor in tensors.items():
         *path, name = target.split(".")

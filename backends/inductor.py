@@ -36,10 +36,7 @@ from .versions import minor_release, release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
-"""List of the operators that the library calls.
-
-torch looks for it beside the library, under the same name.
-"""
+"""List of the operators that the library calls. torch looks for it beside the library, under the same name."""
 _OLDEST_TORCH = (2, 13, 0)
 """The oldest release of torch whose inductor compiles for another CPU than that of the machine."""
 
@@ -74,10 +71,7 @@ class Inductor(Backend):
         return {**target_machine.host(), "torch": minor_release(torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return a reason for what is no dispatcher operator.
-
-        Custom operators and those it cannot fuse are called.
-        """
+        """Return a reason for what is no dispatcher operator. Custom operators and those it cannot fuse are called."""
         supported = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
         return None if supported else f"{node.target} is no operator"
 

@@ -1,7 +1,4 @@
-"""Base class of an engine.
-
-A third party adds one with an entry point in `torchserve_neuron_lstm.backends`.
-"""
+"""Base class of an engine. A third party adds one with an entry point in `torchserve_neuron_lstm.backends`."""
 
 from __future__ import annotations
 

@@ -185,10 +185,7 @@ def _stack(
     bidirectional: bool,
     hold: Widen | None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers and directions; time-major inside, as fused layers need it.
-
-    `hold`: padding keeps the cell state.
-    """
+    """All layers and directions; time-major inside, as fused layers need it. `hold`: padding keeps the cell state."""
     directions = 2 if bidirectional else 1
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
@@ -229,10 +226,7 @@ def _direction(
 
 
 class _Rows:
-    """Positions of the real timesteps of a batch x[B, T, F].
-
-    Its methods take time-major [T, B, ...] tensors.
-    """
+    """Positions of the real timesteps of a batch x[B, T, F]. Its methods take time-major [T, B, ...] tensors."""
 
     def __init__(self, x: Tensor, lengths: Tensor | None) -> None:
         self.lengths = lengths

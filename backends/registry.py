@@ -18,10 +18,7 @@ from typing import Literal, Optional
 from .interface import Backend, LoadError, Precision
 
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
-"""Group of entry points that name a `Backend` class.
-
-The name of the entry point is that of the engine.
-"""
+"""Group of entry points that name a `Backend` class. The name of the entry point is that of the engine."""
 
 Purpose = Literal[
     "serve_float32", "serve_bfloat16", "serve_float16", "serve_int8", "fallback", "trace", "choose_lengths"

@@ -71,10 +71,7 @@ class Signature:
                 )
 
     def example_inputs(self) -> tuple[torch.Tensor, ...]:
-        """Return ones of the right sizes and dtypes, which are valid lengths and ids too.
-
-        All sizes must be fixed.
-        """
+        """Return ones of the right sizes and dtypes, which are valid lengths and ids too. All sizes must be fixed."""
         return tuple(torch.ones([int(n) for n in kind.shape], dtype=kind.torch_dtype) for kind in self.inputs.values())
 
     def pick_weights(self, weights: Weights) -> dict[str, torch.Tensor]:

@@ -115,10 +115,7 @@ class BucketPlanner:
 
 
 def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Bucket, int]) -> tuple[_Choice, ...]:
-    """For each batch size that can be worth its cost, choose the cheapest bucket.
-
-    More rows always cost more.
-    """
+    """For each batch size that can be worth its cost, choose the cheapest bucket. More rows always cost more."""
     kept: list[_Choice] = []
     for batch in reversed(batches):
         cost, bucket = min((costs[bucket], bucket) for bucket in (Bucket(batch, length) for length in lengths))
@@ -128,10 +125,7 @@ def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Buck
 
 
 def _cheapest_cover(choices: Sequence[tuple[_Choice, ...]]) -> list[_Choice]:
-    """For each row, the first choice of the cheapest calls from it on.
-
-    `choices[i]` are for a call that starts at i.
-    """
+    """For each row, the first choice of the cheapest calls from it on. `choices[i]` are for a call that starts at i."""
     count = len(choices)
     best = [0] * (count + 1)  # best[i]: the least cost of running rows i and after
     chosen = [choices[0][0]] * count

@@ -24,9 +24,7 @@ from .cost import CostModel
 from .shapes import Bucket
 
 Histogram = Mapping[int, int]
-"""Number of sequences by length in timesteps.
-
-A count of 0 can make a length the longest without affecting costs."""
+"""Number of sequences by length in timesteps. A count of 0 can make a length the longest without affecting costs."""
 
 CostOfLength = Callable[[int], float]
 """Cost of one sequence that is padded to a length, in any unit."""

@@ -6,10 +6,7 @@ BUG = "this is a bug, please report it: "
 
 
 class SequenceTooLong(ValueError):
-    """A sequence longer than every bucket.
-
-    `available` has the lengths of the buckets, or the longest one alone.
-    """
+    """A sequence longer than every bucket. `available` has the lengths of the buckets, or the longest one alone."""
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
         self.length = length

@@ -39,10 +39,7 @@ class Frontend(Strict):
     maxWorkers: Count | None = None
     """The largest number of worker processes; requires minWorkers as well."""
     batchSize: Count = 1
-    """The largest number of requests in a batch.
-
-    It may exceed the largest batch bucket: such batches are split.
-    """
+    """The largest number of requests in a batch. It may exceed the largest batch bucket: such batches are split."""
     maxBatchDelay: Delay = 100
     """Milliseconds to wait for a batch to fill, from its first request on."""
     responseTimeout: Count = 120

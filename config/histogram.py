@@ -38,10 +38,7 @@ class LengthHistogram:
     """Numbers of sequences by length, for each model that a log names."""
 
     by_model: Mapping[str | None, Mapping[int, int]]
-    """Number of sequences of each length, by model.
-
-    None: those of lists, and of log lines without a worker's name.
-    """
+    """Number of sequences of each length, by model. None: those of lists, and of log lines without a worker's name."""
 
     def histogram(self, model: str | None = None) -> dict[int, int]:
         """Return the sequences of one model, and those without a model's name.

@@ -1,7 +1,4 @@
-"""variants.json: the manifest of an archive, as serving reads it.
-
-Standard library only.
-"""
+"""variants.json: the manifest of an archive, as serving reads it. Standard library only."""
 
 from __future__ import annotations
 
@@ -81,10 +78,7 @@ class Variant:
     """The bucket it is compiled for; None: it takes every shape."""
     directory: RelativePath
     estimate_us: Optional[float] = None
-    """Duration of one call on the device in microseconds, as the compiler estimates it.
-
-    None where it does not.
-    """
+    """Duration of one call on the device in microseconds, as the compiler estimates it. None where it does not."""
 
 
 _LARGEST_SPREAD = 1.25
@@ -135,10 +129,7 @@ class AcceptedRange:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that serving needs to know about an archive.
-
-    The fields are the keys of variants.json, in order.
-    """
+    """Everything that serving needs to know about an archive. The fields are the keys of variants.json, in order."""
 
     backend: str
     requires: tuple[RequiredPackage, ...]
@@ -180,10 +171,7 @@ class Manifest:
     """A .pt file of tensors that programs need beside the state dict."""
     codec: Optional[Annotated[str, reference]] = None
     kernel: Optional[Annotated[str, reference]] = None
-    """The bucket selector, `module:function`, which chooses the bucket length of a sequence.
-
-    None: the least cost.
-    """
+    """The bucket selector, `module:function`, which chooses the bucket length of a sequence. None: the least cost."""
     placement: Optional[Literal["cores"]] = None
     """`cores`: each worker is pinned to cores that no other one has."""
     device: Optional[str] = None

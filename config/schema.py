@@ -197,10 +197,7 @@ class NeuronLstmBlock(Strict):
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
-    """The sizes to compile for: `batch` and `length`, each an ascending list.
-
-    Lengths can be chosen for the traffic.
-    """
+    """The sizes to compile for: `batch` and `length`, each an ascending list. Lengths can be chosen for the traffic."""
     backend: Engine = AUTO
     """The engine: auto (the fastest verified one), or a name as in onnxruntime: docs/backends.md.
 
@@ -227,10 +224,7 @@ class NeuronLstmBlock(Strict):
     overflow: Literal["reject", "truncate"] = "reject"
     """Treatment of a sequence longer than the largest length: refused with 413, or cut to it."""
     codec: ClassPath | None = None
-    """`module:Class` that converts request bodies to inputs, and outputs to responses.
-
-    Its file is an extra file.
-    """
+    """`module:Class` that converts request bodies to inputs, and outputs to responses. Its file is an extra file."""
     limits: LimitsConfig = LimitsConfig()
     """Bounds of one request; left out, all the defaults."""
     streaming: StreamingConfig | None = None

@@ -92,10 +92,7 @@ class YamlDocument:
         return self.lines.get(location, 1)
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
-        """Yield each key with its value, of duplicates the first.
-
-        Keys that are not text are reported and left out.
-        """
+        """Yield each key with its value, of duplicates the first. Keys that are not text are reported and left out."""
         for key, value in node.value:
             is_text = isinstance(key, yaml.ScalarNode) and key.tag == f"{_TAG}str"
             written = truncate(key.value) if isinstance(key, yaml.ScalarNode) else "?"

@@ -54,10 +54,7 @@ def infer(
     clock: Callable[[], float],
     resumed: ResumedState | None = None,
 ) -> tuple[list[Outputs], Outputs, BatchStats]:
-    """Plan and run sequences, and time both.
-
-    Returns the outputs and the carry as `ServedModel.run_plan` does.
-    """
+    """Plan and run sequences, and time both. Returns the outputs and the carry as `ServedModel.run_plan` does."""
     lengths = tuple([sequence.length for sequence in sequences])
     started = clock()
     plan = model.plan(lengths)

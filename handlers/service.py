@@ -1,7 +1,4 @@
-"""Service of an archive: a batch of requests to a batch of responses.
-
-No request affects the others.
-"""
+"""Service of an archive: a batch of requests to a batch of responses. No request affects the others."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def _do_nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Service:
-    """Service of one loaded archive.
-
-    Requests are decoded, run together, and encoded separately.
-    """
+    """Service of one loaded archive. Requests are decoded, run together, and encoded separately."""
 
     model: ServedModel
     codec: Codec

@@ -145,10 +145,7 @@ def _report(reporter: MetricReporter, batch: BatchMetrics, grid: BucketGrid) -> 
 
 
 def _set_status(response: RawResponse, index: int, context: Context) -> None:
-    """Set status and headers.
-
-    The reason phrase is a constant: a line break in it would end the worker thread.
-    """
+    """Set status and headers. The reason phrase is a constant: a line break in it would end the worker thread."""
     content_type, headers = http_headers(response)
     context.set_response_content_type(index, content_type)
     for name, value in headers.items():

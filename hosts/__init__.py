@@ -1,4 +1,1 @@
-"""Hosts of archives beside TorchServe: an adapter for each server.
-
-The interface is in `handlers/open_service.py`.
-"""
+"""Hosts of archives beside TorchServe: an adapter for each server. The interface is in `handlers/open_service.py`."""

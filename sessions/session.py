@@ -35,10 +35,7 @@ class Session(NamedTuple):
     model: bytes
     """Identity of the models that can resume this state: 16 bytes."""
     ended: bool = False
-    """Whether the last request ended it.
-
-    The record is kept for a while, since that request may be repeated.
-    """
+    """Whether the last request ended it. The record is kept for a while, since that request may be repeated."""
 
 
 _FORMAT = 1

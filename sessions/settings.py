@@ -8,10 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 from urllib.parse import SplitResult, urlsplit
 
 PARTITIONS = 16
-"""Partitions of a model's sessions on a cluster.
-
-With another number, sessions that are stored would not be found.
-"""
+"""Partitions of a model's sessions on a cluster. With another number, sessions that are stored would not be found."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +88,12 @@ class RedisSettings:
     """
 
     url: str
-    """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS.
-
-    Of any node of a cluster.
-    """
+    """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS. Of any node of a cluster."""
     username: Optional[str] = None
     password_env: Optional[str] = None
     """The environment variable that holds the password."""
     ca_file: Optional[str] = None
-    """Certificate of the authority that signed the server's.
-
-    None for the authorities that the system trusts.
-    """
+    """Certificate of the authority that signed the server's. None for the authorities that the system trusts."""
     timeout_seconds: float = 1.0
     """Time limit of a connection attempt, and of a response."""
     replicas: int = 0

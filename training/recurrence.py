@@ -93,10 +93,7 @@ def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype
 
 
 def _is_supported(cell: _Cell, args: Sequence[Any]) -> bool:
-    """Whether a layer is called with valid packed data for which torch is slow.
-
-    Torch reports invalid data.
-    """
+    """Whether a layer is called with valid packed data for which torch is slow. Torch reports invalid data."""
     if len(args) != 9 or isinstance(args[3], bool):  # padded: x, states, weights, bias, ...
         return False
     data, batch_sizes, states, weights = args[:4]
@@ -255,10 +252,7 @@ def _is_projected(states: Sequence[Tensor]) -> bool:
 
 @contextlib.contextmanager
 def _quiet_about_projections() -> Iterator[None]:
-    """Silence the warning that torch has no fused layer for projections.
-
-    It has none for packed data either.
-    """
+    """Silence the warning that torch has no fused layer for projections. It has none for packed data either."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
         yield

@@ -52,10 +52,7 @@ def _in_lowered_models(ours: Callable[..., Any], torchs: Callable[..., Any]) -> 
 
 
 def _is_transformed() -> bool:
-    """Whether operators are being traced, or transformed by torch.func.
-
-    Both support torch's own kernels only.
-    """
+    """Whether operators are being traced, or transformed by torch.func. Both support torch's own kernels only."""
     return (
         torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()

@@ -31,10 +31,7 @@ COMMANDS = (
     "tune",
     "sessions",
 )
-"""Modules of this package, in the order of the help.
-
-The function `add_to` of each adds its commands to the parser.
-"""
+"""Modules of this package, in the order of the help. The function `add_to` of each adds its commands to the parser."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name
 """The argument of `add_to`, which gets the parser of each command."""

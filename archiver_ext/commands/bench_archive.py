@@ -223,10 +223,7 @@ class TimingConfig:
     slice_s: float = 0.06
     """Seconds of timed calls in one slice; at least one call is timed."""
     pause_s: float = 0.03
-    """Seconds before a slice.
-
-    The threads of the previous call stop spinning, and leave the cores to this one.
-    """
+    """Seconds before a slice. The threads of the previous call stop spinning, and leave the cores to this one."""
 
 
 def time_interleaved(

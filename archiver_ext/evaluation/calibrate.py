@@ -21,10 +21,7 @@ Costs = dict[ProgramRole, dict[Bucket, float]]
 
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _CHUNK_LENGTHS = (4, 32)
-"""Timesteps in which a chunk program is measured.
-
-Few for the cost of a call, many for the cost of a timestep.
-"""
+"""Timesteps in which a chunk program is measured. Few for the cost of a call, many for the cost of a timestep."""
 
 
 @dataclass(frozen=True)

@@ -51,17 +51,11 @@ class CandidateResult:
     estimates: Mapping[Bucket, float] = field(default_factory=dict)
     """Microseconds of the same on the engine's device, as its compiler estimates them."""
     padding: Mapping[Bucket, float] = field(default_factory=dict)
-    """Milliseconds of calls with as much padding as possible.
-
-    Of an engine that stops each row at its own end.
-    """
+    """Milliseconds of calls with as much padding as possible. Of an engine that stops each row at its own end."""
     measurement: CostMeasurement | None = None
     """Conditions of the measured costs; None: they are estimates."""
     simulation: str | None = None
-    """Description of the emulated device, where `milliseconds` are the compiler's estimates.
-
-    None: measured.
-    """
+    """Description of the emulated device, where `milliseconds` are the compiler's estimates. None: measured."""
 
     @property
     def backend(self) -> str:

@@ -33,10 +33,7 @@ from .lowest_torch import highest, lowest_torch, symbol_versions
 from .verify import VerificationResult
 
 Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]
-"""Microseconds of each program on the engine's device, as its compiler estimates them.
-
-None where it does not.
-"""
+"""Microseconds of each program on the engine's device, as its compiler estimates them. None where it does not."""
 
 
 @dataclass(frozen=True)

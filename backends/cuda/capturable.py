@@ -1,7 +1,4 @@
-"""Programs that can be captured: no call waits for a value, and no size depends on one.
-
-Used while packaging only.
-"""
+"""Programs that can be captured: no call waits for a value, and no size depends on one. Used while packaging only."""
 
 from __future__ import annotations
 
@@ -178,10 +175,7 @@ def check_capturable(module: GraphModule) -> None:
 
 
 def place_factories(module: GraphModule) -> None:
-    """Name the CPU in calls that make tensors and name no device.
-
-    Loading replaces it by the name of the GPU.
-    """
+    """Name the CPU in calls that make tensors and name no device. Loading replaces it by the name of the GPU."""
     for part in module.modules():
         if isinstance(part, GraphModule):
             for node in part.graph.nodes:
@@ -256,10 +250,7 @@ def _example_arguments(node: Node) -> _ExampleArguments:
 
 
 def _tell_calls(target: torch._ops.OpOverload, given: _ExampleArguments, tell: _Tell) -> None:
-    """Make a call, and report the calls of which it consists.
-
-    An error that `tell` raises ends the call.
-    """
+    """Make a call, and report the calls of which it consists. An error that `tell` raises ends the call."""
     with torch.no_grad(), given.mode, _Telling(tell):
         target(*given.args, **given.kwargs)
 

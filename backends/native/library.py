@@ -95,10 +95,7 @@ def _check_complete(file: Path) -> None:
 
 
 class ThreadPool:
-    """Threads that compute together, including the caller's.
-
-    They end with the object. A fork has only its own.
-    """
+    """Threads that compute together, including the caller's. They end with the object. A fork has only its own."""
 
     def __init__(self, library: RecurrentLibrary, threads: int) -> None:
         """Start the threads.

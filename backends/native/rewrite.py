@@ -31,10 +31,7 @@ LAYERS = {layer: layer.__name__ for layer in (convolution, linear, recurrence, s
 """Functions that make layers when a program is loaded, and their names in its source."""
 
 _LARGE = 1 << 15
-"""Weights from which on the library computes a linear layer faster than one thread of torch.
-
-For any batch.
-"""
+"""Weights from which on the library computes a linear layer faster than one thread of torch. For any batch."""
 _LARGE_WINDOW = 1 << 13
 """Weights from which on that holds for a convolution over timesteps."""
 

@@ -37,8 +37,7 @@ _WRITE = {dtype: kind for kind, dtype in _READ.items()}
 _WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
 """Bytes of an item; the dtypes of an old torch have no `itemsize`."""
 _HEADER_CACHE_SIZE = 1024
-"""Number of cached headers. Sequences of one length have the same header, and parsing it takes the most time.
-"""
+"""Number of cached headers. Sequences of one length have the same header, and parsing it takes the most time."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
 
 

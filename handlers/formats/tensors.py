@@ -1,7 +1,4 @@
-"""Conversion of nested lists, or of any tensor, to the declared tensor of an input.
-
-Errors name the input.
-"""
+"""Conversion of nested lists, or of any tensor, to the declared tensor of an input. Errors name the input."""
 
 from __future__ import annotations
 

@@ -98,10 +98,7 @@ class LoadedArchive:
         return ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
 
     def run(self, role: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Call a bucket's program with padded inputs (then lengths[B] where it takes them).
-
-        Returns padded outputs.
-        """
+        """Call a bucket's program with padded inputs (then lengths[B] where it takes them). Returns padded outputs."""
         programs = self.programs[role]
         return (programs.get(bucket) or programs[None])(tensors)
 
@@ -250,10 +247,7 @@ def supported_shapes(manifest: Manifest) -> Shapes:
 
 
 def measured_cost(manifest: Manifest, role: ProgramRole) -> CostModel | None:
-    """Return the measured costs of a role's programs.
-
-    None if there are none, or none yet (while packaging).
-    """
+    """Return the measured costs of a role's programs. None if there are none, or none yet (while packaging)."""
     measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == role}
     return CostModel(measured) if measured else None
 
@@ -362,10 +356,7 @@ def _warn_once(message: str) -> None:
 
 
 def installed_version(distribution: str, module: str) -> str | None:
-    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module.
-
-    None if missing.
-    """
+    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module. None if missing."""
     if find_spec(module) is None:
         return None
     try:

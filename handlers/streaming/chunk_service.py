@@ -267,10 +267,7 @@ class SessionService:
 
 
 def _digest(request: InferenceRequest) -> bytes:
-    """Digest the inputs and response options (blake2b, 16 bytes).
-
-    A request with the same digest is a replay.
-    """
+    """Digest the inputs and response options (blake2b, 16 bytes). A request with the same digest is a replay."""
     wanted = "" if request.outputs is None else "".join(f"+{index}{'bj'[not one]}" for index, one in request.outputs)
     facts = f"{request.format.name}{wanted} {request.npy} {request.id}"
     digest = blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=16)  # JSON has half characters

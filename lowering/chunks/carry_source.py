@@ -20,10 +20,7 @@ class CarrySource:
     """A node of the graph whose value is carried from one chunk of a sequence to the next."""
 
     kind: CarryKind
-    """Update rule.
-
-    The state or last timesteps of a chunk, their number, the value at the last one, or a reduction.
-    """
+    """Update rule. The state or last timesteps of a chunk, their number, the value at the last one, or a reduction."""
     node: torch.fx.Node
     """The recurrence, the call that reads past timesteps, the lengths, or the reduction over time."""
     element: int

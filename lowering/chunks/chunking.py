@@ -114,10 +114,7 @@ class _ProgramBuilder:
         return [_moved(builder, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
 
     def fill(self, carry: CarrySource) -> float | None:
-        """Return the number that fills a carried value before the first timestep.
-
-        None if the model computes it.
-        """
+        """Return the number that fills a carried value before the first timestep. None if the model computes it."""
         if carry.kind == "state":
             return constant_value(initial_value_node(carry))
         if carry.past is not None:
@@ -180,10 +177,7 @@ class _ProgramBuilder:
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
     def start(self) -> ExportedProgram | None:
-        """Build the program: inputs without time, lengths -> initial values that are no constants.
-
-        None if all are.
-        """
+        """Build the program: inputs without time, lengths -> initial values that are no constants. None if all are."""
         computed = [c for c, value in zip(self.carries, self.carried, strict=True) if value.fill is None]
         if not computed:
             return None
@@ -227,10 +221,7 @@ def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx
 
 
 def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node, rows: int) -> torch.fx.Node:
-    """Return the cumulative sum at the last timestep of each row.
-
-    `rows` is the batch dimension of the result.
-    """
+    """Return the cumulative sum at the last timestep of each row. `rows` is the batch dimension of the result."""
     time, aten = carry.summed_dim, torch.ops.aten
     last = builder.call(aten.unsqueeze.default, builder.call(aten.sub.Tensor, builder.lengths, 1), 1)
     shape = [*carry.value.shape[:time], 1, *carry.value.shape[time:]]

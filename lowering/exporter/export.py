@@ -164,10 +164,7 @@ def _has(axis: Axis, config: ServingConfig) -> bool:
 
 
 def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[str, Any]) -> Any:
-    """Wrap forward() to take flat tensors, lengths last, and to return flat tensors.
-
-    `notes` gets the facts found.
-    """
+    """Wrap forward() to take flat tensors, lengths last, and to return flat tensors. `notes` gets the facts found."""
     own_forward, has_time = model.forward, _has("time", config)
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -242,10 +239,7 @@ def export_quietly(
 
 
 def drop_unused(exported: torch.export.ExportedProgram) -> None:
-    """Remove the placeholders of packed data.
-
-    Mark LSTMs whose last cell state is unused, which need not be exact.
-    """
+    """Remove the placeholders of packed data. Mark LSTMs whose last cell state is unused, which need not be exact."""
     graph = exported.graph
     graph.eliminate_dead_code()
     for node in graph.nodes:

@@ -200,10 +200,7 @@ def random_padding(
 
 @dataclass(frozen=True)
 class _Layout:
-    """Dimensions of batch and time in a node's tensor.
-
-    A node that *is* the number of timesteps has time only.
-    """
+    """Dimensions of batch and time in a node's tensor. A node that *is* the number of timesteps has time only."""
 
     batch: int | None
     time: tuple[int, ...]

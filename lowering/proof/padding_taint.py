@@ -79,10 +79,7 @@ def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
 
 
 def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) -> Taint:
-    """Treat a size as independent (its uses are checked elsewhere).
-
-    Derive an element's taint from its tuple.
-    """
+    """Treat a size as independent (its uses are checked elsewhere). Derive an element's taint from its tuple."""
     if name != "getitem" or not isinstance(node.meta.get("val"), torch.Tensor):
         return INDEPENDENT
     source = node.args[0]
@@ -93,10 +90,7 @@ def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) 
 
 
 def _uses_time_as_value(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
-    """Whether a value depends on the number of padded timesteps, as in `sum / T`.
-
-    A shape may contain that number.
-    """
+    """Whether a value depends on the number of padded timesteps, as in `sum / T`. A shape may contain that number."""
     if name in TAKES_SIZES:
         return False
     if name in TAKES_SIZES_FIRST:

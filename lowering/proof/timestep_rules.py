@@ -181,10 +181,7 @@ def _select(taints: TaintMap, node: Node) -> bool:
 
 
 def _gather(taints: TaintMap, node: Node) -> bool:
-    """Along time, each row's own last timestep (lengths - 1).
-
-    Along other dimensions, each timestep from itself.
-    """
+    """Along time, each row's own last timestep (lengths - 1). Along other dimensions, each timestep from itself."""
     x, dim, index = operands(node)[:3]
     time = taints.time_dim_of(x)
     if time is None:
@@ -223,10 +220,7 @@ def _is_lengths(taints: TaintMap, node: object) -> bool:
 
 
 def _recurrence(taints: TaintMap, node: Node) -> bool:
-    """A masked recurrence is exact for any padding of x.
-
-    Its initial states must be independent of padding.
-    """
+    """A masked recurrence is exact for any padding of x. Its initial states must be independent of padding."""
     x, lengths, *states_and_weights = operands(node)
     rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
     if any(taints.of[n] != INDEPENDENT for n in rest):

@@ -302,10 +302,7 @@ def unbind(batch: Batch, call: Call) -> Results:
 
 
 def sort(batch: Batch, call: Call) -> Results:
-    """Sort, or take the largest.
-
-    No index is that of padding, also where an element has the value of padding.
-    """
+    """Sort, or take the largest. No index is that of padding, also where an element has the value of padding."""
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]):

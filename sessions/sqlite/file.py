@@ -1,7 +1,4 @@
-"""Database file of the store on disk, opened for several writing processes.
-
-Only its owner can read it.
-"""
+"""Database file of the store on disk, opened for several writing processes. Only its owner can read it."""
 
 from __future__ import annotations
 
@@ -52,10 +49,7 @@ _WAL_LIMIT_BYTES = 128 * 1024 * 1024
 _CHECKPOINT_PAGES = 4 * 8192
 """Pages of the log from which on a commit copies them itself: `checkpoints.py` has fallen behind."""
 WRONG_VALUES = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
-"""Errors of values that no store writes.
-
-SQLite checks the structure of a damaged page, and not what its rows hold.
-"""
+"""Errors of values that no store writes. SQLite checks the structure of a damaged page, and not what its rows hold."""
 _LEAST_FREE_BYTES = 1024 * 1024
 """Free space below which a file system counts as full."""
 

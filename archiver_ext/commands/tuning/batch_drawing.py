@@ -34,10 +34,7 @@ class _Layout:
 
 
 def draw_batch(name: str, batch: SampleBatch, *, stops_rows: bool) -> str:
-    """Draw the plan of a batch.
-
-    `stops_rows`: the engine computes nothing after the end of a sequence.
-    """
+    """Draw the plan of a batch. `stops_rows`: the engine computes nothing after the end of a sequence."""
     layout = _layout(batch.plan)
     real = sum(batch.lengths)
     computed = real if stops_rows else batch.plan.computed_timesteps
@@ -153,10 +150,7 @@ class SampleBatch:
 
 
 def make_sample_batch(histogram: Histogram, target: Target, lengths: tuple[int, ...]) -> SampleBatch | None:
-    """Plan a batch of typical sequences for bucket lengths.
-
-    None if no planner is known or no sequence is served.
-    """
+    """Plan a batch of typical sequences for bucket lengths. None if no planner is known or no sequence is served."""
     served = clip_histogram(histogram, lengths[-1], truncate=target.truncate)
     if target.make_planner is None or not any(served.values()):
         return None

@@ -59,17 +59,11 @@ class GridEvaluation:
     name: str
     lengths: tuple[int, ...]
     longest: int
-    """Timesteps of the longest sequence that is counted.
-
-    The last length, or more if the engine takes every length.
-    """
+    """Timesteps of the longest sequence that is counted. The last length, or more if the engine takes every length."""
     useful: int
     """Real timesteps of the sequences that are served."""
     computed: int | None
-    """Timesteps, padding included.
-
-    None if they depend on the batches, and no costs are known to plan these.
-    """
+    """Timesteps, padding included. None if they depend on the batches, and no costs are known to plan these."""
     refused: int
     """Number of sequences that are too long; the other figures exclude them."""
     milliseconds: float | None

@@ -234,10 +234,7 @@ def _grids_table(proposal: Proposal) -> str:
 
 
 def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]) -> str:
-    """Return a row for each bucket length.
-
-    `measured` are the lengths whose milliseconds are not interpolated.
-    """
+    """Return a row for each bucket length. `measured` are the lengths whose milliseconds are not interpolated."""
     known = set(measured)
     rows = (
         (
