@@ -87,11 +87,7 @@ def _escape_unknown_characters() -> None:
 
 
 def _flush_output() -> None:
-    """Write what is buffered while an error still has a message.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write what is buffered while an error still has a message. Raises `OSError`: it cannot be written."""
     sys.stdout.flush()
 
 

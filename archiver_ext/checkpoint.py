@@ -70,11 +70,7 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
 
 
 def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
-    """Choose among the state dicts of a file, as `find_weights` does.
-
-    Raises:
-        PackagingError: several fit.
-    """
+    """Choose among the state dicts of a file, as `find_weights` does. Raises `PackagingError`: several fit."""
     found = [_without_prefix(key, weights, expected) for key, weights in state_dicts.items()]
     fitting = [one for one in found if _fits(one.weights, expected)]
     if len(fitting) > 1:
@@ -142,11 +138,7 @@ def _refuse_torchscript(file: Path) -> None:
 
 
 def _refuse_without_numbers(weights: Weights, file: Path) -> None:
-    """Refuse tensors that no program can hold as a block of numbers.
-
-    Raises:
-        PackagingError: names them.
-    """
+    """Refuse tensors that no program can hold as a block of numbers. Raises `PackagingError`: names them."""
     kinds = {name: "meta" if one.is_meta else str(one.layout).removeprefix("torch.") for name, one in weights.items()}
     found = [f"{name} ({kind})" for name, kind in kinds.items() if kind != "strided"]
     if found:

@@ -40,11 +40,7 @@ class Eager(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the program's source.
-
-        Raises:
-            CompileError: source cannot express an operator.
-        """
+        """Write the program's source. Raises `CompileError`: source cannot express an operator."""
         from .program_source.write import program_source
 
         write_signature(signature_of(program, None), directory)

@@ -40,11 +40,7 @@ class ModuleProgram:
         self.wake = wake
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Run one call.
-
-        Raises:
-            WrongInput: the inputs are not those that the program was compiled for.
-        """
+        """Run one call. Raises `WrongInput`: the inputs are not those that the program was compiled for."""
         if _is_autocasting():  # of the caller: the program was compiled with dtypes of its own
             with torch.autocast("cpu", enabled=False):
                 return self(inputs)

@@ -40,11 +40,7 @@ class OnnxEngine(Backend):
         return lowest_torch_requirement(), Requirement(self.name, self.name, self.lowest)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return why an operator cannot be exported to ONNX.
-
-        Raises:
-            CompileError: the exporter is not installed.
-        """
+        """Return why an operator cannot be exported to ONNX. Raises `CompileError`: the exporter is not installed."""
         from .onnx_export import missing_translation
 
         return missing_translation(node)

@@ -26,11 +26,7 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """Map the tensors of the file.
-
-    Raises:
-        WeightsError: the file is damaged.
-    """
+    """Map the tensors of the file. Raises `WeightsError`: the file is damaged."""
     with path.open("rb") as file:
         if path.stat().st_size < 8:
             raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")

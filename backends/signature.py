@@ -147,11 +147,7 @@ def write_signature(signature: Signature, directory: Path) -> None:
 
 
 def read_signature(directory: Path) -> Signature:
-    """Read a signature that `write_signature` wrote.
-
-    Raises:
-        LoadError: the file is missing or damaged.
-    """
+    """Read a signature that `write_signature` wrote. Raises `LoadError`: the file is missing or damaged."""
     return read_program_file(Signature, directory / FILE_NAME)
 
 
@@ -159,11 +155,7 @@ T = TypeVar("T")
 
 
 def read_program_file(kind: type[T], path: Path) -> T:
-    """Read a file that `write_json` wrote.
-
-    Raises:
-        LoadError: the file is missing or damaged.
-    """
+    """Read a file that `write_json` wrote. Raises `LoadError`: the file is missing or damaged."""
     try:
         return read_json(kind, path)
     except JsonError as error:

@@ -169,21 +169,13 @@ class DynamicShape:
             raise ValueError(f"the limits must be positive, got {self.batch} rows and {self.length} timesteps")
 
     def bucket_length_for(self, length: int) -> int:
-        """Return `length`.
-
-        Raises:
-            SequenceTooLong: `length` is beyond the limit.
-        """
+        """Return `length`. Raises `SequenceTooLong`: `length` is beyond the limit."""
         if length > self.length:
             raise SequenceTooLong(length, (self.length,))
         return length
 
     def require_bucket_length(self, length: int) -> int:
-        """Return `length`: nothing needs padding.
-
-        Raises:
-            SequenceTooLong: `length` is beyond the limit.
-        """
+        """Return `length`: nothing needs padding. Raises `SequenceTooLong`: `length` is beyond the limit."""
         return self.bucket_length_for(length)
 
 

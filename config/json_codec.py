@@ -60,11 +60,7 @@ class JsonError(ValueError):
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON text; refuse duplicate keys, NaN and infinity.
-
-    Raises:
-        ValueError: the text is not JSON.
-    """
+    """Parse JSON text; refuse duplicate keys, NaN and infinity. Raises `ValueError`: the text is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_nan)
     except RecursionError as error:

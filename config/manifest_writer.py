@@ -29,11 +29,7 @@ def manifest_text(manifest: Manifest) -> str:
 
 
 def write_manifest(manifest: Manifest, directory: Path) -> None:
-    """Write variants.json into the archive's root.
-
-    Raises:
-        ManifestError: as `manifest_text`.
-    """
+    """Write variants.json into the archive's root. Raises `ManifestError`: as `manifest_text`."""
     (directory / FILE_NAME).write_text(manifest_text(manifest), encoding="utf-8")
 
 

@@ -133,21 +133,13 @@ def shell_words(text: str, option: str = "") -> tuple[str, ...]:
 
 
 def check_limit(limit: object, option: str = "") -> None:
-    """Refuse what is neither a positive number nor `UNLIMITED`.
-
-    Raises:
-        ValueError: begins with `option`.
-    """
+    """Refuse what is neither a positive number nor `UNLIMITED`. Raises `ValueError`: begins with `option`."""
     if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
         raise ValueError(f"{_prefix(option)}expected {UNLIMITED} (no limit) or 1 or more, got {_shown(limit)}")
 
 
 def check_operator(name: object, option: str = "") -> None:
-    """Refuse what is not an operator's name.
-
-    Raises:
-        ValueError: begins with `option`.
-    """
+    """Refuse what is not an operator's name. Raises `ValueError`: begins with `option`."""
     if not isinstance(name, str) or not re.fullmatch(OPERATOR_PATTERN, name):
         raise ValueError(f"{_prefix(option)}expected an operator as in aten::sort, got {_shown(name)}")
 

@@ -55,11 +55,7 @@ class NeuronLstm:
         _check_running(self._sources[_ENTRY_FILE])
 
     def initialize(self, context: Any) -> None:
-        """Load the archive.
-
-        Raises:
-            RuntimeError: it cannot be served here; the message says why.
-        """
+        """Load the archive. Raises `RuntimeError`: it cannot be served here; the message says why."""
         directory = context.system_properties["model_dir"]
         if os.path.realpath(directory) != _FOLDER:
             raise RuntimeError(f"the archive is in {directory}, but Python imports its handler from {_FOLDER}")
@@ -141,11 +137,7 @@ def parse_list(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
 
 
 def refuse(complaints: list[str]) -> None:
-    """Refuse the archive if there are complaints.
-
-    Raises:
-        RuntimeError: names the first of them.
-    """
+    """Refuse the archive if there are complaints. Raises `RuntimeError`: names the first of them."""
     if complaints:
         more = f" and {len(complaints) - _NAMED} more" if len(complaints) > _NAMED else ""
         what = ", ".join(text if text.isprintable() else ascii(text) for text in complaints[:_NAMED])

@@ -173,11 +173,7 @@ class GrpcServer:
         self._server: aio.Server | None = None
 
     async def serve(self) -> None:
-        """Answer calls, on all interfaces.
-
-        Raises:
-            ArchiveError: the port is taken.
-        """
+        """Answer calls, on all interfaces. Raises `ArchiveError`: the port is taken."""
         check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
         self._server = aio.server(options=self._options)
         methods = {method: partial(_respond, method, self._archives) for method in METHODS}

@@ -71,11 +71,7 @@ class ServedArchive:
         return self._service.model.manifest
 
     async def respond(self, request: RawRequest) -> RawResponse:
-        """Return the response to one request.
-
-        Raises:
-            QueueFullError: too many requests wait.
-        """
+        """Return the response to one request. Raises `QueueFullError`: too many requests wait."""
         return await self._queue.respond(request)
 
     async def readiness(self) -> dict[str, object]:
@@ -132,11 +128,7 @@ class HostedArchive(Protocol):
         """The archive's manifest."""
 
     async def respond(self, request: RawRequest) -> RawResponse:
-        """Return the response to one request.
-
-        Raises:
-            QueueFullError: too many requests wait.
-        """
+        """Return the response to one request. Raises `QueueFullError`: too many requests wait."""
 
     async def readiness(self) -> dict[str, object]:
         """Return whether the model is `ready`, and why."""
@@ -149,11 +141,7 @@ class UnloadedArchive:
     """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready."""
 
     def __init__(self, settings: ArchiveSettings, reason: str) -> None:
-        """Read the archive's manifest.
-
-        Raises:
-            ArchiveError: there is no such archive, or it is damaged.
-        """
+        """Read the archive's manifest. Raises `ArchiveError`: there is no such archive, or it is damaged."""
         reader = ArchiveReader(Path(settings.archive))
         self.name = settings.name
         self.version = reader.model_version()

@@ -68,11 +68,7 @@ class ModelSession:
         return write_one(found, manifest.outputs, as_numpy=as_numpy)
 
     def end(self) -> None:
-        """End the session without a further chunk.
-
-        Raises:
-            SessionError: the session does not exist, or has ended.
-        """
+        """End the session without a further chunk. Raises `SessionError`: the session does not exist, or has ended."""
         with self._one_chunk:
             if self.step == 0:
                 raise SessionError("SessionUnknown", "the session has not begun: send a chunk first")

@@ -181,11 +181,7 @@ class OpenArchive:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be sent to another process.
-
-        Raises:
-            TypeError: says what to do.
-        """
+        """Refuse to be sent to another process. Raises `TypeError`: says what to do."""
         raise TypeError("an open archive cannot be sent to another process: send its path, and open it there")
 
     def _run(self, sequences: list[SequenceInput]) -> list[Tensors]:
@@ -195,11 +191,7 @@ class OpenArchive:
             return self.loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
 
     def _open_session_service(self) -> Service:
-        """Return the service of sessions.
-
-        Raises:
-            ArchiveError: it cannot be opened.
-        """
+        """Return the service of sessions. Raises `ArchiveError`: it cannot be opened."""
         try:
             return self._session_service
         except RuntimeError as error:

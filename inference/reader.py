@@ -127,11 +127,7 @@ class ArchiveReader:
         return name
 
     def file_list(self) -> bytes:
-        """Read the list SHA256SUMS.
-
-        Raises:
-            ArchiveError: there is none, or the archive is damaged.
-        """
+        """Read the list SHA256SUMS. Raises `ArchiveError`: there is none, or the archive is damaged."""
         try:
             return self._read(LIST)
         except (KeyError, FileNotFoundError) as error:
@@ -172,11 +168,7 @@ class ArchiveReader:
         return directory
 
     def _read(self, name: str) -> bytes:
-        """Read one file.
-
-        Raises:
-            KeyError, FileNotFoundError: the archive has no such file.
-        """
+        """Read one file. Raises: KeyError, FileNotFoundError: the archive has no such file."""
         with self._damage_reported():
             if self.path.is_dir():
                 return _file_of_folder(self.path / name)
@@ -217,11 +209,7 @@ class ArchiveReader:
 
 
 def is_zip(archive: Path) -> bool:
-    """Whether the file is a .mar.
-
-    Raises:
-        OSError: it cannot be read, for which `zipfile.is_zipfile` returns False.
-    """
+    """Whether the file is a .mar. Raises `OSError`: it cannot be read, for which `zipfile.is_zipfile` returns False."""
     with archive.open("rb") as file:
         file.read(1)
         return zipfile.is_zipfile(file)

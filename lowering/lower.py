@@ -148,11 +148,7 @@ def _explained(
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
-    """Lower through a trace of a padded batch.
-
-    Raises:
-        LoweringError: names the line of the model and a way out.
-    """
+    """Lower through a trace of a padded batch. Raises `LoweringError`: names the line of the model and a way out."""
     traced = export_model(model, config)
     _check_max_length(traced, config)
     reject_random_operators(traced.exported)

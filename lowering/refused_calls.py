@@ -16,11 +16,7 @@ from .exporter.export import bind_arguments, example_tensor
 
 
 def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
-    """Refuse a program that draws random numbers.
-
-    Raises:
-        LoweringError: names the operator and the line.
-    """
+    """Refuse a program that draws random numbers. Raises `LoweringError`: names the operator and the line."""
     for node in exported.graph.nodes:
         if _draws(node.target, node.args, node.kwargs):
             raise _error(node.target, node_line(node))

@@ -73,11 +73,7 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(record: bytes) -> Session:
-    """Decode a record of `encode_session`.
-
-    Raises:
-        CorruptRecordError: bytes are missing, changed or added.
-    """
+    """Decode a record of `encode_session`. Raises `CorruptRecordError`: bytes are missing, changed or added."""
     if len(record) < _HEAD_BYTES:
         raise CorruptRecordError(f"the record has {len(record)} bytes, and at least {_HEAD_BYTES} are needed")
     if record[0] != _FORMAT:

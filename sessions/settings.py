@@ -117,11 +117,7 @@ class RedisSettings:
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """Settings of one model's sessions.
-
-    Raises:
-        ValueError: a setting is wrong; begins with its name.
-    """
+    """Settings of one model's sessions. Raises `ValueError`: a setting is wrong; begins with its name."""
 
     store: Literal["disk", "redis", "client"]
     state: str

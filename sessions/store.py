@@ -106,11 +106,7 @@ class Store(Protocol):
         """
 
     def totals(self) -> StoreTotals:
-        """Count open sessions and bytes.
-
-        Raises:
-            StoreUnavailableError: nothing can be read.
-        """
+        """Count open sessions and bytes. Raises `StoreUnavailableError`: nothing can be read."""
 
     def expired(self) -> int:
         """Return the number of idle sessions that this store object has removed since the last call."""

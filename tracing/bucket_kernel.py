@@ -65,11 +65,7 @@ class FactoryFunction:
 
 
 def call_factory(factory: Any) -> FactoryFunction:
-    """Call a factory of the user.
-
-    Raises:
-        TypeError: it cannot be called, or does not return a function.
-    """
+    """Call a factory of the user. Raises `TypeError`: it cannot be called, or does not return a function."""
     function = factory() if callable(factory) else None
     if not callable(function):
         raise TypeError(

@@ -96,11 +96,7 @@ def to_json(description: TraceDescription) -> str:
 
 
 def from_json(text: str) -> TraceDescription:
-    """Convert the text of `to_json` back.
-
-    Raises:
-        LoadError: it is damaged or has another format.
-    """
+    """Convert the text of `to_json` back. Raises `LoadError`: it is damaged or has another format."""
     try:
         written = json_codec.parse_json(text)
         if written.pop("format") != FORMAT:

@@ -52,11 +52,7 @@ def pad_rows(batch: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
-    """Check the inputs of a call, and return their number of rows.
-
-    Raises:
-        WrongInput: see `run_in_batches`.
-    """
+    """Check the inputs of a call, and return their number of rows. Raises `WrongInput`: see `run_in_batches`."""
     if len(inputs) != len(signature.inputs):
         raise WrongInput(f"{len(inputs)} inputs, expected {len(signature.inputs)}: {', '.join(signature.inputs)}")
     for (name, wanted), tensor in zip(signature.inputs.items(), inputs, strict=True):

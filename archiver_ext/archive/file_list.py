@@ -63,11 +63,7 @@ def renewed_list(content: bytes, files: Mapping[str, Path]) -> tuple[bytes, bool
 
 
 def parsed(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
-    """Parse a list, as the entry file does.
-
-    Raises:
-        PackagingError: the list is damaged.
-    """
+    """Parse a list, as the entry file does. Raises `PackagingError`: the list is damaged."""
     try:
         return parse_list(content)
     except RuntimeError as error:

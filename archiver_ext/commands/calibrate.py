@@ -75,11 +75,7 @@ def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifes
 
 
 def _refuse_simulation(backend: str) -> None:
-    """Refuse to measure an emulated device.
-
-    Raises:
-        PackagingError: the backend runs on an emulated device.
-    """
+    """Refuse to measure an emulated device. Raises `PackagingError`: the backend runs on an emulated device."""
     from ...backends.registry import get_backend
 
     if (simulation := get_backend(backend).simulation()) is not None:

@@ -127,11 +127,7 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
 
 
 def read_artifact(directory: Path) -> NeuronArtifact:
-    """Read the files that `write_artifact` wrote.
-
-    Raises:
-        LoadError: a file is missing or damaged.
-    """
+    """Read the files that `write_artifact` wrote. Raises `LoadError`: a file is missing or damaged."""
     signature = read_signature(directory)
     facts = read_program_file(_Facts, directory / _FACTS)
     try:

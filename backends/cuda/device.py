@@ -36,11 +36,7 @@ class Device(Protocol):
         """Make the device and its stream the current ones of this thread."""
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a CPU tensor on the device.
-
-        Raises:
-            OutOfMemory: it does not fit.
-        """
+        """Return a copy of a CPU tensor on the device. Raises `OutOfMemory`: it does not fit."""
 
     def flatten(self, cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return copies of one layer's weights in one block, as the device's layer reads them."""

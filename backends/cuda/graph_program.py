@@ -76,11 +76,7 @@ def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> t
 
 
 def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
-    """Capture a program in a shape.
-
-    Raises:
-        OutOfMemory: it does not fit into the device's memory.
-    """
+    """Capture a program in a shape. Raises `OutOfMemory`: it does not fit into the device's memory."""
     arguments = shape.inputs.views(shape.input_buffer)
     results = shape.outputs.views(shape.output_buffer)
 
@@ -204,11 +200,7 @@ class WarmProgram:
     shape: WarmShape
 
     def capture(self) -> None:
-        """Capture the program in the shape.
-
-        Raises:
-            OutOfMemory: the graph does not fit into the device's memory.
-        """
+        """Capture the program in the shape. Raises `OutOfMemory`: the graph does not fit into the device's memory."""
         self.program.capture(self.shape)
 
 

@@ -24,11 +24,7 @@ class RecurrentLibrary:
     """A loaded recurrent library."""
 
     def __init__(self, file: Path) -> None:
-        """Map the file.
-
-        Raises:
-            LoadError: it cannot be mapped, or is another library.
-        """
+        """Map the file. Raises `LoadError`: it cannot be mapped, or is another library."""
         try:
             _check_complete(file)
             self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be searched for in other directories
@@ -44,11 +40,7 @@ class RecurrentLibrary:
             ) from error
 
     def _declare_types(self) -> None:
-        """Declare the types of the functions, for ctypes.
-
-        Raises:
-            AttributeError: one is missing.
-        """
+        """Declare the types of the functions, for ctypes. Raises `AttributeError`: one is missing."""
         code = self.code
         code.recurrence_open_pool.restype = code.recurrence_open_stack.restype = _POINTER
         code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
@@ -98,11 +90,7 @@ class ThreadPool:
     """Threads that compute together, including the caller's. They end with the object. A fork has only its own."""
 
     def __init__(self, library: RecurrentLibrary, threads: int) -> None:
-        """Start the threads.
-
-        Raises:
-            LoadError: the system does not allow more threads, or is out of memory.
-        """
+        """Start the threads. Raises `LoadError`: the system does not allow more threads, or is out of memory."""
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)
         if self.handle is None:
@@ -238,11 +226,7 @@ class LinearLayer:
     """A linear layer."""
 
     def __init__(self, pool: ThreadPool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """A layer with torch's `weight[O, K]` and `bias[O]`.
-
-        Raises:
-            MemoryError: out of memory.
-        """
+        """A layer with torch's `weight[O, K]` and `bias[O]`. Raises `MemoryError`: out of memory."""
         self.pool = pool
         self.outputs, self.inputs = weight.shape
         self.packed = in_huge_pages([*pack_linear(weight, bias, pool.library.linear_block)])

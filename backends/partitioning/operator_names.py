@@ -45,11 +45,7 @@ def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerCon
 
 
 def example_input(node: torch.fx.Node) -> torch.Tensor:
-    """Return a tensor of ones with the sizes of a value.
-
-    Raises:
-        CompileError: the value is not a tensor.
-    """
+    """Return a tensor of ones with the sizes of a value. Raises `CompileError`: the value is not a tensor."""
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         raise CompileError(f"{node.name} is not a tensor, and only tensors can be passed between an engine and the CPU")

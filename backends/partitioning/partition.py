@@ -62,11 +62,7 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
 
 
 def _graph_of(program: ExportedProgram) -> torch.fx.Graph:
-    """Copy the program's graph without its assertions.
-
-    Raises:
-        CompileError: the program cannot be partitioned.
-    """
+    """Copy the program's graph without its assertions. Raises `CompileError`: the program cannot be partitioned."""
     graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
         raise CompileError("a program with control flow cannot be partitioned between an engine and the CPU")

@@ -131,11 +131,7 @@ def segment_directory(index: int, place: Target) -> str:
 
 
 def read_segments(directory: Path) -> SegmentList:
-    """Read the list of segments of a partitioned program.
-
-    Raises:
-        LoadError: it is damaged.
-    """
+    """Read the list of segments of a partitioned program. Raises `LoadError`: it is damaged."""
     return read_program_file(SegmentList, directory / SEGMENTS)
 
 

@@ -22,11 +22,7 @@ _RAISED_AS_IT_IS = (LoadError, MemoryError)
 
 
 def read_source(directory: Path) -> str:
-    """Return the source of a directory's program.
-
-    Raises:
-        LoadError: the file is missing or damaged.
-    """
+    """Return the source of a directory's program. Raises `LoadError`: the file is missing or damaged."""
     path = directory / FILE_NAME
     try:
         return path.read_text(encoding="utf-8")

@@ -124,11 +124,7 @@ def call_layer(layer: Any, *inputs: Any) -> Any:
 
 
 def program_source(program: ExportedProgram) -> str:
-    """Return the source of a program.
-
-    Raises:
-        CompileError: it has an operator that source cannot express.
-    """
+    """Return the source of a program. Raises `CompileError`: it has an operator that source cannot express."""
     names = weight_names(program)
     weights = {
         node: names[node.name] for node in program.graph.nodes if node.op == "placeholder" and node.name in names
@@ -261,11 +257,7 @@ def _called(module: GraphModule) -> list[Any]:
 
 
 def _check(called: list[Any], layers: Mapping[Callable[..., Any], str]) -> None:
-    """Check that source can express every call.
-
-    Raises:
-        CompileError: it cannot express one.
-    """
+    """Check that source can express every call. Raises `CompileError`: it cannot express one."""
     for target in called:
         known = isinstance(target, torch._ops.OpOverload) or target is call_layer or target in layers
         if not known and not _is_control_flow(target) and not _is_size_function(target):

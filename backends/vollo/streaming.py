@@ -54,11 +54,7 @@ class StreamingProgram:
 
     @classmethod
     def load(cls, directory: Path) -> StreamingProgram:
-        """Load a program that `save` wrote.
-
-        Raises:
-            LoadError: the directory has no such program.
-        """
+        """Load a program that `save` wrote. Raises `LoadError`: the directory has no such program."""
         from vollo_compiler import Program
 
         try:

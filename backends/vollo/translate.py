@@ -95,11 +95,7 @@ class _Translation:
         return self._graph.get_attr(name)
 
     def weight(self, argument: Any) -> torch.Tensor | None:
-        """Return an argument that must be a weight, or None.
-
-        Raises:
-            CompileError: it is computed.
-        """
+        """Return an argument that must be a weight, or None. Raises `CompileError`: it is computed."""
         value = None if argument is None else self._values[argument]
         if isinstance(value, torch.fx.Node):
             raise CompileError(f"Vollo supports only constant weights, and {argument} is computed")

@@ -92,11 +92,7 @@ class Codec:
         return not any(one.matches(body) for one in self._body_formats)
 
     def decode(self, request: RawRequest) -> InferenceRequest:
-        """Decode the sequences of a request.
-
-        Raises:
-            RequestError: why the request is refused.
-        """
+        """Decode the sequences of a request. Raises `RequestError`: why the request is refused."""
         decoded = self._decode_body(request)
         if not (request.accepts_npy and decoded.format.response_types):
             return decoded
@@ -174,11 +170,7 @@ class Codec:
         raise malformed("the body is in none of the formats that are served here")
 
     def check_size(self, request: RawRequest) -> None:
-        """Refuse a body with too many bytes, before it is parsed.
-
-        Raises:
-            RequestError: 413.
-        """
+        """Refuse a body with too many bytes, before it is parsed. Raises `RequestError`: 413."""
         self._check_size(request, request.written())
 
     def _check_size(self, request: RawRequest, given: object) -> None:

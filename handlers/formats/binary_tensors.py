@@ -89,11 +89,7 @@ def _binary_size(entry: object, index: int) -> int | None:
 
 
 def check_size(raw: RawData, datatype: str, shape: Sequence[int], spec: TensorSpec) -> None:
-    """Refuse bytes that are not as many as the shape needs.
-
-    Raises:
-        RequestError: 400, with the input's name.
-    """
+    """Refuse bytes that are not as many as the shape needs. Raises `RequestError`: 400, with the input's name."""
     needed = math.prod(shape) * _width(datatype)
     if len(raw.content) != needed:
         raise invalid_input(

@@ -108,11 +108,7 @@ class PlainFormat:
         return True
 
     def decode(self, value: object) -> InferenceRequest:
-        """Decode the one sequence.
-
-        Raises:
-            RequestError: as `read_sequence`.
-        """
+        """Decode the one sequence. Raises `RequestError`: as `read_sequence`."""
         values = value if isinstance(value, dict) else {self.context.only_input("a JSON array"): value}
         return InferenceRequest((read_sequence(values, self.context.manifest),), self)
 

@@ -60,11 +60,7 @@ class NpyFormat(PlainFormat):
         return isinstance(content, BINARY) and (value.content_type == NPY or content.startswith(MAGIC))
 
     def decode(self, value: object) -> InferenceRequest:
-        """Decode the one sequence.
-
-        Raises:
-            RequestError: as `read_npy` and `read_sequence`.
-        """
+        """Decode the one sequence. Raises `RequestError`: as `read_npy` and `read_sequence`."""
         assert isinstance(value, Body)
         assert isinstance(value.value, BINARY)
         values = {self.context.only_input("a .npy body"): read_npy(value.value)}

@@ -46,11 +46,7 @@ def check_sequence_count(sequences: int, path: str, manifest: Manifest) -> None:
 
 
 def check_timesteps(timesteps: int, path: str, manifest: Manifest) -> None:
-    """Refuse a request with more timesteps than one may have.
-
-    Raises:
-        RequestError: 413.
-    """
+    """Refuse a request with more timesteps than one may have. Raises `RequestError`: 413."""
     most = manifest.limits.timesteps
     if timesteps > most:
         raise RequestError(

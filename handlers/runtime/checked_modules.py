@@ -59,22 +59,14 @@ class CheckedModules(MetaPathFinder, ExecutionLoader):
         return f"{fullname.replace('.', '/')}/__init__.py" in self._sources
 
     def get_filename(self, fullname: str) -> str:
-        """Return the path of the module's file.
-
-        Raises:
-            ImportError: the archive has no such module.
-        """
+        """Return the path of the module's file. Raises `ImportError`: the archive has no such module."""
         source = self._source_path(fullname)
         if source is None:
             raise ImportError(f"No module named {fullname!r} in the archive", name=fullname)
         return str(self.archive / source)
 
     def get_source(self, fullname: str) -> str:
-        """Return the text of the module as it was checked.
-
-        Raises:
-            ImportError: the archive has no such module.
-        """
+        """Return the text of the module as it was checked. Raises `ImportError`: the archive has no such module."""
         return decode_source(self._sources[Path(self.get_filename(fullname)).relative_to(self.archive).as_posix()])
 
     def _source_path(self, fullname: str) -> str | None:

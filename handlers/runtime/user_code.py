@@ -77,11 +77,7 @@ def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | N
 
 
 def load_bucket_selector(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
-    """Tabulate the selector of this name for the lengths of a grid.
-
-    Raises:
-        RuntimeError: as `selected_lengths`.
-    """
+    """Tabulate the selector of this name for the lengths of a grid. Raises `RuntimeError`: as `selected_lengths`."""
     with working_directory(directory):
         try:
             choose = import_reference(reference, directory)

@@ -101,11 +101,7 @@ class SessionService:
         object.__setattr__(self, "serializer", StateSerializer(self.model.manifest.carried))
 
     def decode(self, request: RawRequest) -> SessionRequest:
-        """Decode one request of a session.
-
-        Raises:
-            RequestError: why the request is refused.
-        """
+        """Decode one request of a session. Raises `RequestError`: why the request is refused."""
         self.codec.check_size(request)
         found, rest = find_session_fields(request, self.names, self.codec.is_json)
         try:

@@ -51,11 +51,7 @@ class StateSerializer:
         return [bytes(view[row * self.size : (row + 1) * self.size]) for row in range(rows)]
 
     def deserialize(self, states: Sequence[bytes]) -> Tensors:
-        """Return the carried values of rows with these bytes.
-
-        Raises:
-            ValueError: the bytes are not of this layout.
-        """
+        """Return the carried values of rows with these bytes. Raises `ValueError`: the bytes are not of this layout."""
         if {*map(len, states)} - {self.size}:
             raise ValueError(f"a state has {self.size} bytes, not {[len(state) for state in states]}")
         if not self.specs or not states:

@@ -41,11 +41,7 @@ _ANSWER_PARAMETERS = ("binary_data", "binary_data_output", "binary_data_size")
 
 
 def parse(name: str, content: bytes) -> Any:
-    """Return a request message.
-
-    Raises:
-        GrpcRefusalError: INVALID_ARGUMENT, the bytes are no such message.
-    """
+    """Return a request message. Raises `GrpcRefusalError`: INVALID_ARGUMENT, the bytes are no such message."""
     try:
         return message_class(name).FromString(content)
     except DecodeError:

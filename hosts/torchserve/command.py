@@ -213,11 +213,7 @@ def java_environment() -> dict[str, str]:
 
 
 def check_torchserve() -> None:
-    """Check that TorchServe is installed.
-
-    Raises:
-        ArchiveError: there is none.
-    """
+    """Check that TorchServe is installed. Raises `ArchiveError`: there is none."""
     try:
         distribution("torchserve")
     except PackageNotFoundError:

@@ -89,11 +89,7 @@ class TorchServeProcess:
         return workers
 
     def wait(self) -> None:
-        """Wait until TorchServe ends; never returns.
-
-        Raises:
-            ArchiveError: TorchServe ended.
-        """
+        """Wait until TorchServe ends; never returns. Raises `ArchiveError`: TorchServe ended."""
         self._process.wait()
         self._reader.join(_LAST_LINES_SECONDS)
         raise self._ended()

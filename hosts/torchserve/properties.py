@@ -192,11 +192,7 @@ def _remedy(name: str, value: str) -> str:
 
 
 def check_files(overrides: Mapping[str, str]) -> None:
-    """Refuse a setting that names no file that can be read here.
-
-    Raises:
-        ArchiveError: there is one.
-    """
+    """Refuse a setting that names no file that can be read here. Raises `ArchiveError`: there is one."""
     for name, value in _given(overrides, _FILES):
         if not Path(value).is_file():
             raise ArchiveError(f"--set {name}: there is no file {value}")

@@ -45,11 +45,7 @@ class TraceWriter:
         }
 
     def recipe(self) -> Recipe:
-        """Return the units.
-
-        Raises:
-            UnknownLoop: the arguments of a family follow no rule.
-        """
+        """Return the units. Raises `UnknownLoop`: the arguments of a family follow no rule."""
         units = tuple(self._family(nodes) if family else self._single(nodes[0]) for nodes, family in self._units)
         output = self._graph.output_node()
         names = {nodes[0].name: index for index, (nodes, _) in enumerate(self._units)}

@@ -64,11 +64,7 @@ def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None)
 
 
 def reject_packed_outputs(outputs: object) -> None:
-    """Refuse a forward() that returns packed data.
-
-    Raises:
-        LoweringError: an output is packed.
-    """
+    """Refuse a forward() that returns packed data. Raises `LoweringError`: an output is packed."""
     for leaf in pytree.tree_leaves(outputs):
         if (packed := placeholder_of(leaf)) is not None:
             raise packed_use_error(packed, "prim::Return", packed.line)

@@ -49,11 +49,7 @@ class RaggedRun(torch.fx.Interpreter):
         self._inputs, self._tensors, self._batch = inputs, tensors, batch
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        """Run a node.
-
-        Raises:
-            LoweringError: the operator has no rule for these arguments; names the user's line.
-        """
+        """Run a node. Raises `LoweringError`: the operator has no rule for these arguments; names the user's line."""
         try:
             with torch.fx.traceback.set_current_meta(n):
                 return self._run(n)

@@ -11,11 +11,7 @@ from .value import Batch, Call, NoRule, Results, Value
 
 
 def linear(batch: Batch, call: Call) -> Results:
-    """Apply a layer to the last dimension.
-
-    Raises:
-        NoRule: the layer has weights for each timestep.
-    """
+    """Apply a layer to the last dimension. Raises `NoRule`: the layer has weights for each timestep."""
     value, weight, bias = call.value("input"), call.value("weight"), call.get("bias")
     if is_ragged(value.sizes[-1]):
         raise NoRule("a layer with weights for each timestep")
@@ -67,11 +63,7 @@ def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tenso
 
 
 def add_product(batch: Batch, call: Call) -> Results:
-    """Multiply two matrices and add a third.
-
-    Raises:
-        NoRule: the product is scaled.
-    """
+    """Multiply two matrices and add a third. Raises `NoRule`: the product is scaled."""
     if call.get("alpha", 1) != 1 or call.get("beta", 1) != 1:
         raise NoRule("a product that is scaled")
     names = [name for name in ("mat1", "batch1", "mat2", "batch2", "vec", "mat") if name in call.arguments]

@@ -38,11 +38,7 @@ def _own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
 
 
 def select(batch: Batch, call: Call) -> Results:
-    """Read one position.
-
-    Raises:
-        NoRule: the position is computed from data.
-    """
+    """Read one position. Raises `NoRule`: the position is computed from data."""
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     position = call["index"]
@@ -209,11 +205,7 @@ def scatter(batch: Batch, call: Call) -> Results:
 
 
 def index_put(batch: Batch, call: Call) -> Results:
-    """Write a number where a mask is true.
-
-    Raises:
-        NoRule: the positions to write are computed.
-    """
+    """Write a number where a mask is true. Raises `NoRule`: the positions to write are computed."""
     value, indices, number = call.value(), call["indices"], call.value("values")
     mask = indices[0] if len(indices) == 1 else None
     if mask is None or mask.tensor.dtype is not torch.bool or number.rank or call["accumulate"]:
@@ -225,11 +217,7 @@ def index_put(batch: Batch, call: Call) -> Results:
 
 
 def embedding(batch: Batch, call: Call) -> Results:
-    """Look up rows of a table that all requests share.
-
-    Raises:
-        NoRule: the table is computed for each request.
-    """
+    """Look up rows of a table that all requests share. Raises `NoRule`: the table is computed for each request."""
     weight, ids = call.value("weight"), call.value("indices")
     if not weight.shared:
         raise NoRule("a table of embeddings that is computed for each request")
@@ -288,11 +276,7 @@ def _part(batch: Batch, value: Value, dim: int, start: SizeExpr, size: SizeExpr)
 
 
 def unbind(batch: Batch, call: Call) -> Results:
-    """Take a dimension apart that is not ragged.
-
-    Raises:
-        NoRule: the results are the timesteps.
-    """
+    """Take a dimension apart that is not ragged. Raises `NoRule`: the results are the timesteps."""
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]):

@@ -140,11 +140,7 @@ def _repeats(call: Call) -> str:
 
 
 def repeat_interleave(batch: Batch, call: Call) -> Results:
-    """Repeat each element a constant number of times.
-
-    Raises:
-        NoRule: the numbers of repetitions are values.
-    """
+    """Repeat each element a constant number of times. Raises `NoRule`: the numbers of repetitions are values."""
     value, count = call.value(), call["repeats"]
     if not isinstance(count, int) or call.get("dim") is None:
         raise NoRule("a repetition by values")

@@ -95,11 +95,7 @@ class RedisNode:
 
 
 def check_package() -> None:
-    """Check that the host has the client of servers.
-
-    Raises:
-        StoreUnavailableError: the package `redis` is missing.
-    """
+    """Check that the host has the client of servers. Raises `StoreUnavailableError`: the package `redis` is missing."""
     try:
         import redis  # noqa: F401 - whether it is there
     except ImportError as error:

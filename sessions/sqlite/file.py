@@ -71,11 +71,7 @@ def store_file(directory: Path, model: str) -> Path:
 
 
 def file_identity(file: Path) -> FileIdentity | None:
-    """Return the identity of `file` now; None where there is no file.
-
-    Raises:
-        OSError: the path cannot be examined.
-    """
+    """Return the identity of `file` now; None where there is no file. Raises `OSError`: the path cannot be examined."""
     try:
         found = file.lstat()
     except FileNotFoundError:

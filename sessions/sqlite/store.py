@@ -152,11 +152,7 @@ class SqliteStore:
         return outcomes
 
     def totals(self) -> StoreTotals:
-        """Count open sessions and bytes.
-
-        Raises:
-            StoreUnavailableError: nothing can be read.
-        """
+        """Count open sessions and bytes. Raises `StoreUnavailableError`: nothing can be read."""
         with self._transaction("BEGIN") as connection:
             tally = _execute_when_unlocked(connection, "SELECT open, bytes, time, shared FROM tally")
             count, size, stored, shared = tally.fetchone()

@@ -52,8 +52,4 @@ class RecurrenceKernel(Protocol):
         """Whether layers of so many hidden units can be computed."""
 
     def enqueue(self, call: LayerCall) -> None:
-        """Enqueue a layer on the current stream.
-
-        Raises:
-            KernelError: CUDA refused it.
-        """
+        """Enqueue a layer on the current stream. Raises `KernelError`: CUDA refused it."""

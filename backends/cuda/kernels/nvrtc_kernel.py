@@ -103,11 +103,7 @@ class NvrtcKernel:
         return hidden <= WIDEST
 
     def enqueue(self, call: LayerCall) -> None:
-        """Enqueue a layer on the current stream.
-
-        Raises:
-            KernelError: CUDA refused it.
-        """
+        """Enqueue a layer on the current stream. Raises `KernelError`: CUDA refused it."""
         batch, time, directions, _ = call.gates.shape
         hidden = call.w_hh.shape[2]
         sizes = self._choose(hidden, batch, directions, self._multiprocessors)
