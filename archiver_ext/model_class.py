@@ -221,7 +221,7 @@ _RELATIVE = "attempted relative import"
 def _import_advice(error: BaseException) -> str:
     """Say how a failed import is made to work, in brackets; empty for other errors.
 
-    >>> print(import_advice(ModuleNotFoundError("No module named 'blocks'", name="blocks"))[:52])
+    >>> print(_import_advice(ModuleNotFoundError("No module named 'blocks'", name="blocks"))[:52])
      (if it is your file, give blocks.py with --extra-fi
     """
     if isinstance(error, ModuleNotFoundError) and error.name is not None:

@@ -138,13 +138,13 @@ def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:
     Each length to 64 is tried. Beyond, as for a model of samples of sound, `takes` is expected to be true for all
     lengths from the first one on.
 
-    >>> first_accepted(lambda length: length >= 5, longest=16)
+    >>> _first_accepted(lambda length: length >= 5, longest=16)
     5
-    >>> first_accepted(lambda length: length >= 991, longest=16_000)
+    >>> _first_accepted(lambda length: length >= 991, longest=16_000)
     991
-    >>> first_accepted(lambda length: False, longest=16)
+    >>> _first_accepted(lambda length: False, longest=16)
     1
-    >>> first_accepted(lambda length: length % 320 == 0, longest=3_200)
+    >>> _first_accepted(lambda length: length % 320 == 0, longest=3_200)
     1
     """
     first = next((length for length in range(1, min(longest, _ALL_TRIED) + 1) if takes(length)), None)

@@ -346,7 +346,7 @@ def _has_persistent_kernel(cell: _CellKind, hidden: int, *, gradients: bool, pro
 
     With `gradients`, in both passes.
 
-    >>> [has_persistent_kernel("lstm", 160, gradients=both, projected=False) for both in (False, True)]
+    >>> [_has_persistent_kernel("lstm", 160, gradients=both, projected=False) for both in (False, True)]
     [True, False]
     """
     return not projected and hidden <= (_WIDEST_BACKWARD if gradients else _WIDEST)[cell]

@@ -215,7 +215,7 @@ _Tell = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], None
 def _is_composite(target: torch._ops.OpOverload) -> bool:
     """Whether torch computes an operator by others.
 
-    >>> is_composite(torch.ops.aten.linalg_inv.default), is_composite(torch.ops.aten.sort.default)
+    >>> _is_composite(torch.ops.aten.linalg_inv.default), _is_composite(torch.ops.aten.sort.default)
     (True, False)
     """
     return target.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(

@@ -160,7 +160,7 @@ def threads_per_worker(cores: int, workers: object) -> int:
 def _worker_count(workers: object) -> int | None:
     """Return the value of `maxWorkers`, which may be of any type; None if it is no number of workers.
 
-    >>> worker_count(2), worker_count("2"), worker_count(True), worker_count(0)
+    >>> _worker_count(2), _worker_count("2"), _worker_count(True), _worker_count(0)
     (2, None, None, None)
     """
     return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
