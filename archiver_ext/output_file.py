@@ -40,6 +40,6 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write a file as `open_output` does. Raises: ArchiveError, OSError: as `open_output`."""
+    """Write a file as `open_output` does. Raises `ArchiveError`, `OSError`: as `open_output`."""
     with open_output(path) as file:
         file.write(content)

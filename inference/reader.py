@@ -168,7 +168,7 @@ class ArchiveReader:
         return directory
 
     def _read(self, name: str) -> bytes:
-        """Read one file. Raises: KeyError, FileNotFoundError: the archive has no such file."""
+        """Read one file. Raises `KeyError`, `FileNotFoundError`: the archive has no such file."""
         with self._damage_reported():
             if self.path.is_dir():
                 return _file_of_folder(self.path / name)
