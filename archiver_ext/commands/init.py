@@ -83,8 +83,8 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _init(options: argparse.Namespace) -> None:
+    from ..archive.workspace import write_output
     from ..model_class import importable, load_class
-    from ..output_file import write_output
 
     notes: list[str] = []
     if options.output is not None and options.output.exists() and not options.force:

@@ -86,7 +86,7 @@ def _open_requests(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def _open_answers(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write, as `open_output` does, or standard output."""
-    from ..output_file import open_output
+    from ..archive.workspace import open_output
 
     if path == _STANDARD:
         if sys.stdout is None:

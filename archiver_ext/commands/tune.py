@@ -173,7 +173,7 @@ def _changed_text(config: Path, proposal: Proposal) -> str:
 
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
     """Write the requested files, and yield a line for each."""
-    from ..output_file import write_output
+    from ..archive.workspace import write_output
     from .tuning.page import html_page
 
     if changed is not None:
