@@ -9,7 +9,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle, islice
 from statistics import median
 from typing import TypeVar
@@ -212,7 +211,6 @@ def _bucket_timesteps(steps: Sequence[PlannedBatch]) -> int:
 
 
 KeyT = TypeVar("KeyT")
-ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,8 @@ def time_interleaved(
 ) -> dict[KeyT, tuple[float, ...]]:
     """Time each call in one slice per round; returns the median seconds of a call in each slice.
 
-    A slice begins with an untimed call, which wakes the threads.
+    A slice begins with an untimed call, which wakes the threads. Each round begins with another call, so that none
+    always follows the same.
     """
 
     def time_slice(call: Call) -> float:
@@ -247,26 +246,13 @@ def time_interleaved(
             seconds.append(clock() - started)
         return median(seconds)
 
-    return _interleave({key: partial(time_slice, call) for key, call in calls.items()}, config.rounds)
-
-
-def _interleave(measurements: Mapping[KeyT, Callable[[], ValueT]], rounds: int) -> dict[KeyT, tuple[ValueT, ...]]:
-    """Take every measurement once per round.
-
-    Each round begins with another one, so that none always follows the same.
-
-    >>> taken = []
-    >>> found = _interleave({name: lambda name=name: taken.append(name) or 1.0 for name in "abc"}, rounds=2)
-    >>> "".join(taken), found["a"]
-    ('abcbca', (1.0, 1.0))
-    """
-    order = list(measurements)
-    found: dict[KeyT, list[ValueT]] = {key: [] for key in order}
-    for number in range(rounds):
+    order = list(calls)
+    medians: dict[KeyT, list[float]] = {key: [] for key in order}
+    for number in range(config.rounds):
         first = number % len(order)
         for key in order[first:] + order[:first]:
-            found[key].append(measurements[key]())
-    return {key: tuple(values) for key, values in found.items()}
+            medians[key].append(time_slice(calls[key]))
+    return {key: tuple(values) for key, values in medians.items()}
 
 
 _GEMM_SIZE = 2048
