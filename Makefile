@@ -55,11 +55,12 @@ demo-ray: $(HOSTS_STAMP) ## a model on two nodes of Ray: a replica is killed, a 
 test test-all: export OMP_WAIT_POLICY = passive
 # Hundreds of processes import the same files, which are compiled once where Python may keep what it compiled.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: $(STAMP) ## tests of every part, also end to end through a real TorchServe
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not long"
+test: $(STAMP) ## tests of every part, also end to end through a real TorchServe: about 8 minutes
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not ci and not long"
 
-test-all: $(STAMP) ## the same, and more engines, models and forms
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+test-all: MARK ?=
+test-all: $(STAMP) ## the same, and more engines, models and forms; MARK="ci and not long" runs what CI adds to make test
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "$(MARK)"
 
 # Servers bring other releases of what TorchServe needs. Torch and the tools are those of .venv, which is read after it.
 $(HOSTS_STAMP): $(STAMP) hosts.lock

@@ -61,7 +61,7 @@ def _one_fork_server() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture on one worker; leave cases beyond those of `few` to `make test-all`."""
+    """Keep tests that share a fixture on one worker; leave cases beyond those of `few` to CI."""
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for same in cases.values():
         number = next(same[0].iter_markers("few")).args[0]
         for place in set(range(len(same))) - _spread(number, len(same)):
-            same[place].add_marker(pytest.mark.long)
+            same[place].add_marker(pytest.mark.ci)
 
 
 def _spread(number: int, length: int) -> set[int]:
