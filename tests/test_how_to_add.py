@@ -251,6 +251,7 @@ def test_an_addition_is_made_in_few_places(name: str) -> None:
     assert len({edit.file for edit in edits}) == places
 
 
+@pytest.mark.ci
 def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]]) -> None:
     """It is carried in the archive, without the other engines."""
     assert json.loads((archive / "variants.json").read_text())["backend"] == "example"

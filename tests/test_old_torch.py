@@ -42,6 +42,7 @@ def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _SINCE] == []
 
 
+@pytest.mark.ci
 def test_the_serving_half_is_imported_by_a_torch_without_later_names() -> None:
     """A separate process removes the names from torch first."""
     done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=False)

@@ -62,6 +62,7 @@ def test_its_yaml_is_read() -> None:
     assert parse_config(CONFIG + own, "f").partitioner_config == Written()
 
 
+@pytest.mark.ci
 def test_what_analyze_prints_for_machines_is_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

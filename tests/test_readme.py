@@ -145,6 +145,7 @@ def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server
     assert asked.stdout.strip() == str(reply.json)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("file", ["client.py", "codec.py"])
 def test_worked_examples_of_the_example_files_hold(file: str) -> None:
     """The doctests in the files that users copy."""

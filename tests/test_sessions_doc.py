@@ -91,6 +91,7 @@ def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield [predict(service, [asked(words)])[0] for words, _ in conversation()]
 
 
+@pytest.mark.ci
 def test_the_example_of_the_python_page_answers_each_chunk(
     tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_the_example_of_the_python_page_answers_each_chunk(
     assert (len(scope["first"]), len(scope["rest"]), scope["session"].step) == (2, 1, 3)
 
 
+@pytest.mark.ci
 def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
     """Statuses, keys and messages are compared; generated ids and tags may differ."""
     shown = [json.loads(answer.replace("[…]", '["…"]')) for _, answer in conversation()]
@@ -215,6 +217,7 @@ def refused_share(mean: float, places: int) -> float:
     return share
 
 
+@pytest.mark.ci
 def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
     """The numbers are those of random ids, for the defaults."""
     defaults = StreamingConfig()

@@ -11,11 +11,13 @@ from structure import circles, file_graph, long_files, package_graph
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.ci
 def test_no_files_import_each_other_in_a_circle() -> None:
     """Imports inside functions count too: they may delay work, but not hide a cycle."""
     assert circles(file_graph(ROOT)) == []
 
 
+@pytest.mark.ci
 def test_rooms_are_layers() -> None:
     """Neither the current nor the allowed imports form a cycle of packages."""
     assert circles(package_graph(file_graph(ROOT))) == []

@@ -16,6 +16,7 @@ TEXT = (Path(__file__).parents[1] / "docs" / "tracing.md").read_text(encoding="u
 BLOCKS = re.findall(r"^```pycon\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks run in order, in one process."""

@@ -71,6 +71,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.ci
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
     """They print the table, change the configuration, write a report, and read logs."""
     look, write, report, keep, older = blocks("bash")

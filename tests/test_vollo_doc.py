@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from vollo_models import InTime, program_of
@@ -67,6 +68,7 @@ def test_its_numbers_and_names_are_the_codes() -> None:
         assert callable(getattr(vollo_streaming.StreamingProgram, name))
 
 
+@pytest.mark.ci
 def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
     """The page counts them in the same way."""
 

@@ -76,7 +76,8 @@ def file_of(copy: Path, fault: Fault) -> Path:
 def failing_test(copy: Path, *folders: str) -> str | None:
     """Return the first test of these folders, or of all, that fails in a copy of the project."""
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_WAIT_POLICY": "passive", "CI": "true"}
-    options = ["-q", "-x", "-n", str((os.cpu_count() or 1) + 1), "--dist", "loadgroup", "-m", "not ci and not long", *folders]
+    jobs = str((os.cpu_count() or 1) + 1)
+    options = ["-q", "-x", "-n", jobs, "--dist", "loadgroup", "-m", "not ci and not long", *folders]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=copy,

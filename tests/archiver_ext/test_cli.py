@@ -114,6 +114,7 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "archive_format", ["default", *(pytest.param(name, marks=pytest.mark.long) for name in ("tgz", "no-archive"))]
 )
@@ -159,6 +160,7 @@ def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, byt
     return done.returncode, done.stdout or b"", done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
 def test_a_reader_that_ends_early_is_named_in_one_line(arguments: tuple[str, ...]) -> None:
     """A long output and a short one, which Python still holds when the command is done."""
@@ -170,6 +172,7 @@ def test_a_reader_that_ends_early_is_named_in_one_line(arguments: tuple[str, ...
     assert (code, error) == (1, b"error: the reader of standard output ended before everything was written\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
 def test_a_full_disk_below_standard_output_is_one_line(arguments: tuple[str, ...]) -> None:
     """The exit code is 1, and not that of Python when it ends."""
@@ -203,6 +206,7 @@ def test_an_exception_that_is_no_error_is_one_line(capsys: Capture, project: Pro
     assert line.startswith("error: model.py, line 2, raised Own: stop. It is no subclass of Exception")
 
 
+@pytest.mark.ci
 def test_what_an_encoding_lacks_is_escaped(capsys: Capture, project: Project) -> None:
     """A table is cut with an ellipsis, and a path may have any bytes."""
     assert cli.main(["archive", *project.flags(), "--export-path", "."]) == 0

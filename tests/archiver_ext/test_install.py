@@ -114,6 +114,7 @@ def wheel_of_source_distribution(checkout: Path) -> Path:
     return build(source, beside / "built", "wheel")
 
 
+@pytest.mark.ci
 def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
     """A wheel of the source distribution has the files of one of a clone; the index accepts both."""
     own = build(checkout, checkout.parent / "own", "wheel")
@@ -129,6 +130,7 @@ def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
     assert (checked.returncode, checked.stdout.count("PASSED")) == (0, 2), checked.stdout
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "way",
     [

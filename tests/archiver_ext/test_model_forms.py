@@ -156,6 +156,7 @@ def archived(
     return warm_archiver.run(command, folder, os.environ), model
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", *LONG])
 def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tmp_path: Path) -> None:
@@ -179,6 +180,7 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
             torch.testing.assert_close(torch.tensor(answer[name]), tensor[0], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str, tmp_path: Path) -> None:
@@ -227,12 +229,14 @@ def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -
     assert_answers(responses, requests, alone)
 
 
+@pytest.mark.ci
 def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
     """Clients send the input only; the model branches on the mask in Python."""
     folder, model = packaged(tmp_path, "native", MASKED, "  mask: {name: pad, true_for: padding}\n")
     assert_served(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:

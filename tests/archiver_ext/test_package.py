@@ -19,6 +19,7 @@ from .conftest import Package, Project
 SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "sessions", "__init__.py"}
 
 
+@pytest.mark.ci
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
     """The archive holds the user's files, the serving code and the programs; no other file has changed."""
     precious = project.temporary / "tiny" / "precious.txt"  # the unmodified archiver would delete it
@@ -56,6 +57,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     check_answers(project, folder)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("archive_format", "name"),
     [("default", "tiny.mar"), ("zip-store", "tiny.mar"), ("tgz", "tiny.tar.gz"), ("no-archive", "tiny")],

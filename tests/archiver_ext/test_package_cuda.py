@@ -97,6 +97,7 @@ def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float
     )
 
 
+@pytest.mark.few(1)
 def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], device: GraphDevice) -> None:
     """All graphs are captured while the archive is loaded; none while requests come."""
     source, host = packaged
@@ -107,6 +108,7 @@ def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], d
     assert len(device.captured) == captured >= 4
 
 
+@pytest.mark.ci
 def test_segments_share_the_weights_and_are_captured_at_load(
     partitioned: tuple[Source, Path], device: GraphDevice
 ) -> None:

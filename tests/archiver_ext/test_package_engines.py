@@ -23,6 +23,7 @@ from .archived_answers import answers, check_answers, unpacked
 from .conftest import MODEL, Package, Project, save_weights
 
 
+@pytest.mark.ci
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -43,6 +44,7 @@ def test_an_engine_of_another_distribution_serves_by_name(
     assert len(engine["variants"]) == len(pieces)
 
 
+@pytest.mark.ci
 def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     assert row[6].strip() == "5.00"
 
 
+@pytest.mark.ci
 def test_auto_goes_on_without_a_compiler_and_says_so(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:

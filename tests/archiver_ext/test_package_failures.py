@@ -117,6 +117,7 @@ def test_a_named_engine_that_fails_stops_the_packaging(
     assert project.listing() == before
 
 
+@pytest.mark.ci
 def test_a_wrong_result_is_reported_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_an_unexpected_error_is_shown_with_its_traceback(
     assert project.listing() == before
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
     """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
@@ -211,6 +213,7 @@ def stopped_while_compiling(
             process.kill()
 
 
+@pytest.mark.ci
 def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
     """The command survives a crash of compiled code."""
     project.configure(backend="crashes")
@@ -223,6 +226,7 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
     assert project.listing() == before
 
 
+@pytest.mark.ci
 def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
     """Even SIGKILL, which permits no cleanup, leaves no archive and no process that would write one."""
     project.configure(backend="slow")

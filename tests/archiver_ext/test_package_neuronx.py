@@ -75,6 +75,7 @@ def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float
     return max(float((answer[0] - right).abs().max()) for answer, right in zip(answers, alone, strict=True))
 
 
+@pytest.mark.ci
 def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None:
     """Each bucket has a program, which is compiled, verified and loaded with torch.jit.load."""
     source = source_of(tmp_path)

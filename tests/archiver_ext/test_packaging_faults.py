@@ -28,7 +28,7 @@ ADVICE = (
     "free memory",
     "package the model again",
 )
-pytestmark = pytest.mark.xdist_group("packaging-faults")
+pytestmark = [pytest.mark.xdist_group("packaging-faults"), pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

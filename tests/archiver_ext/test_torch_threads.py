@@ -45,6 +45,7 @@ def archive_with(folder: Path, config: str | None, **facts: object) -> Path:
     return archive
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("config", "threads", "expected"),
     [
@@ -67,6 +68,7 @@ def test_the_cores_are_divided_among_the_workers(
     assert threads_of(archive_with(tmp_path / "sums", config, threads=threads)) == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calibrate_and_bench_have_the_threads_of_a_worker(

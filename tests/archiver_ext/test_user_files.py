@@ -101,6 +101,7 @@ def expected(model: torch.nn.Module) -> list[torch.Tensor]:
         return [infer(torch.tensor([ids]), torch.tensor([len(ids)]), 2.0)[0] for ids in REQUESTS]
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("backend", "key"),
@@ -121,6 +122,7 @@ def test_a_method_of_one_of_two_classes_is_served_with_the_weights_of_a_checkpoi
         torch.testing.assert_close(answer, alone, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_weights_are_replaced_by_those_of_a_checkpoint(project: Project) -> None:
     """The class and the method of the archive verify them."""

@@ -113,6 +113,7 @@ def eager_model(source: Source) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("name", "engine"),

@@ -21,9 +21,11 @@ from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
-# Compiled once for all tests of an engine.
+# Compiled once for all tests of an engine. The other engines' own tests are part of `make test` too.
 ENGINES = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name) for name in ("eager", "native", "onnxruntime")
+    pytest.param("eager", marks=(pytest.mark.xdist_group("eager"), pytest.mark.ci), id="eager"),
+    pytest.param("native", marks=(pytest.mark.xdist_group("native"), pytest.mark.ci), id="native"),
+    pytest.param("onnxruntime", marks=pytest.mark.xdist_group("onnxruntime"), id="onnxruntime"),
 ]
 if release(torch_version()) >= (2, 13):
     inductor = (pytest.mark.xdist_group("inductor"), pytest.mark.long)
@@ -145,6 +147,7 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
     assert sum(sizes.values()) < 700_000, sizes
 
 
+@pytest.mark.few(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_further_loads_share_the_weights(compiled: Compiled) -> None:

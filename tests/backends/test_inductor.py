@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.backends.inductor import Inductor
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
-pytestmark = [pytest.mark.xdist_group("inductor"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("inductor"), pytest.mark.timeout(300), pytest.mark.ci]
 
 HOST = Inductor().host()
 

@@ -33,6 +33,7 @@ def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
         OnnxRuntime().compile(exported(Bessel(), *ragged_batch(0.0)), None, tmp_path)
 
 
+@pytest.mark.ci
 def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> None:
     """ONNX has recurrent layers in float64, the engine does not: packaging reports it."""
     module = Recurrent(Case()).double()
@@ -42,6 +43,7 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
         OnnxRuntime().compile(exported(module, x.double(), lengths), None, tmp_path)
 
 
+@pytest.mark.ci
 def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The exporter's progress and warnings are suppressed."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
@@ -56,6 +58,7 @@ def test_the_graph_names_no_path(tmp_path: Path) -> None:
     assert b".py" not in (tmp_path / "program.onnx").read_bytes()
 
 
+@pytest.mark.ci
 def test_the_last_release_for_python_3_9_reads_the_graph(tmp_path: Path) -> None:
     """It is ONNX Runtime 1.19, which reads IR 10 and opset 21."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
@@ -65,6 +68,7 @@ def test_the_last_release_for_python_3_9_reads_the_graph(tmp_path: Path) -> None
     assert {one.domain: one.version for one in model.opset_import}[""] <= 21
 
 
+@pytest.mark.ci
 def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
     """Its telemetry, which writes an id into the home directory, is off."""
     program = exported(Recurrent(Case()), *ragged_batch(0.0))
@@ -104,6 +108,7 @@ class Adder(torch.nn.Module):
         return sums, sums.gather(1, last)[:, 0]
 
 
+@pytest.mark.ci
 def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
     """Each call continues with the first rows of the output of the call before it. All outputs keep their values."""
     batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
@@ -124,6 +129,7 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
         assert torch.equal(last, before)
 
 
+@pytest.mark.ci
 def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> None:
     """The error is that of a single call with wrong inputs."""
     program = exported(Recurrent(Case()), *ragged_batch(0.0))

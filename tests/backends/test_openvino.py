@@ -66,6 +66,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+@pytest.mark.ci
 def test_a_signal_arrives_after_a_program_was_freed_in_another_thread() -> None:
     """On processors with AMX, OpenVINO replaces the stack on which the loading thread handles signals."""
     done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, check=False)
@@ -73,6 +74,7 @@ def test_a_signal_arrives_after_a_program_was_freed_in_another_thread() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "received\n", "")
 
 
+@pytest.mark.ci
 def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     """The distribution's telemetry module is not imported, and no id is written to the home directory."""
     code = (
@@ -87,6 +89,7 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.ci
 @torch.no_grad()
 @pytest.mark.parametrize(
     "case",
@@ -118,6 +121,7 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
     assert 1e-5 < errors["bfloat16"] <= 1e-2
 
 
+@pytest.mark.ci
 @torch.no_grad()
 def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
     """The engine reuses its buffers; the answers are copies."""
@@ -131,6 +135,7 @@ def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
     assert all(torch.equal(now, then) for now, then in zip(first, before, strict=True))
 
 
+@pytest.mark.ci
 @torch.no_grad()
 def test_weights_may_lie_where_those_of_another_program_lay(tmp_path: Path) -> None:
     """Programs are loaded and freed in one process, and memory is reused: none reads another's weights."""
@@ -143,6 +148,7 @@ def test_weights_may_lie_where_those_of_another_program_lay(tmp_path: Path) -> N
         assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5
 
 
+@pytest.mark.ci
 def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list[str], tmp_path: Path) -> None:
     """Without the check the engine would silently compute in float32."""
     _, program = program_of(Case())
@@ -186,6 +192,7 @@ def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
     assert tuple(written) == PRECISIONS
 
 
+@pytest.mark.ci
 def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
     """The engine gave other answers for static sizes in a program of several GRUs: this is never silent."""
     case = Case("gru", layers=3, bidirectional=True, given_state=True)

@@ -51,6 +51,7 @@ def assert_answers_stay(run: LoadedProgram) -> None:
     assert [answer.tolist() for answer in run([EXAMPLE])] == ANSWERS
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "on_cpu"),
     [("eager", False), ("native", False), ("onnxruntime", False), ("eager", True), ("onnxruntime", True)],
@@ -63,6 +64,7 @@ def test_a_weight_is_answered_as_a_copy(name: str, on_cpu: bool, tmp_path: Path)
     assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["neuronx", "neuron"])
 def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
     """The emulation on the CPU, and the double of the device, are tried."""

@@ -108,6 +108,7 @@ def test_no_two_engines_have_the_same_rank() -> None:
     assert len(set(ranks)) == len(ranks)
 
 
+@pytest.mark.ci
 def test_asking_for_one_imports_no_other() -> None:
     """The registry reads an engine's file only on request: a host does not have the others."""
     code = (

@@ -26,7 +26,7 @@ from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
-pytestmark = [pytest.mark.xdist_group("third party"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.xdist_group("third party"), pytest.mark.timeout(180), pytest.mark.ci]
 
 PACKAGE = Path(__file__).parents[1] / "support" / "third_party_backend"
 MODEL = """

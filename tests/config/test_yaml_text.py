@@ -52,6 +52,7 @@ def test_a_tab_is_explained() -> None:
     assert complaints("a:\n\t- b\n").endswith("that cannot start any token: indent with spaces")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "text", ["a: " + "[" * 5000 + "]" * 5000, "a: " + "[" * 5000, small_block(model="{args: {x: &x [*x]}}")]
 )

@@ -15,6 +15,8 @@ from torchserve_process import DidNotStart, TorchServe, serving
 
 from .conftest import Store
 
+pytestmark = pytest.mark.ci
+
 SERVED = ("tagger", "scorer", "packed_unsorted")
 
 

@@ -95,6 +95,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         yield Host(server, store, source)
 
 
+@pytest.mark.ci
 def test_an_untouched_archive_comes_back_after_its_worker_is_killed(host: Host) -> None:
     """Python has left bytecode of the entry file in its folder, and of nothing else."""
     host.assert_answers()
@@ -160,6 +161,7 @@ def rewrite_list(folder: Path, code: str) -> str:
     return "the archive is not signed"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("change", [change_weights, change_code, add_module, plant_bytecode, link, rewrite_list])
 def test_a_changed_archive_is_never_ready(host: Host, change: Callable[[Path, str], str]) -> None:
     """The log names the file, and nothing that was added or changed has run."""
@@ -170,6 +172,7 @@ def test_a_changed_archive_is_never_ready(host: Host, change: Callable[[Path, st
     assert not host.marker.exists()
 
 
+@pytest.mark.ci
 def test_a_module_that_torchserve_imports_first_does_not_make_the_archive_ready(host: Host) -> None:
     """It may run before any handler, as SECURITY.md says."""
     folder = Path(shutil.copytree(host.store / "folder", host.store / "early"))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)%\s+[\d.]+ ms\s+(\S+)\s+[\d.]+ ", re.MULTILINE)
 

@@ -17,6 +17,8 @@ from rest import JSON, Reply, assert_close, post, post_json
 from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving
 
+pytestmark = pytest.mark.ci
+
 MODEL = "scorer"
 
 

@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 from rest import JSON, Connection, Reply, assert_close, assert_refused
 from torchserve_process import TorchServe
 
 from .conftest import Store
+
+pytestmark = pytest.mark.ci
 
 REQUESTS = int(os.environ.get("NEURON_LSTM_LOAD_REQUESTS", "5000"))
 CONNECTIONS = 32

@@ -17,6 +17,8 @@ import torchserve_neuron_lstm.config
 
 from .conftest import Store
 
+pytestmark = pytest.mark.ci
+
 METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 FRAME = [0.0, 0.0, 0.0]

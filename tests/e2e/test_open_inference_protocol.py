@@ -231,6 +231,7 @@ def asked_over_rest(server: TorchServe, index: int, frames: np.ndarray) -> np.nd
     return answer
 
 
+@pytest.mark.ci
 def test_500_mixed_requests_are_answered_as_in_process(server: TorchServe, store: Store) -> None:
     """Four at a time, of every length, in every form."""
     rng = random.Random(0)

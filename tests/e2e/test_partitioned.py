@@ -6,12 +6,15 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
 import python_path
 import torch
 from archiving import archived, write_source
 from bare_host import make_bare_host
 from rest import JSON, Reply, post
 from torchserve_process import serving
+
+pytestmark = pytest.mark.ci
 
 MODEL = Path(__file__).parent / "models" / "resonator.py"
 BLOCK = """

@@ -9,10 +9,13 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 import torch
 from archiving import archived, write_source
 from served_models import SCORER
 from torchserve_process import TorchServe, serving
+
+pytestmark = pytest.mark.ci
 
 BLOCK = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}

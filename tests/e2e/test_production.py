@@ -30,6 +30,8 @@ from rest import JSON, assert_close, get, post
 from torch import nn
 from torchserve_process import free_ports, stop
 
+pytestmark = pytest.mark.ci
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "production"
 TEXT = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")

@@ -56,6 +56,7 @@ def test_the_fixed_length_example_answers_every_length_as_eager_does(
         assert_close(answer, tensor)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "operator"), [("packed_returned", "prim::Return"), ("packed_used", "aten::max")])
 def test_an_unsupported_example_is_refused_in_the_words_of_the_guide(tmp_path: Path, name: str, operator: str) -> None:
     """Packed data that leaves the LSTM stops the packaging, with the guide's message and its resolution."""

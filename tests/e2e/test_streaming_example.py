@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ci
+
 FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
 TEXT = "If x is."
 LINE = re.compile(r"^(\S) +(\d+\.\d) ━+$", re.MULTILINE)

@@ -15,6 +15,8 @@ from running import is_running
 from torchserve_process import DidNotStart, serving
 from waiting import wait_for
 
+pytestmark = pytest.mark.ci
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS_TO_STOP = 20
 

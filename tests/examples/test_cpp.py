@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
-pytestmark = [pytest.mark.xdist_group("cpp"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("cpp"), pytest.mark.timeout(300), pytest.mark.ci]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cpp"
 HEADERS = Path(os.environ.get("ONNXRUNTIME_HEADERS", "/usr/include/onnxruntime"))

@@ -20,6 +20,7 @@ from seeds.shown import Engine, Shown
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_every_example_holds_on_eager(example: Example) -> None:
     """Its answers are eager's, and documented refusals happen."""
@@ -32,6 +33,7 @@ def test_every_example_holds_on_eager(example: Example) -> None:
     assert row.refused
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("example", "engine"),
     [

@@ -14,7 +14,7 @@ import pytest
 PROGRAM = Path(__file__).with_name("loading_faults.py")
 BEFORE_US = ("MAR-INF/MANIFEST.json", "neuron_lstm.py", "neuron_lstm.cpython")
 """Files that TorchServe and Python read themselves."""
-pytestmark = pytest.mark.xdist_group("loading-faults")
+pytestmark = [pytest.mark.xdist_group("loading-faults"), pytest.mark.ci]
 
 
 @pytest.fixture(scope="module")

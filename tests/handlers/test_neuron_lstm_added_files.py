@@ -34,6 +34,7 @@ ADDED = {
 }
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("name", ADDED)
 def test_an_added_file_does_not_run_and_is_named(small_archive: Path, name: str) -> None:
     """The code in it would write the marker."""

@@ -33,6 +33,7 @@ def _remove(path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("replace", [_link, _pipe, _folder, _remove])
 @pytest.mark.parametrize("name", ["SHA256SUMS", "weights.pt", "helper.py", ENTRY_FILE, f"{PACKAGE}/__init__.py"])
 def test_a_file_replaced_by_something_else_is_named(

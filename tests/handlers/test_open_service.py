@@ -18,6 +18,7 @@ BUSY = "costs were measured on a busy machine: run neuron-lstm calibrate"
 ELSEWHERE = "costs were not measured on this host's H100: run neuron-lstm calibrate"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("measurement", "device", "lines"),
     [

@@ -151,6 +151,7 @@ def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, mo
         torchserve.load(FakeContext(model_dir=archive))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("yaml", "threads"),
     [({"maxWorkers": 2}, 4), ({"maxWorkers": 8}, 1), ({"maxWorkers": "2"}, 1), (None, 1), ({"maxWorkers": 1}, 8)],
@@ -275,6 +276,7 @@ with loaded(Path({archive!r})) as service:
 """
 
 
+@pytest.mark.ci
 def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pristine: Path) -> None:
     """The answers have the same bytes."""
     support = str(Path(__file__).parents[1] / "support")
@@ -288,6 +290,7 @@ def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pri
         assert run.stdout == predict(service, [request(b"[1, 2, 3]", JSON)])[0].body
 
 
+@pytest.mark.ci
 def test_an_import_error_in_the_archive_is_told_as_what_it_is(archive: Path) -> None:
     """TorchServe would report that there is no handler called ts.torch_handler.neuron_lstm."""
     (archive / "torchserve_neuron_lstm" / "handlers" / "torchserve.py").write_text("import no_such_module\n")

@@ -133,6 +133,7 @@ class Codec:
 """
 
 
+@pytest.mark.ci
 def test_a_hundred_requests_add_no_line(quiet: tuple[Command, int]) -> None:
     """Neither TorchServe nor the workers write about them; their lengths are in the file that tune reads."""
     command, port = quiet
@@ -179,6 +180,7 @@ def test_an_error_in_a_worker_is_seen(quiet: tuple[Command, int]) -> None:
     assert until(lambda: "RuntimeError: the codec is broken" in command.text)
 
 
+@pytest.mark.ci
 def test_a_worker_that_dies_is_seen_and_started_again(quiet: tuple[Command, int]) -> None:
     """The next request is answered."""
     command, port = quiet
@@ -195,6 +197,7 @@ def test_a_worker_that_dies_is_seen_and_started_again(quiet: tuple[Command, int]
     assert post(port, "/predictions/sums", b"[1]", JSON).status == 200
 
 
+@pytest.mark.ci
 def test_the_printed_files_serve_with_the_stock_command(
     archive: Path, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +247,7 @@ def refusal(folder: Path, temporary: Path, *words: str, **variables: str) -> str
     return command.text
 
 
+@pytest.mark.ci
 def test_a_model_that_cannot_load_ends_the_start(archive: Path, tmp_path: Path, temporary: Path) -> None:
     """Its files are not as they were packaged; the reason is told. TorchServe would try again for minutes."""
     changed = Path(shutil.copytree(archive, tmp_path / "changed"))
@@ -270,6 +274,7 @@ def test_a_port_of_another_process_is_refused(
     assert written.out == ""
 
 
+@pytest.mark.ci
 def test_a_java_that_cannot_be_started_is_told(archive: Path, tmp_path: Path, temporary: Path) -> None:
     """TorchServe's own message, and its end."""
     told = refusal(tmp_path, temporary, str(archive), "--port", str(five_ports()), JAVA_HOME="/nowhere")

@@ -108,6 +108,7 @@ def opened_in_forks(folder: Path, parent: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
+@pytest.mark.ci
 def test_a_fork_of_a_process_that_has_computed_opens_archives(folder: Path) -> None:
     """Torch would wait for the threads of the parent: one thread works, and more are refused."""
     without, one, two = opened_in_forks(folder, "computes")
@@ -118,6 +119,7 @@ def test_a_fork_of_a_process_that_has_computed_opens_archives(folder: Path) -> N
     assert "spawn" in two
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("parent", ["imports", "ends a thread"])
 def test_a_fork_of_a_process_that_has_not_computed_has_all_threads(folder: Path, parent: str) -> None:
     """Torch starts new threads there. Threads of Python that are just ending do not count."""

@@ -121,6 +121,7 @@ def test_a_pipe_in_a_folder_is_no_file_of_an_archive(folder: Path) -> None:
         ArchiveReader(folder).manifest_json()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("told", "message"),
     [

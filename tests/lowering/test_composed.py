@@ -56,6 +56,7 @@ CHUNKED = 4
 PLACE = Place(1, 4, 1, lengths=False)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(0 if MODELS else 900)
 @pytest.mark.parametrize("seeds", [(0, MODELS)] if MODELS else SEEDS)
 def test_a_random_model_is_right_at_every_length(seeds: tuple[int, int]) -> None:

@@ -67,6 +67,7 @@ def pyramid(m: Demanding, x: Tensor) -> Tensor:
     return y
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "shortest"),
     [(valid_convolutions, 5), (instance_norm, 2), (last_three, 3), (last_three_states, 3), (pyramid, 2)],
@@ -102,6 +103,7 @@ class Samples(nn.Module):
         return y
 
 
+@pytest.mark.ci
 def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
     """They are more than are tried one by one."""
     torch.manual_seed(0)
@@ -138,6 +140,7 @@ def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_fo
     assert_answers_alone(model, config, program, ([16, 3, 9, 4], [5, 6, 7, 8], [10, 11, 12, 13, 14, 15]))
 
 
+@pytest.mark.ci
 def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None:
     """Filling rows are shorter than any request; engines must not see a negative length."""
     torch.manual_seed(0)
@@ -151,6 +154,7 @@ def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None
     assert torch.equal(alone_in_batch, full)
 
 
+@pytest.mark.ci
 def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> None:
     """No request would use them."""
     config = parse_config(CONFIG.replace("[8, 16]", "[4, 16]"), "model-config.yaml")

@@ -199,6 +199,7 @@ SEED = (
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("model", "expected", "line"),
     [
@@ -247,6 +248,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
         assert re.search(rf"test_errors\.py:\d+: .*{re.escape(line)}", str(refused.value))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", with_long(SERVED, *LONG))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
     """A batch of several lengths, with garbage in the padding, against each request alone."""
@@ -309,6 +311,7 @@ class ShiftedAndSummed(ShiftedByOne):
         return super().forward(x, lengths), x[:, :-1].sum(1)  # shifted sum
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("buckets", ["{batch: [4], length: [4]}", "{batch: [1, 4], length: [4, 9]}"])
 def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) -> None:
     """`x[:, :-1]` forbids a single timestep: teacher forcing is served, its padded sum is refused."""
@@ -363,6 +366,7 @@ class Frames(nn.Module):
         return frames[:, :, : x.size(1)].transpose(1, 2) + x
 
 
+@pytest.mark.ci
 def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
     """In sizes of the inputs by name; the error is not its own cause."""
     yaml = YAML.replace("  lengths: lengths\n", "").replace("[4, 9]", "[4, 16]")

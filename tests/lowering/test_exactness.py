@@ -59,6 +59,7 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
                     assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, row, garbage)
 
 
+@pytest.mark.ci
 def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
     """Names follow the nesting; batch and time may be any dimension."""
     named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
@@ -105,6 +106,7 @@ def test_the_models_forward_is_its_own_again() -> None:
     assert torch.equal(model(x)[0], before)
 
 
+@pytest.mark.ci
 def test_ids_are_bounded_by_the_embedding_they_index() -> None:
     """Some engines abort the process on an id beyond the embedding table, or beyond a one-hot vector."""
     vocabularies = {}
@@ -133,6 +135,7 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
     assert needs == {"Tagger": [False], "PackedSorted": [True]}
 
 
+@pytest.mark.ci
 def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
     """There are four kinds of models."""
     kinds: dict[tuple[str, str], set[str]] = {}

@@ -36,6 +36,7 @@ class Strided(nn.Module):
         return states
 
 
+@pytest.mark.ci
 def test_a_model_with_a_stride_runs_in_every_shape() -> None:
     """A row of one or two timesteps has one frame, which the exporter excludes."""
     torch.manual_seed(0)
@@ -81,6 +82,7 @@ class Pyramid(Pairs):
         return above
 
 
+@pytest.mark.ci
 def test_pairs_of_timesteps_run_in_buckets_of_even_and_odd_length() -> None:
     """The exporter excludes one of the two, as a slice has gaps in memory in the other."""
     torch.manual_seed(0)
@@ -101,6 +103,7 @@ neuron_lstm:
     assert_answers_alone(model, config, program, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7]))
 
 
+@pytest.mark.ci
 def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Engines run the buckets of the YAML then."""
     check = Comparison.check

@@ -41,6 +41,7 @@ def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
     """Ragged batches with garbage in the padding; outputs have their own lengths."""
@@ -84,6 +85,7 @@ def changed_in_place(lengths: Tensor) -> Tensor:
     return halved.add_(1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "halve",
     [
@@ -140,6 +142,7 @@ def test_a_default_over_the_batch_is_that_of_the_request() -> None:
     require_exact(model, program, lengths=False)
 
 
+@pytest.mark.ci
 def test_an_output_has_the_length_of_its_own_frames() -> None:
     """The layout says how it follows from the request's timesteps."""
     program = lower(Model(subsampled), parse_config(yaml_of(lengths=False), "model-config.yaml"))
@@ -148,6 +151,7 @@ def test_an_output_has_the_length_of_its_own_frames() -> None:
     assert program.outputs[0].item_sizes(1) == (1, 12)
 
 
+@pytest.mark.ci
 def test_a_branch_on_odd_lengths_is_refused() -> None:
     """A graph that holds for even numbers of timesteps only is no program for all."""
     model = Model(lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x)
@@ -156,6 +160,7 @@ def test_a_branch_on_odd_lengths_is_refused() -> None:
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
+@pytest.mark.ci
 def test_a_branch_on_odd_timesteps_is_named_with_its_line() -> None:
     """The message says what to write instead."""
 
@@ -201,6 +206,7 @@ def one_frame(m: Model, x: Tensor) -> Any:
     return m.gru(frames.transpose(1, 2))[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "buckets", "shortest"),
     [(padded_if_short, [5, 16], 5), (other_if_short, [32, 64], 30), (one_frame, [128], 36)],
@@ -257,6 +263,7 @@ class OfIds(nn.Module):
 IDS = yaml_of(lengths=False, shape="[batch, time]").replace("float32", "int64")
 
 
+@pytest.mark.ci
 def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() -> None:
     """No layer shows how many ids there are. The message names the input."""
     model = OfIds(lambda table, ids: table[ids])
@@ -267,6 +274,7 @@ def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() 
     lower(model, parse_config(IDS.replace("time]", "time], range: [0, 4]"), "model-config.yaml"))
 
 
+@pytest.mark.ci
 def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
     """No range has to be declared for the actions of an agent."""
     model = OfIds(lambda table, ids: nn.functional.one_hot(ids, FEATURES).float())
@@ -285,6 +293,7 @@ def test_bins_over_time_are_served_at_bucket_lengths() -> None:
     assert program.padding == "exact_lengths"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("length", "other"), [(12, 12), (14, 1)])
 def test_a_branch_on_one_length_is_named_with_its_line(length: int, other: int) -> None:
     """The exporter excludes that length, or all others if it is the traced one, 14."""
@@ -333,6 +342,7 @@ neuron_lstm:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cuda", [False, True])
 def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
     """Every element has its own name; a `.cuda()` in the code changes nothing."""

@@ -19,6 +19,7 @@ from .cluster_stores import NAMES, TAGS, errors, partitions_of, write
 from .redis_stores import MakeStore
 
 
+@pytest.mark.ci
 def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_over(
     replicated: LocalCluster, store_on: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_ov
     assert write(store, b"in the end") == [Written()] * PARTITIONS
 
 
+@pytest.mark.ci
 def test_a_request_waits_for_a_failover_within_its_time_limit(replicated: LocalCluster, store_on: MakeStore) -> None:
     """With a long limit, no request is refused."""
     store = store_on(replicated.url)
@@ -67,6 +69,7 @@ def test_a_request_waits_for_a_failover_within_its_time_limit(replicated: LocalC
     assert write(store, b"next") == [Written()] * PARTITIONS
 
 
+@pytest.mark.ci
 def test_a_shard_without_its_replica_refuses_its_own_sessions(replicated: LocalCluster, store_on: MakeStore) -> None:
     """The change may have been made; other shards have their replicas."""
     store = store_on(replicated.url, replicas=1, timeout_seconds=2.0)
@@ -83,6 +86,7 @@ def test_a_shard_without_its_replica_refuses_its_own_sessions(replicated: LocalC
     assert message.startswith(f"the session store {primary.url}/0 has 0 replicas that are up to date")
 
 
+@pytest.mark.ci
 def test_a_shard_that_hangs_is_not_waited_for_by_every_batch(cluster: LocalCluster, store_on: MakeStore) -> None:
     """One batch waits for as long as the time limit; the next ones are answered without that shard."""
     store = store_on(cluster.url, timeout_seconds=2.0)

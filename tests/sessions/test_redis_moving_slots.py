@@ -108,6 +108,7 @@ def test_the_reason_that_a_server_gave_outlasts_its_silence(
     cluster.begin_move(slot, source).finish()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("first", ["open", "record", "sizes"])
 def test_no_session_is_missing_while_its_slot_moves(cluster: LocalCluster, store_on: MakeStore, first: str) -> None:
     """Its keys are on two servers, in any order: it is read as it is, or the request is refused."""

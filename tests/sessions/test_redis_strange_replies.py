@@ -88,6 +88,7 @@ def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Except
         store.close()
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
 @pytest.mark.parametrize("reply", REPLIES, ids=repr)
 def test_what_is_no_redis_server_is_an_unavailable_store(reply: bytes, cluster: bool) -> None:

@@ -29,6 +29,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store.file
 
 
+@pytest.mark.ci
 @given(
     page=st.integers(0, 100),
     changes=st.lists(

@@ -51,6 +51,7 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
     write(store_in(tmp_path), "a", b"record")
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("action", ["rounds", "checkpoints"])
 def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, action: str) -> None:

@@ -13,6 +13,8 @@ import failing_files
 import pytest
 from failing_files import Fault
 
+pytestmark = pytest.mark.ci
+
 PROGRAM = Path(__file__).with_name("store_faults.py")
 SHORT = {Fault.USUAL: 12, Fault.PART: 17, Fault.FULL: 40, Fault.READ_ONLY: 60}
 """The faults of the short form, and how many calls lie from one that fails to the next."""

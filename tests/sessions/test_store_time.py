@@ -125,6 +125,7 @@ def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Pat
     assert right.read(["a"]) == wrong.read(["a"]) == [None]
 
 
+@pytest.mark.few(3)
 def test_time_passes_however_often_users_write(places: Places) -> None:
     """Every write moves the time, though the next one comes within the same millisecond."""
     clock, place = Clock(), places()
@@ -209,6 +210,7 @@ _SET_BACK_AND_FORWARD: list[tuple[str, float]] = [
 ]
 
 
+@pytest.mark.few(1)
 @settings(max_examples=60)
 @example([("pass", 0.5), *_SET_BACK_AND_FORWARD], "shared_error")
 @example([*_SET_BACK_AND_FORWARD, ("pass", 0.5)], "shared_error")

@@ -69,6 +69,7 @@ class Bytes(RuleBasedStateMachine):
         assert all(store.totals().bytes <= LIMITS.bytes for store in self.stores)
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(300)
 def test_records_never_take_more_than_the_limit(limited_places: Places) -> None:
     """This holds after any sequence of starts, requests and ends; a small request is never refused."""

@@ -32,6 +32,7 @@ from torchserve_neuron_lstm.handlers.neuron_lstm import LIST
 TINY = Size(3, 5, 1)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["gpu", "harness", "load", "ragged", "report", "train"])
 def test_worked_examples_hold(name: str) -> None:
     """Folders of tools are not searched for them."""
@@ -65,6 +66,7 @@ def contestants(found: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(row["contestant"] for row in found["tables"][0]["rows"]))
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All contestants answer as eager mode does."""

@@ -56,6 +56,7 @@ def test_the_property_holds_for_seeds_and_kept_inputs(name: str) -> None:
     assert name in SHARES
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TARGETS)
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())

@@ -34,6 +34,7 @@ def serve(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(SERVE), str(folder)], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("error", "code"), [(0.0, 0), (1.0, 1)])
 def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
     tmp_path: Path, error: float, code: int

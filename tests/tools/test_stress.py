@@ -143,6 +143,7 @@ def test_a_right_server_holds() -> None:
     assert tally.lines == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("failure", [refusal(500, "x"), refusal(507, "x"), refusal(409, "SessionBusy"), b"HTTP/1.1 2"])
 def test_a_chunk_without_an_answer_is_sent_again_if_there_is_patience(failure: bytes) -> None:
     """With the same step; an error of the server, another request of the session, half an answer."""
@@ -155,6 +156,7 @@ def test_a_chunk_without_an_answer_is_sent_again_if_there_is_patience(failure: b
     assert "sessions lost" in broken(sent(Server(spoil), requests=6, answer_seconds=0.5, patience=0.0))
 
 
+@pytest.mark.ci
 def test_a_client_that_hangs_up_and_one_of_two_dead_servers_lose_nothing() -> None:
     """Servers are asked in turn."""
     tally = sent(Server(), requests=6, hang_ups=1.0)

@@ -258,6 +258,7 @@ def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any,
         state.views(0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("buffer", "message"),
     [

@@ -18,6 +18,7 @@ from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.tracing.row_batches import batch_ranges, run_in_batches
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("traced_rows", [1, 3])
 def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
@@ -105,6 +106,7 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(1, 6)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("func", "example", "message"),
     [

@@ -16,6 +16,7 @@ from torchserve_neuron_lstm.backends.interface import LoadError
 OPTIONS: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True, "backend": "neuronx"}
 
 
+@pytest.mark.ci
 def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: Path) -> None:
     """Another interpreter compiles; the trace is saved here and runs where the runtime is."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
@@ -29,6 +30,7 @@ def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: P
         torch.testing.assert_close(tracing.load(tmp_path / "model.traced")(x), model(x))
 
 
+@pytest.mark.ci
 def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) -> None:
     """The trace is saved before it is loaded."""
     other, x = Conv().eval(), torch.rand(1, 1, 3, 3)
@@ -40,6 +42,7 @@ def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) 
         torch.testing.assert_close(traced(x), other(x))
 
 
+@pytest.mark.ci
 def test_states_are_kept_beside_the_device() -> None:
     """The states are inputs and outputs of each call."""
     model, zeros, x = Step(), torch.zeros(1, 1, 5), torch.rand(1, 6, 4)
@@ -50,6 +53,7 @@ def test_states_are_kept_beside_the_device() -> None:
         torch.testing.assert_close(answer, model(x, zeros, zeros)[0])
 
 
+@pytest.mark.ci
 def test_the_compilers_files_are_left_where_they_are_wanted(tmp_path: Path) -> None:
     """Each bucket has its own working directory."""
 

@@ -27,6 +27,7 @@ class Sorted(nn.Module):
 SORT_ON_CPU = tracing.PartitionerConfig(ops_to_partition={"aten::sort"})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> None:
     """Two segments on disk, saved and loaded as one trace, with any batch size."""

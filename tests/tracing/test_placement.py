@@ -66,6 +66,7 @@ def test_a_core_that_is_not_there_is_refused(device: int) -> None:
         tracing.move_trace_to_device(traced, device)
 
 
+@pytest.mark.ci
 def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
     """Also for partitioned traces; moved ones are excepted."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)

@@ -32,6 +32,7 @@ def by_buffer(model: Step) -> tuple[Any, Any, dict[Any, int]]:
     return held, torch.rand(1, 3, 4), {held.h: 1, held.c: 2}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("named", [by_place, by_tensor, by_buffer])
 def test_pieces_of_a_sequence_are_answered_as_the_whole(named: Any, backend: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from torchserve_neuron_lstm.tracing.options import TraceOptions
 ENGINES = ("eager", "native", "onnxruntime", "openvino", pytest.param("inductor", marks=pytest.mark.long))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ENGINES)
 def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
     """The lengths of the call are used, not those of the example."""
@@ -38,6 +39,7 @@ def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
         torch.testing.assert_close(answer, model.eval()(x, lengths), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_one_process_compiles_the_recurrent_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The recurrent library is compiled once, for any number of traces."""
     compiler, told = tmp_path / "compiler", tmp_path / "told"
@@ -77,6 +79,7 @@ def _taking_arguments() -> bool:
     return any("compiler_args" in get_backend(name).options for name in ("inductor", "onnxruntime", "eager"))
 
 
+@pytest.mark.ci
 def test_auto_goes_on_to_the_next_engine_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX has no LU decomposition, eager has."""
     monkeypatch.setattr(engine_choice, "auto_engines", lambda purpose: ("onnxruntime", "eager"))
@@ -137,6 +140,7 @@ def test_arguments_and_answers_keep_their_structure() -> None:
         traced(a, z)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "model", [nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.RReLU(), nn.AlphaDropout()]
 )
@@ -159,6 +163,7 @@ def test_the_keys_of_a_dict_may_be_given_in_any_order() -> None:
         traced({"a": torch.zeros(2), "c": torch.zeros(2)})
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -282,12 +287,14 @@ def test_an_unknown_engine_is_refused() -> None:
         tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="gpu")
 
 
+@pytest.mark.ci
 def test_an_operator_that_the_engine_lacks_is_named() -> None:
     """ONNX has no LU decomposition."""
     with pytest.raises(CompileError, match=r"aten::linalg_lu|aten::linalg_solve|aten::_linalg"):
         tracing.trace(upper, torch.rand(3, 3), backend="onnxruntime")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["native", "onnxruntime"])
 def test_torch_keeps_its_threads(backend: str) -> None:
     """Engines set the number of threads for workers; here it is restored."""
@@ -300,6 +307,7 @@ def test_torch_keeps_its_threads(backend: str) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_inputs_may_be_views(backend: str) -> None:
     """Inputs are made contiguous."""

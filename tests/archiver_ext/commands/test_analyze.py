@@ -43,6 +43,7 @@ def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
     return {one["backend"]: one for one in json.loads(capsys.readouterr().out)}
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_unsupported_operators_come_with_the_lines_of_the_users_model(capsys: Capture) -> None:
     """Each has its line and the engine's message; the others are counted by their names in torch."""
@@ -65,6 +66,7 @@ def test_unsupported_operators_come_with_the_lines_of_the_users_model(capsys: Ca
     assert found["support_percentage"] == f"{100 * taken / (taken + 2):.2f}%"
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
     """Engines that are not installed are represented by their lists of operators, and labelled so."""
@@ -78,6 +80,7 @@ def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
     assert list(told(capsys, "--backend", "eager", "--backend", "inductor")) == ["eager", "inductor"]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
     """The output has an overview, the operators with their lines, and the key that runs them on the CPU."""
@@ -88,6 +91,7 @@ def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
     assert "neuronx cannot be used here: " in out
 
 
+@pytest.mark.ci
 def test_a_model_that_every_engine_takes_needs_no_advice(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
@@ -99,6 +103,7 @@ def test_a_model_that_every_engine_takes_needs_no_advice(
     assert "partitioner_config" not in out
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("odd")
 @pytest.mark.parametrize(
     ("more", "text"),
@@ -117,6 +122,7 @@ def test_a_wrong_call_ends_with_1(more: list[str], text: str, capsys: Capture) -
     assert out == ""
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, capsys: Capture) -> None:
     """Operators in `analyze_parameters.additional_ignored_ops` do not count."""
@@ -127,6 +133,7 @@ def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, caps
     assert found["support_percentage"] == "100.00%"
 
 
+@pytest.mark.ci
 def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The output has the compiler's message; a compiler that is not installed cannot be tried."""
     picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))

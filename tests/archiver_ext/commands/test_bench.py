@@ -35,6 +35,7 @@ def flags(archive: Path, *more: str) -> list[str]:
     return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
 
 
+@pytest.mark.ci
 def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
     """The JSON of a process has every length of the list in a batch, and answers of each way."""
     command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
@@ -72,6 +73,7 @@ def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -
     assert "weights.pt was changed" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
     """The beginning of a sequence beyond the longest bucket is served."""
     (tmp_path / "sums").mkdir()
@@ -81,6 +83,7 @@ def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, c
     assert json.loads(capsys.readouterr().out)["batches"] == [[8, 8, 8]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
 def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
     """The exit code is 2, as for any wrong command line."""
@@ -90,6 +93,7 @@ def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) 
     assert "expected a whole number from 1 on" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
     native_archive: Path, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -159,6 +163,7 @@ def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
     assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("rows", "longest", "bucket"), [(1, 3, (1, 4)), (2, 8, (4, 8)), (9, 5, (4, 8)), (9, 99, (4, 8))]
 )

@@ -57,6 +57,7 @@ def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -
     assert after.padding_costs == ()
 
 
+@pytest.mark.ci
 def test_what_padding_costs_is_measured_again_where_it_was_known(ragged: Path) -> None:
     """The shapes are those of the full calls, because plans use both."""
     before = read_manifest(ragged)
@@ -114,6 +115,7 @@ def test_no_bucket_costs_more_than_a_larger_one(archive: Path, monkeypatch: pyte
     assert {cost.milliseconds for cost in costs} == {8.0 / GRID.batches[-1] / GRID.lengths[-1]}
 
 
+@pytest.mark.ci
 def test_people_see_padding_threads_and_operators_on_the_cpu(
     native_archive: Path, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: P
     assert cli.main(["sessions", str(folder), "--name", "tiny"]) == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
 def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -> None:
     """Bytes anywhere and every tenth length are damaged: the read values are the same, or refused."""

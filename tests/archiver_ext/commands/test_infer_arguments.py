@@ -56,6 +56,7 @@ def saved(folder: Path, model: nn.Module) -> Path:
 sizes = st.integers(1, 40)
 
 
+@pytest.mark.ci
 @settings(max_examples=8)
 @given(words=sizes, width=sizes, hidden=st.integers(2, 40), tags=sizes, layers=st.integers(1, 3), both=st.booleans())
 def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> None:

@@ -290,6 +290,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.ci
 @given(plain)
 @example({"TRUE": None, "no": 1, "a b": [1e16, -0.0], "\ud800\x7f\U0001f600": "1e5"})
 def test_plain_values_are_read_back_as_they_were(value: Any) -> None:

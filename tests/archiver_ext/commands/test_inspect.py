@@ -125,6 +125,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("packed", [True, False])
 def test_operators_on_the_cpu_are_read_from_the_programs(
     packed: bool, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

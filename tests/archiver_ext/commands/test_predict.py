@@ -121,6 +121,7 @@ def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None
     assert answers[1]["type"] == "InvalidInput"
 
 
+@pytest.mark.ci
 def test_standard_input_and_output_are_streams(archive: Path) -> None:
     """A window is answered while the input is still open, and its memory is used again."""
     command = [sys.executable, "-m", MODULE, "predict", str(archive), "-", "--threads", "1"]
@@ -146,6 +147,7 @@ def test_an_unfinished_run_leaves_the_former_answers(archive: Path, tmp_path: Pa
     assert (tmp_path / "answers.jsonl").read_text("utf-8") == "former\n"
 
 
+@pytest.mark.ci
 def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) -> None:
     """One line says so, without a traceback."""
     requests = write(tmp_path / "requests.jsonl", [[1, 2]] * 20_000)

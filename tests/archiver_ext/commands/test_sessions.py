@@ -158,6 +158,7 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: str, tm
     assert (figures["sessions"], figures["bytes"]) == (1, 100)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("program", one_and_others_long(server_programs()))
 def test_the_sessions_of_all_shards_are_counted(
     packaged: Packaged, program: str, tmp_path: Path, capsys: Capture

@@ -68,6 +68,7 @@ def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=100)
 
 
+@pytest.mark.ci
 def test_lengths_are_tuned_in_place(folder: Path) -> None:
     """There are a table and a picture, and only the lengths of the configuration are changed."""
     done = run(
@@ -88,6 +89,7 @@ def test_lengths_are_tuned_in_place(folder: Path) -> None:
     assert "<svg" in (folder / "a.html").read_text()
 
 
+@pytest.mark.ci
 def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
     """Standard input is read too."""
     done = run("-", "--count", "2", given="3 3 3 9\n")

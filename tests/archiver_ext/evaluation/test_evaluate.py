@@ -150,6 +150,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     assert manifest.costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in costs.items())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", [InTheGrid(), NotRagged()])
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -128,6 +128,7 @@ def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, 
         choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("backend", "reason"), [("refuses", "not this program"), ("stuck", "not on this host")])
 def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, reason: str

@@ -82,6 +82,7 @@ def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
     }
 
 
+@pytest.mark.ci
 def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, package: Package) -> None:
     """Without the key it is refused with a hint; with the key the archive answers as eager does."""
     configure(project, "onnxruntime", None, BESSEL)
@@ -106,6 +107,7 @@ def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, p
     assert_answers(project, host)
 
 
+@pytest.mark.ci
 def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Project, package: Package) -> None:
     """The key is optional for the engine: one program for every shape stays one."""
     configure(project, "onnxruntime", "{}")
@@ -133,6 +135,7 @@ def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package
     assert_answers(project, host)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -30,6 +30,7 @@ def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_pac
     assert slower > 3 * 8 > fastest
 
 
+@pytest.mark.ci
 def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
     )
 
 
+@pytest.mark.ci
 def test_engines_that_are_named_are_compiled_for_all_buckets(
     package: Callable[..., Any], told: Callable[[], list[str]]
 ) -> None:
@@ -87,6 +89,7 @@ def test_an_engine_that_cannot_be_compared_is_refused(
     assert told() == []
 
 
+@pytest.mark.ci
 def test_an_engine_with_errors_of_its_own_class_is_rejected(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compile
         NeuronX().load(compiled.directory, {**weights, "table.weight": torch.zeros(5, 5)}, {}, 1)
 
 
+@pytest.mark.ci
 def test_another_process_answers_the_same_on_one_core(
     double: pytest.MonkeyPatch, compiled: Compiled, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -
         assert told in reason
 
 
+@pytest.mark.ci
 def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The refusal names the argument."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
@@ -227,6 +229,7 @@ def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp
         small(Doubled(), tmp_path, CompileSettings())
 
 
+@pytest.mark.ci
 def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The program is compiled for the device of this host."""
     small(Doubled(), tmp_path, CompileSettings())
@@ -235,6 +238,7 @@ def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path:
     assert torch.equal(NeuronX().load(tmp_path, {}, {}, 1)([x])[0], x * 2)
 
 
+@pytest.mark.ci
 def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: Path) -> None:
     """The message has the runtime's error and a hint."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
@@ -256,6 +260,7 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSet
     assert " ".join(NeuronX().trace_options(settings)["compiler_args"]) == told
 
 
+@pytest.mark.ci
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The compiler's arguments are in the command file of its work directory."""
     for name in ("work", "program"):
@@ -265,6 +270,7 @@ def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path
     assert (tmp_path / "work" / "command.txt").read_text() == "--target trn1 --auto-cast none"
 
 
+@pytest.mark.ci
 def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Examples are an unsupported operator, an unknown argument, and a missing bucket."""
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
@@ -287,6 +293,7 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
     }
 
 
+@pytest.mark.ci
 def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
     """Only the other interpreter has the compiler, and no path of this one reaches it."""
     python = neuron_doubles.interpreter(tmp_path)
@@ -299,6 +306,7 @@ def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
         assert torch.equal(NeuronX().load(tmp_path / "program", {}, {}, 1)([x])[0], x * 2)
 
 
+@pytest.mark.ci
 def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
     """The package is missing there, it is the placeholder, or the interpreter does not exist."""
     bare = neuron_doubles.interpreter(tmp_path, tmp_path)

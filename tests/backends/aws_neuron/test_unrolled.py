@@ -17,6 +17,8 @@ from torchserve_neuron_lstm.backends.aws_neuron.source_program import SourceProg
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
+pytestmark = pytest.mark.ci
+
 BASIC = {
     *("linear", "select", "stack", "cat", "chunk", "unsqueeze", "gt", "where", "zeros_like", "ones_like", "rsub"),
     *("sigmoid", "tanh", "relu", "add", "mul"),

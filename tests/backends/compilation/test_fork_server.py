@@ -71,6 +71,7 @@ def server_pid(server: ForkServer) -> int:
     return server._process.pid
 
 
+@pytest.mark.ci
 def test_each_process_has_the_environment_of_its_start(
     compiled: Callable[[str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def with_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fork_server, "python_command", command)
 
 
+@pytest.mark.ci
 def test_the_server_imports_from_the_path_of_its_caller(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +158,7 @@ def test_the_server_imports_from_the_path_of_its_caller(
     process.close()
 
 
+@pytest.mark.ci
 def test_a_system_without_room_for_a_process_is_told(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_system_without_room_for_a_process_is_told(
     assert is_running(server_pid(server))
 
 
+@pytest.mark.ci
 def test_a_process_that_could_not_use_cuda_is_started_anew(
     compiled: Callable[[str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +188,7 @@ def test_a_process_that_could_not_use_cuda_is_started_anew(
     )
 
 
+@pytest.mark.ci
 def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: Path) -> None:
     """A process whose standard input ends does so too, and the server when its socket ends."""
     process = server.start(tmp_path, tmp_path / "log")

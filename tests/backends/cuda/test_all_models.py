@@ -30,6 +30,7 @@ MODELS = (
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", cases(MODELS))
 @torch.no_grad()
 def test_programs_equal_those_of_eager_mode_in_every_bucket(case: Case, tmp_path: Path) -> None:

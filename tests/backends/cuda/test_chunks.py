@@ -18,6 +18,7 @@ from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
 LENGTHS = (9, 8, 5, 3, 1, 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", CARRYING)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
     """Loops with a cell of their own, convolutions and shifts keep the rules of captures."""

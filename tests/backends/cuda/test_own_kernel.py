@@ -53,6 +53,7 @@ def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, cap
     assert "CUDA_ERROR_INVALID_CLUSTER_SIZE" in caplog.text
 
 
+@pytest.mark.ci
 @torch.no_grad()
 def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> None:
     """They are laid out once for each layer."""

@@ -15,6 +15,7 @@ from torchserve_neuron_lstm.backends.cuda.engine import Cuda
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
 @pytest.mark.parametrize("case", [Case(layers=2), Case(projected=True, bidirectional=True), Case("gru")], ids=str)
 @torch.no_grad()

@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.xdist_group("kernel-faults")
+pytestmark = [pytest.mark.xdist_group("kernel-faults"), pytest.mark.ci]
 SHAPE, THREADS = Shape(hidden=17, layers=2, directions=2, projected=5), 3
 MORE = [(Shape(cell, hidden=9, layers=1 + both, directions=1 + both), 1 + both) for cell in CELLS for both in (0, 1)]
 

@@ -126,6 +126,7 @@ def test_threads_that_wait_compute_the_next_call(woken: bool) -> None:
         assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="not run: a process with one core has no other one")
 def test_threads_that_slept_leave_the_callers_core_to_it(file: Path) -> None:
     """They would wake there, and wait for the caller by spinning on its core; they may use all others."""
@@ -148,6 +149,7 @@ for core in cores:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
 def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
     """It neither crashes nor waits, whether or not the threads were used."""
@@ -156,6 +158,7 @@ def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.ci
 def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
     """Memory that the thread reads stays valid until the process ends.
 
@@ -181,6 +184,7 @@ time.sleep(0.2)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.ci
 def test_a_fork_computes_alone(file: Path) -> None:
     """Threads are not inherited: the child does not wait for them, and can close or open layers."""
     ended = in_process(
@@ -202,6 +206,7 @@ print(os.waitpid(child, 0)[1], torch.equal(answers_of(stack, batch)[0], before))
     assert (ended.returncode, ended.stdout.strip()) == (0, "0 True"), ended.stderr
 
 
+@pytest.mark.ci
 def test_signals_change_nothing(file: Path) -> None:
     """A handler runs between two calls, and the threads continue."""
     ended = in_process(
@@ -241,6 +246,7 @@ print(len(os.listdir("/proc/self/task")) - before)
     assert more == "0"
 
 
+@pytest.mark.ci
 def test_memory_that_is_not_there_is_told(file: Path) -> None:
     """A MemoryError is raised, and the next call is answered."""
     ended = in_process(

@@ -67,7 +67,10 @@ shapes = st.builds(
     directions=st.integers(1, 2),
     bias=st.booleans(),
 ).flatmap(lambda shape: st.sampled_from(shape.with_projections()))
-pytestmark = pytest.mark.skipif(not BELOW, reason="not run: this kind of machine computes in float32 only")
+pytestmark = [
+    pytest.mark.skipif(not BELOW, reason="not run: this kind of machine computes in float32 only"),
+    pytest.mark.ci,
+]
 
 
 @cache

@@ -72,6 +72,7 @@ def test_equals_every_row_alone(
         assert error(ours, alone(core, values)) <= 2e-6
 
 
+@pytest.mark.few(1)
 @per_instructions
 @settings(max_examples=30)
 @given(
@@ -132,6 +133,7 @@ def test_a_table_is_multiplied_within_its_bound_of_memory(isa: str) -> None:
     assert not stack.multiply_table(table[:0], size)
 
 
+@pytest.mark.few(1)
 @per_instructions
 @settings(max_examples=30)
 @given(shape=shapes, batch=ragged(), threads=st.integers(1, 3))
@@ -147,6 +149,7 @@ def test_states_that_are_not_given_are_zero(isa: str, shape: Shape, batch: tuple
         assert torch.equal(one, other)
 
 
+@pytest.mark.few(1)
 @per_instructions
 @settings(max_examples=20)
 @given(
@@ -165,6 +168,7 @@ def test_teams_that_join_as_rows_end_change_no_bit(
     assert all(torch.equal(ours, own) for ours, own in zip(found, expected, strict=True))
 
 
+@pytest.mark.few(1)
 @per_instructions
 @settings(max_examples=30)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
@@ -180,6 +184,7 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, 
         assert all(torch.equal(ours[:, index], own[:, 0]) for ours, own in zip(together[1:], states, strict=True))
 
 
+@pytest.mark.few(2)
 @per_instructions
 @settings(max_examples=30)
 @given(
@@ -240,6 +245,7 @@ def test_nan_stays_nan(isa: str, cell: str) -> None:
         assert all(answer.isnan().all() for answer in answers_of(stack, batch))
 
 
+@pytest.mark.few(70)
 @per_instructions
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 @pytest.mark.parametrize("size", [20.0, 100.0, 1e4, 1e30, float("inf")])
@@ -316,6 +322,7 @@ def test_a_linear_layer_equals_torchs(
         assert error([y], [linear.double()(x.double())]) <= 2e-6
 
 
+@pytest.mark.few(1)
 @per_instructions
 def test_several_threads_may_call_at_once(isa: str) -> None:
     """Each gets its own answers, from shared layers and threads."""

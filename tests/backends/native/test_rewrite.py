@@ -75,6 +75,7 @@ class Over(nn.Module):
         return self.then(self, y)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_the_kernel_takes_every_recurrent_layer(case: Case) -> None:
@@ -158,6 +159,7 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", THEN)
 def test_what_comes_after_answers_as_before(name: str) -> None:
     """The recurrent library computes it if that is faster, and otherwise torch."""
@@ -184,6 +186,7 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, int]] = {
 }
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("time_first", [False, True])
 def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_first: bool) -> None:
@@ -302,6 +305,7 @@ LOOPS = [
 """Each cell, and each value of both choices, with every cell in `make test-all`."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("cell", "given", "inside"), LOOPS)
 @torch.no_grad()
 def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, inside: bool) -> None:

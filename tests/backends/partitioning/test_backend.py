@@ -86,6 +86,7 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
         run([X[:3]])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["eager", "onnxruntime", pytest.param("openvino", marks=pytest.mark.long)])
 def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     """Two operators run on the CPU and the others on the engine, with the model's answers.
@@ -124,6 +125,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("_double")
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
     """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
@@ -233,6 +235,7 @@ def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -
     assert PartitionedBackend(Picky()).estimate_us(tmp_path) is None
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", ["", "[]", '{"inputs": [], "outputs": []}'])
 def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> None:
     """The message has the remedy."""

@@ -88,6 +88,7 @@ def targets(segments: Segments) -> list[str]:
     return [segment.target for segment in segments.segments]
 
 
+@pytest.mark.ci
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:

@@ -41,6 +41,7 @@ def targets(program: torch.export.ExportedProgram) -> list[str]:
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
+@pytest.mark.few(1)
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rewritten_program_is_the_model(name: str) -> None:
@@ -55,6 +56,7 @@ def test_a_rewritten_program_is_the_model(name: str) -> None:
             assert torch.allclose(mine, right, atol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None:
     """Masks without effect are removed, so that the whole is one program of the device."""
@@ -93,6 +95,7 @@ def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> tor
     return h[0]
 
 
+@pytest.mark.few(1)
 @torch.no_grad()
 @pytest.mark.parametrize("name", TAILS)
 def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
@@ -174,6 +177,7 @@ OPERATORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.few(4)
 @torch.no_grad()
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
@@ -190,6 +194,7 @@ def _refusal(node: torch.fx.Node) -> str | None:
     return translate.refusal(node) if node.op == "call_function" else None
 
 
+@pytest.mark.ci
 def test_weights_that_are_used_again_are_there_once() -> None:
     """An unrolled LSTM reads its weights in every step, and they must fit the accelerator."""
     program = rewrite(Answers(cells=True))

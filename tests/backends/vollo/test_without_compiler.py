@@ -50,6 +50,7 @@ def test_it_says_what_differs_from_other_engines() -> None:
     assert Vollo().whole_sequences is not None
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
 def test_a_former_name_is_taken_without_a_warning(
     program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
@@ -112,6 +113,7 @@ def test_what_the_compiler_does_not_take_is_named(
         compiled(program, tmp_path)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
 def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> None:
     """The message has the key that runs it on the CPU."""
@@ -160,6 +162,7 @@ def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Pat
     return directory if any(directory.iterdir()) else compiled(program, directory)
 
 
+@pytest.mark.ci
 @torch.no_grad()
 def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one program each, and no emulation; too few accelerators are refused."""
@@ -196,6 +199,7 @@ def test_another_release_of_the_compiler_is_refused(
         Vollo().load(tmp_path, InTime().state_dict(), {}, 1)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
 def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
     """This holds for every file of an archive."""

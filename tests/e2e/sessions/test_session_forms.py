@@ -14,6 +14,8 @@ from rest import JSON, assert_close, assert_refused, post
 from .chunks_and_replies import END, ID, START, STEP, TOKEN, cut, draw, told
 from .streaming_server import Streaming
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("model", ["disk", "native", "cluster"])
 def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(

@@ -64,6 +64,7 @@ def test_orjson_is_used_where_it_is_installed() -> None:
     assert json_text.fast_json() is orjson
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=few_or_many(any_floats), columns=st.integers(1, 3))
 def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, numbers: list[float], columns: int) -> None:

@@ -85,6 +85,7 @@ def on(cores: list[int]) -> str:
     return f"{len(cores)} {cores} None"
 
 
+@pytest.mark.ci
 def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: Path) -> None:
     """With two shares, the third worker gets the first share, and so does the successor of a killed one."""
     with worker(placed) as (first, said), worker(placed) as (_, second), worker(placed) as (_, third):

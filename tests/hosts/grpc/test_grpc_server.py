@@ -71,6 +71,7 @@ def test_a_sequence_is_answered_as_the_model_answers_it(folder: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(np.frombuffer(content, np.float32).copy()), expected.ravel())
 
 
+@pytest.mark.ci
 def test_a_server_and_its_model_tell_what_they_are_and_that_they_are_ready(folder: Path) -> None:
     """A model that is not here is not ready; its metadata are not found."""
     ready, other = message_class("ModelReadyRequest")(name="sums"), message_class("ModelReadyRequest")(name="x")
@@ -87,6 +88,7 @@ def test_a_server_and_its_model_tell_what_they_are_and_that_they_are_ready(folde
     assert asked(folder, ("ModelMetadata", other))[0].code == "NOT_FOUND"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("fields", "code", "kind"),
     [

@@ -73,6 +73,7 @@ class Served:
                 assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
 def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Pa
             served.check(any_chunked_plan(lengths, choose), lengths, seed, garbage)
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
 @pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("inductor", marks=pytest.mark.long)])
 def test_one_bucket_serves_any_length(backend: str, tmp_path: Path) -> None:

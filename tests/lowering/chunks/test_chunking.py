@@ -119,6 +119,7 @@ def test_every_test_model_is_known() -> None:
     assert not CARRIED.keys() & WHOLE.keys()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     """States, last steps, sums, maxima and minima are carried; start and head exist only if they compute."""
@@ -136,6 +137,7 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     assert program.parts.keys() == parts
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", cases(WHOLE))
 def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     """The reason names the operator, and the user's line if there is one."""
@@ -159,6 +161,7 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
         assert {name for name, value in part.constants.items() if isinstance(value, Tensor)} <= known
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
     """This holds for any chunks, for longer sequences than the check's, and for any values of padding."""
@@ -305,6 +308,7 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS.keys())
 def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
     """Equivalent code is accepted too."""
@@ -313,6 +317,7 @@ def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, T
     assert program.chunked is not None, program.chunking_reason
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("function", "reason"), WHOLES.values(), ids=WHOLES.keys())
 def test_what_needs_more_of_the_sequence_is_not_cut(
     function: Callable[[Model, Tensor, Tensor], Any], reason: str

@@ -59,6 +59,7 @@ def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurre
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("before", "kind"),
     [pytest.param(*case, marks=() if case in USUAL else pytest.mark.long) for case in ALL],
@@ -91,6 +92,7 @@ class StartsFromAnInput(nn.Module):
         return self.gru(torch.cat([torch.tanh(start)[:, None], x[:, :-1]], 1))[0]
 
 
+@pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> None:
     """The `start` program computes it."""
     model = StartsFromAnInput().eval()
@@ -107,6 +109,7 @@ class StartsFromItsMean(StartsFromAnInput):
         return super().forward(x, start + x.mean(1))
 
 
+@pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None:
     """Such a model runs over whole sequences."""
     program = lower(StartsFromItsMean().eval(), parse_config(YAML_WITH_START, "y"))
@@ -125,6 +128,7 @@ def test_without_a_recurrence_the_past_alone_is_carried() -> None:
     assert (timestep_alone.chunked, timestep_alone.chunking_reason) == (None, "there is no recurrence over time")
 
 
+@pytest.mark.ci
 def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> None:
     """A session starts from it."""
     _, program = lowered(shifted_by_concatenation)
@@ -133,6 +137,7 @@ def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> No
     assert {value.fill for value in program.chunked.carried if value.spec.name.endswith(".past")} == {-1.5}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "before",
     with_long(NOT_CAUSAL, "cut_at_the_begin", "padded_twice", "mirrored", "scaled_by_its_length"),

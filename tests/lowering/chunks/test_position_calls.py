@@ -34,6 +34,7 @@ def lowered(before: Before) -> tuple[Counting, LoweredModel]:
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("before", BEFORE)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
     """The rows of a chunk are at different timesteps, and its padding holds large numbers."""
@@ -41,6 +42,7 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
     assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("before", BEFORE)
 def test_sums_and_the_number_of_timesteps_are_carried(before: Before) -> None:
     """Once each, beside the state of the recurrence."""
@@ -52,6 +54,7 @@ def test_sums_and_the_number_of_timesteps_are_carried(before: Before) -> None:
     assert set(carried) == COUNTING[before]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("before", ENDING, ids=lambda one: one.__name__)
 def test_what_needs_the_end_or_a_table_is_not_chunked(before: Before) -> None:
     """The reason has the line of the model."""

@@ -78,6 +78,7 @@ def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("function", "states"),
     [
@@ -100,6 +101,7 @@ def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> No
     assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -118,6 +120,7 @@ def test_a_loop_that_needs_later_timesteps_is_not_cut(function: Callable[..., An
     assert reason in program.chunking_reason
 
 
+@pytest.mark.ci
 def test_chunks_of_a_loop_are_run_only_where_they_are_needed() -> None:
     """A step takes about as long for fewer rows."""
     _, program = lowered(leaky)

@@ -133,6 +133,7 @@ def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
     return lower(model.eval(), parse_config(YAML % buckets, "f"))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
     """Outputs per step, outputs of all steps so far, and initial states that are learned or inputs."""
@@ -197,6 +198,7 @@ def test_a_first_state_that_only_counts_the_rows_streams() -> None:
     check_streamable(program_of(LearnedInitialState()))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("function", "line"),
     [(doubled_if_long, "# long"), (doubled_at_one_length, "# one length"), (asserted, "# asserted")],
@@ -218,6 +220,7 @@ def test_a_branch_beyond_the_buckets_is_refused_with_its_line(
     assert "remove `streaming`, or write code that is the same for every number of timesteps" in said
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("function", "is_bounded"), [(doubled_if_long, True), (doubled_at_one_length, True), (doubled_if_empty, False)]
 )
@@ -255,6 +258,7 @@ def test_the_state_id_has_32_hex_digits() -> None:
     assert set(told) <= set("0123456789abcdef")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
 def test_the_state_id_depends_on_the_code(other: Any) -> None:
     """Another factor, other sizes, or another operator change the id."""

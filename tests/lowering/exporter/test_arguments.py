@@ -113,6 +113,7 @@ ABSENT = (
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
@@ -286,6 +287,7 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("function", "mask"), CASES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
     function: Callable[..., Any], mask: str
@@ -322,6 +324,7 @@ def test_a_maximum_with_another_tensor_is_not_known() -> None:
         lower(Masked(compared), config_of("mask"))
 
 
+@pytest.mark.ci
 def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
     """The range of the ids says that 0 is padding only, so lengths can be counted from them in Python."""
 

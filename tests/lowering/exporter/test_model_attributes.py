@@ -137,6 +137,7 @@ class OneHot(nn.Module):
         return states.view(-1, 6)
 
 
+@pytest.mark.ci
 def test_a_tensor_that_every_call_overwrites_is_no_state() -> None:
     """It has the size of one request, and serves batches."""
     torch.manual_seed(0)
@@ -186,6 +187,7 @@ CONFIG = parse_config(
 )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("buffer", [True, False])
 def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None:
     """A program would answer equal requests differently."""
@@ -238,6 +240,7 @@ neuron_lstm:
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "write",
     [lambda scale: scale.mul_(0.5), lambda scale: scale.data.clamp_(max=0.5), lambda scale: scale[:2].add_(1)],

@@ -42,6 +42,7 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
     assert_answers_alone(model, config, program, BATCHES)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "function",
     [
@@ -59,6 +60,7 @@ def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any])
     check_alone(Looping(function), SHORT)
 
 
+@pytest.mark.ci
 def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
     """Every request starts from its own."""
     states = ", ".join(f"{name}: {{dtype: float32, shape: [batch, {HIDDEN}]}}" for name in "hc")
@@ -66,6 +68,7 @@ def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
     check_alone(StartsFromInputs(), SHORT.replace("5]}}", f"5]}}, {states}}}"))
 
 
+@pytest.mark.ci
 def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
     """The parts of one request have one row each."""
     torch.manual_seed(0)
@@ -81,6 +84,7 @@ def check_alone(model: nn.Module, text: str) -> None:
     assert_answers_alone(model, config, program, ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
 
 
+@pytest.mark.ci
 def test_a_cell_becomes_one_recurrence() -> None:
     """Two cells take two calls, however many timesteps there are."""
     torch.manual_seed(0)
@@ -118,6 +122,7 @@ def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
     return buffer
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

@@ -109,6 +109,7 @@ def at(result: object, timesteps: int) -> int:
     return int(expression.xreplace(dict.fromkeys(expression.free_symbols, sympy.Integer(timesteps))))
 
 
+@pytest.mark.ci
 @given(
     name=st.sampled_from(["eq", "ne"]),
     slope=st.integers(1, 3),

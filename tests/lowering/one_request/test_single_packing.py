@@ -91,6 +91,7 @@ def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
     return states.max(1)[0]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("encode", [pytest.param(last_states, marks=pytest.mark.long), all_states])
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
     """In ragged batches as each request alone; a request with a length out of the range is not served."""
@@ -133,6 +134,7 @@ class Sentences(nn.Module):
         return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
 
 
+@pytest.mark.ci
 def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
     """A GRU over words, whose lengths are data, below a GRU over sentences, both with attention."""
     torch.manual_seed(0)
@@ -190,6 +192,7 @@ def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
     return torch.cat([h[0], h[1]], 1)
 
 
+@pytest.mark.ci
 def test_lengths_of_words_keep_their_range_when_they_are_packed() -> None:
     """Sentences are packed before their words are, with the lengths of the words."""
     torch.manual_seed(0)

@@ -63,6 +63,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_a_range_is_not_believed_after_a_write(write: Callable[[Tensor], Any]) -> None:
     """Each write may leave the range, which then decides no branch."""

@@ -181,6 +181,7 @@ class PaddedPairs(nn.Module):
         return self.gru(x.view(x.size(0), x.size(1) // 2, -1))[0]
 
 
+@pytest.mark.ci
 def test_features_that_are_an_expression_of_the_timesteps_are_no_fault_of_the_inputs() -> None:
     """The expression has the same value for every number of timesteps: the model is served."""
     text = """

@@ -103,12 +103,14 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
 }
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMLESS.values(), ids=HARMLESS.keys())
 def test_what_keeps_timesteps_apart_is_proved(function: Callable[[Model, Tensor], Any]) -> None:
     """Such a model is padded to any bucket."""
     assert _is_proved(function)
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMFUL.values(), ids=HARMFUL.keys())
 def test_what_mixes_timesteps_is_not_proved(function: Callable[[Model, Tensor], Any]) -> None:
     """Such a model without lengths is served at exact bucket lengths only."""

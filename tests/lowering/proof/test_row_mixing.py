@@ -97,6 +97,7 @@ def test_operators_that_keep_rows_apart_are_proved(function: Callable[[Model, Te
     assert _mixing(function) is None
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", cases())
 def test_every_test_model_is_proved(case: Case) -> None:
     """No ordinary model needs the second way for its rows."""
@@ -105,6 +106,7 @@ def test_every_test_model_is_proved(case: Case) -> None:
     assert find_row_mixing(export_model(case.make().eval(), config).exported, config.input_specs) is None
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("function", MIXED.values(), ids=MIXED.keys())
 def test_operators_that_mix_rows_are_named(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
     """The operator and the line of the model are known."""
@@ -114,6 +116,7 @@ def test_operators_that_mix_rows_are_named(function: Callable[[Model, Tensor, Te
     assert "test_row_mixing.py" in str(mixing)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("function", MIXED.values(), ids=MIXED.keys())
 def test_a_model_whose_rows_mix_is_served_as_each_request_alone_or_refused(
     function: Callable[[Model, Tensor, Tensor], Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
@@ -61,6 +62,7 @@ def _features(activation: nn.Module, x: Tensor) -> Any:
     return activation(x.mT).mT if isinstance(activation, nn.GLU) else activation(x)
 
 
+@pytest.mark.ci
 def test_every_activation_function_is_served() -> None:
     """Outputs of a ragged batch equal those of each request alone."""
     torch.manual_seed(0)

@@ -85,6 +85,7 @@ def padded(items: list[Tensor], padding: float) -> Tensor:
     return x
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("function", WITH_TIES.values(), ids=WITH_TIES.keys())
 def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tensor], Any]) -> None:
     """Integers and conditions have no value beyond all others, so that padding ties with the last of them."""
@@ -100,6 +101,7 @@ def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tenso
             assert valid[row, : own.size(1)].all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 def test_padding_is_chosen_by_no_index(function: Callable[[Tensor], Any]) -> None:
     """The values are those of each request alone, and each index is of a timestep of the request."""
@@ -137,6 +139,7 @@ def test_the_largest_values_alone_need_no_sort() -> None:
     assert not any("sort" in call for call in calls)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["ascending", "descending", "order", "largest", "smallest"])
 def test_what_sorts_can_be_written_as_onnx(name: str) -> None:
     """The exporter has no translation of a stable sort, which only a model that asks for it needs."""

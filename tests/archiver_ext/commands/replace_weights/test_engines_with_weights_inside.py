@@ -35,6 +35,7 @@ class Inlines(Stubborn):
 '''
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [("inlines", "inlines compiles the weights into its programs"), ("stubborn", "stubborn differs from the model")],

@@ -20,6 +20,7 @@ from ...conftest import Project
 from .archive_files import Package, Replace, answers, as_format, entries, manifest_of
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "backend",
@@ -56,6 +57,7 @@ def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
     assert max(check.max_error for check in now.checks) <= 1e-4
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("suffix", [".mar", ".stored", ".tar.gz", ""])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_every_other_file_of_an_archive_stays_as_it_was(
@@ -90,6 +92,7 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
         assert all(map(torch.equal, ours, theirs))
 
 
+@pytest.mark.ci
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
     """Other weights change the id of the state; with the old ones, old sessions can continue again."""
     old = Path("tiny.mar")

@@ -102,6 +102,7 @@ def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
     assert replace_lengths(text, "f", (4,), tmp_path) == f"{HEAD}  buckets: {{batch: [1], length: [4]}}\n"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 @settings(max_examples=30)
 @given(lengths=st.sets(st.integers(1, 10**6), min_size=1, max_size=40))
