@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.backends.aws_neuron import neuron
 from torchserve_neuron_lstm.backends.partitioning import partitioned_program
 from torchserve_neuron_lstm.handlers import service
 from torchserve_neuron_lstm.handlers.formats import v2
-from torchserve_neuron_lstm.handlers.streaming import service as sessions
+from torchserve_neuron_lstm.handlers.streaming import chunk_service as sessions
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 """

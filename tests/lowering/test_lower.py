@@ -156,7 +156,7 @@ def test_a_branch_on_odd_lengths_is_refused() -> None:
     """A graph that holds for even numbers of timesteps only is no program for all."""
     model = Model(lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x)
 
-    with pytest.raises(LoweringError, match=r"takes a branch that .*test_request_lowering\.py:\d+"):
+    with pytest.raises(LoweringError, match=r"takes a branch that .*test_lower\.py:\d+"):
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 

@@ -309,7 +309,7 @@ def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
         mask[:, 0] = False
         return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
 
-    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_arguments"):
         lower(Masked(changed), config_of("mask"))
 
 
@@ -320,7 +320,7 @@ def test_a_maximum_with_another_tensor_is_not_known() -> None:
         largest = torch.max(mask.float(), x[..., 0])
         return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
 
-    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_arguments"):
         lower(Masked(compared), config_of("mask"))
 
 
