@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 from ..config.schema import ModelArguments
 from ..config.strict import closest_key
 from .checkpoint import load_state_dict
+from .constructor_arguments import as_argument
 from .errors import PackagingError
 from .model_class import Tell, load_class, tell_nothing
-from .options import as_argument
 
 _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 """The beginning of an annotation such as `tuple[int, int]`."""

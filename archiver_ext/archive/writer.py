@@ -19,8 +19,8 @@ from ...inference.private_directory import private_directory
 from ...inference.reader import ArchiveReader, is_zip
 from .. import model_archiver
 from ..errors import PackagingError
+from .archived_files import check_files
 from .file_list import renewed_list, write_list
-from .packed_files import check_files
 from .workspace import replace_atomically
 
 

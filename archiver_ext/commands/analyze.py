@@ -42,7 +42,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _analyze(options: argparse.Namespace) -> None:
-    from .model_inputs_analysis import analyze, lower_from_files
+    from .operator_support import analyze, lower_from_files
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
     analyses = analyze(program, config, options.config_file.resolve().parent, options.backend)

@@ -63,8 +63,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
-    from ..evaluation.calibrate import measure_costs
     from ..evaluation.manifest_builder import with_costs
+    from ..evaluation.measured_costs import measure_costs
     from ..progress import show_progress
 
     _refuse_simulation(loaded.manifest.backend)

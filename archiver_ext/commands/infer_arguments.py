@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ..checkpoint import Weights, choose_weights, read_state_dicts
+from ..constructor_arguments import Options, as_argument, nested
 from ..errors import PackagingError
-from ..options import Options, as_argument, nested
 
 _MOST_SECONDS = 20.0
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)

@@ -125,7 +125,7 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
     """
     from ...backends.safetensors_file import WeightsError
     from ..checkpoint import load_state_dict
-    from ..options import nested
+    from ..constructor_arguments import nested
     from ..user_model import construct
     from .infer_arguments import infer_arguments, required_arguments
 

@@ -78,7 +78,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     from ...config.manifest_writer import write_manifest
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
-    from ..archive.packed_files import check_files
+    from ..archive.archived_files import check_files
     from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 

@@ -53,8 +53,8 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
     from ...handlers.neuron_lstm import LIST
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader
+    from ..archive.archived_files import check_packed_files
     from ..archive.file_list import list_text, parsed
-    from ..archive.packed_files import check_packed_files
     from ..archive.writer import write_files
 
     content = ArchiveReader(archive).file_list()
@@ -104,7 +104,7 @@ def _add_verify(commands: Commands) -> None:
 def _verify(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from ..archive.packed_files import check_packed_files
+    from ..archive.archived_files import check_packed_files
 
     if not options.trusted_keys.exists():
         raise PackagingError(f"--trusted-keys: there is no file {options.trusted_keys}")

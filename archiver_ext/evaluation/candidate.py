@@ -12,7 +12,7 @@ from ...bucketing.shapes import Bucket
 from ...config.manifest import CostMeasurement
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
-from .calibrate import Costs
+from .measured_costs import Costs
 from .verify import VerificationResult
 
 

@@ -19,10 +19,10 @@ from ...config.manifest_writer import write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
-from .calibrate import Costs, MeasuredCosts, measure_costs
 from .candidate import Candidate, CandidateResult
 from .input_ranges import with_value_ranges
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
+from .measured_costs import Costs, MeasuredCosts, measure_costs
 from .verification_cases import VerificationCase
 from .verify_programs import verify_programs
 

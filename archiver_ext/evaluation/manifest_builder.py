@@ -26,10 +26,10 @@ from ...config.manifest_writer import digest_files
 from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
-from .calibrate import Costs
 from .candidate import Candidate, has_dynamic_shape
 from .input_ranges import length_inputs
 from .lowest_torch import highest, lowest_torch, symbol_versions
+from .measured_costs import Costs
 from .verify import VerificationResult
 
 Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]

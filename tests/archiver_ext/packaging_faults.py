@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from failing_files import FailingFiles, Fault, some_of_each
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.packed_files import check_files
+from torchserve_neuron_lstm.archiver_ext.archive.archived_files import check_files
 from torchserve_neuron_lstm.archiver_ext.archive.writer import publish, rewrite_manifest
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.reader import ArchiveReader

@@ -10,7 +10,7 @@ import pytest
 from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.model_inputs_analysis import analyze, lower_from_files
+from torchserve_neuron_lstm.archiver_ext.commands.operator_support import analyze, lower_from_files
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.partitioning.cut_analysis import BY_COMPILER
@@ -138,7 +138,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatc
     """The output has the compiler's message; a compiler that is not installed cannot be tried."""
     picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
     monkeypatch.setattr(
-        "torchserve_neuron_lstm.archiver_ext.commands.model_inputs_analysis.get_backend",
+        "torchserve_neuron_lstm.archiver_ext.commands.operator_support.get_backend",
         {"picky": picky, "eager": Eager()}.__getitem__,
     )
     program, config = lower_from_files(Path("model.py"), Path("model-config.yaml"), None)

@@ -12,7 +12,7 @@ import pytest
 from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.evaluation import calibrate
+from torchserve_neuron_lstm.archiver_ext.evaluation import measured_costs
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, Manifest, MeasuredCost, read_manifest
 from torchserve_neuron_lstm.handlers.runtime.measurement import CostKey
@@ -92,14 +92,14 @@ def test_costs_of_a_busy_machine_are_told_until_they_are_measured_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The manifest and the JSON have the spread, standard error says in plain words what to do."""
-    monkeypatch.setattr(calibrate, "measure", measuring(4.0, 8.0, 9.0))
+    monkeypatch.setattr(measured_costs, "measure", measuring(4.0, 8.0, 9.0))
 
     assert calibrated(archive, "--json").measurement == CostMeasurement(1, 2.0)
     shown = capsys.readouterr()
     assert json.loads(shown.out)["spread"] == 2.0
     assert "costs were measured on a busy machine: run neuron-lstm calibrate" in shown.err
 
-    monkeypatch.setattr(calibrate, "measure", measuring(4.0, 4.0, 4.2))
+    monkeypatch.setattr(measured_costs, "measure", measuring(4.0, 4.0, 4.2))
     assert calibrated(archive).measurement == CostMeasurement(1)
     assert "busy" not in capsys.readouterr().err
 
@@ -107,7 +107,9 @@ def test_costs_of_a_busy_machine_are_told_until_they_are_measured_again(
 def test_no_bucket_costs_more_than_a_larger_one(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other work only makes calls longer, so the cost of the larger one is a bound."""
     monkeypatch.setattr(
-        calibrate, "measure", lambda calls, **_: {key: (8.0 / key.bucket.batch / key.bucket.length,) for key in calls}
+        measured_costs,
+        "measure",
+        lambda calls, **_: {key: (8.0 / key.bucket.batch / key.bucket.length,) for key in calls},
     )
 
     costs = calibrated(archive).costs

@@ -249,7 +249,7 @@ def test_a_list_that_would_fill_the_memory_is_refused(
     made: Path, tmp_path: Path, verify: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few kilobytes of a zip can become as many gigabytes."""
-    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.archive.packed_files._LONGEST_LIST", 1000)
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.archive.archived_files._LONGEST_LIST", 1000)
     code, _, error = verify(made / "signed-tiny.mar")
 
     assert code == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fake_model import GRID, make_manifest
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.calibrate import buckets_to_measure
+from torchserve_neuron_lstm.archiver_ext.evaluation.measured_costs import buckets_to_measure
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.config.manifest import Variant
 
