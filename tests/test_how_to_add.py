@@ -128,7 +128,7 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
             Edit(
                 "backends/registry.py",
                 '    "example": EngineSpec("example", "Example"),\n',
-                before='    "eager": EngineSpec(\n',
+                before='    "eager": EngineSpec(',
             ),
         ),
     ),
