@@ -13,7 +13,7 @@ Few calls are considered:
 - batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths;
 - chunk lengths: the longest one at whose end no other batch size would do better, repeated until one could, and each
   longer one;
-- single rows: the cheapest sequence of chunks.
+- rows that end together: the cheapest sequence of chunks of a batch size; for a single row, of any.
 
 Chunk lengths whose sums meet rarely, such as 7, 61 and 199, reach hundreds of thousands of states with long sequences
 and irregular costs. So the states of a batch are limited. Beyond the limit each state considers only its two likeliest
@@ -33,7 +33,7 @@ cost less together.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -126,6 +126,10 @@ class BucketedChunkPlanner:
         return calls
 
 
+_UntilEnd = tuple[tuple[int, Bucket], ...]
+"""Cheapest chunks by number of timesteps, up to twice the longest chunk: their cost, and the first of them."""
+
+
 class _Option(NamedTuple):
     """One way to start a row group: calls of one batch size, for all rows or the longest of them."""
 
@@ -136,6 +140,7 @@ class _Option(NamedTuple):
     lengths: tuple[int, ...]
     chunks: tuple[tuple[Bucket, int], ...]
     """Chunks of the batch size, and their costs, by length, ascending: those that no others replace for less."""
+    until_end: _UntilEnd
 
 
 class _Options(NamedTuple):
@@ -143,10 +148,8 @@ class _Options(NamedTuple):
 
     of_rows: tuple[tuple[_Option, ...], ...]
     """By number of rows, from 0 to the largest batch size."""
-    single_row: tuple[tuple[int, Bucket], ...]
-    """By number of timesteps, up to twice the longest chunk: the cheapest chunks for a single row.
-
-    Their cost, and the first of them."""
+    single_row: _UntilEnd
+    """For a single row: chunks of any batch size."""
     rates: tuple[int, ...]
     """By number of rows, the least cost of a timestep: of batches that hold them, in any chunk length."""
 
@@ -165,6 +168,8 @@ class _Candidate(NamedTuple):
     """The row after the last that it calls."""
     following: tuple[_State, ...]
     """The row groups that remain."""
+    until_end: _UntilEnd = ()
+    """If the rows that decide end together: the chunks up to there, in place of the repeated call."""
 
 
 class _Search:
@@ -188,25 +193,22 @@ class _Search:
             state = pending.pop()
             start, first, _ = state
             candidate = chosen[state]
-            length = candidate.bucket.length
-            end = start + candidate.repeated * length
-            for time in range(start, end, length):
+            for time, bucket in self._chunks(start, first, candidate):
                 active = bisect_left(self._descending, -time, first, candidate.called)
-                calls.append(ProgramCall(candidate.bucket, rows[first:active], time))
-            if candidate.following:
-                pending += candidate.following
-            elif candidate.called == first + 1:
-                calls += self._rest_of_row((rows[first],), end, self.lengths[first])
+                calls.append(ProgramCall(bucket, rows[first:active], time))
+            pending += candidate.following
         return calls
 
-    def _rest_of_row(self, row: tuple[int, ...], start: int, end: int) -> list[ProgramCall]:
-        """Return the cheapest sequence of chunks for a single row."""
-        calls = []
-        while start < end:
-            _, bucket = self._options.single_row[end - start]
-            calls.append(ProgramCall(bucket, row, start))
+    def _chunks(self, start: int, first: int, candidate: _Candidate) -> Iterator[tuple[int, Bucket]]:
+        """Yield the first timestep and the bucket of each call of a candidate."""
+        if not candidate.until_end:
+            for call in range(candidate.repeated):
+                yield start + call * candidate.bucket.length, candidate.bucket
+            return
+        while start < self.lengths[first]:
+            _, bucket = candidate.until_end[self.lengths[first] - start]
+            yield start, bucket
             start += bucket.length
-        return calls
 
     def _choices(self, whole: _State) -> dict[_State, _Candidate]:
         """Return the cheapest candidate of each state that they reach."""
@@ -250,15 +252,19 @@ class _Search:
         lengths, descending = self.lengths, self._descending
         remaining = lengths[first] - start
         if beyond - first == 1 and remaining < len(self._options.single_row):
-            cost, bucket = self._options.single_row[remaining]
-            return [_Candidate(cost, bucket, 1, beyond, ())]
+            return [_until_end(self._options.single_row, remaining, beyond, ())]
         candidates = []
-        for rows_called, min_active, chunk_lengths, chunks in self._options.of_rows[beyond - first]:
+        for rows_called, min_active, chunk_lengths, chunks, until_end in self._options.of_rows[beyond - first]:
             called = first + rows_called
             rest = ((start, called, beyond),) if called < beyond else ()
             change = lengths[first + min_active - 1] - start
+            if change == remaining < len(until_end):
+                candidates.append(_until_end(until_end, remaining, called, rest))
+                continue
             index = max(0, bisect_right(chunk_lengths, change) - 1)
             repeated = max(1, change // chunk_lengths[index])
+            if change == remaining:  # as often as is needed for `until_end` to have the rest
+                repeated = min(repeated, -((len(until_end) - 1 - remaining) // chunk_lengths[index]))
             for bucket, cost in chunks[index:]:
                 end = start + repeated * bucket.length
                 if end >= lengths[first]:
@@ -273,7 +279,8 @@ class _Search:
         """Estimate the cost of the row group if all calls lose as much as this one."""
         start, first, beyond = state
         bound = self._bound(start, first, candidate.called)
-        end = start + candidate.bucket.length * candidate.repeated
+        repeated_end = start + candidate.bucket.length * candidate.repeated
+        end = self.lengths[first] if candidate.until_end else repeated_end
         done = bound - self._bound(end, first, bisect_left(self._descending, -end, first, candidate.called))
         return candidate.cost / done * (bound + self._bound(start, candidate.called, beyond))
 
@@ -296,8 +303,15 @@ class _Search:
         return table
 
 
+def _until_end(table: _UntilEnd, timesteps: int, called: int, following: tuple[_State, ...]) -> _Candidate:
+    cost, bucket = table[timesteps]
+    return _Candidate(cost, bucket, 1, called, following, table)
+
+
 def _compute_options(grid: BucketGrid, costs: Mapping[Bucket, int]) -> _Options:
     chunks = {batch: _worthwhile(grid, batch, costs) for batch in grid.batches}
+    ends = {batch: _cheapest_chunks([bucket for bucket, _ in chunks[batch]], costs) for batch in grid.batches}
+    cheapest = [min((Bucket(batch, n) for batch in grid.batches), key=costs.__getitem__) for n in grid.lengths]
     firsts: list[set[int]] = [set() for _ in range(grid.batches[-1] + 1)]
     for length in grid.lengths:
         of_batch = {batch: costs[Bucket(batch, length)] for batch in grid.batches}
@@ -307,20 +321,22 @@ def _compute_options(grid: BucketGrid, costs: Mapping[Bucket, int]) -> _Options:
     rates = {batch: min(costs[Bucket(batch, length)] // length for length in grid.lengths) for batch in grid.batches}
     return _Options(
         tuple(
-            tuple(_option(rows, batch, chunks[batch], firsts) for batch in sorted(batches, reverse=True))
+            tuple(_option(rows, batch, chunks[batch], ends[batch], firsts) for batch in sorted(batches, reverse=True))
             for rows, batches in enumerate(firsts)
         ),
-        _single_row(grid, costs),
+        _cheapest_chunks(cheapest, costs),
         tuple(rate for rate, _ in _covers(rates, grid.batches[-1])),
     )
 
 
-def _option(rows: int, batch: int, chunks: tuple[tuple[Bucket, int], ...], firsts: Sequence[set[int]]) -> _Option:
+def _option(
+    rows: int, batch: int, chunks: tuple[tuple[Bucket, int], ...], until_end: _UntilEnd, firsts: Sequence[set[int]]
+) -> _Option:
     rows_called = min(rows, batch)
     min_active = rows_called
     while min_active > 2 and firsts[min_active - 1] == {batch}:
         min_active -= 1
-    return _Option(rows_called, min_active, tuple(bucket.length for bucket, _ in chunks), chunks)
+    return _Option(rows_called, min_active, tuple(bucket.length for bucket, _ in chunks), chunks, until_end)
 
 
 def _worthwhile(grid: BucketGrid, batch: int, costs: Mapping[Bucket, int]) -> tuple[tuple[Bucket, int], ...]:
@@ -336,16 +352,11 @@ def _worthwhile(grid: BucketGrid, batch: int, costs: Mapping[Bucket, int]) -> tu
     return tuple(reversed(worthwhile))
 
 
-def _single_row(grid: BucketGrid, costs: Mapping[Bucket, int]) -> tuple[tuple[int, Bucket], ...]:
-    cheapest = [
-        min((Bucket(batch, length) for batch in grid.batches), key=costs.__getitem__) for length in grid.lengths
-    ]
-    table = [(0, 0, cheapest[0])]
-    for total in range(1, 2 * grid.lengths[-1] + 1):
+def _cheapest_chunks(buckets: Sequence[Bucket], costs: Mapping[Bucket, int]) -> _UntilEnd:
+    table = [(0, 0, buckets[0])]
+    for total in range(1, 2 * buckets[-1].length + 1):
         table.append(
-            min(
-                (costs[bucket] + table[max(0, total - bucket.length)][0], -bucket.length, bucket) for bucket in cheapest
-            )
+            min((costs[bucket] + table[max(0, total - bucket.length)][0], -bucket.length, bucket) for bucket in buckets)
         )
     return tuple((cost, bucket) for cost, _, bucket in table)
 

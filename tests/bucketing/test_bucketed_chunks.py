@@ -232,3 +232,18 @@ def test_planning_of_the_worst_batch_takes_less_than_20_ms(lengths: tuple[int, .
         return (time.thread_time() - began) * 1e3
 
     assert min(milliseconds() for _ in range(5)) < 20
+
+
+@pytest.mark.parametrize(
+    ("lengths", "timesteps", "chunks"),
+    [((61, 96, 128), 157, [96, 61]), ((32, 48, 64), 79, [48, 32]), ((20, 30, 50), 58, [30, 30])],
+)
+def test_rows_that_end_together_get_the_cheapest_chunks(
+    lengths: tuple[int, ...], timesteps: int, chunks: list[int]
+) -> None:
+    """As a single row does: two middle chunks may cost less than the longest and the next."""
+    grid = BucketGrid((8,), lengths)
+
+    plan = BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([timesteps] * 8)
+
+    assert [call.bucket.length for call in plan.calls] == chunks
