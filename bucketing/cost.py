@@ -40,7 +40,7 @@ class CostModel:
     A call has all rows of its bucket, dummy rows included. Between two measurements a cost is interpolated linearly:
     over the timesteps for measured rows, and then over the rows. Beyond the last measurements it is extrapolated
     linearly, but never falls as a bucket grows, and never falls faster than in proportion as it shrinks. A single
-    measurement counts as proportional. Measurements are not smoothed: a larger bucket may be cheaper.
+    measurement counts as proportional. A larger bucket may be cheaper, unless the costs are `monotonic`.
 
     >>> cost = CostModel({Bucket(1, 16): 0.5, Bucket(4, 16): 0.9, Bucket(1, 32): 0.75})
     >>> cost.of(Bucket(4, 16))

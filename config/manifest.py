@@ -100,7 +100,7 @@ class CostMeasurement:
     threads: Annotated[int, positive]
     """Threads that each call could use."""
     spread: float = 1.0
-    """Ratio of a usual call to the shortest one, which is the cost: 1 on a machine without other work."""
+    """Ratio of the shortest call of a usual round to that of all, which is the cost: 1 on an idle machine."""
     device: Optional[str] = None
     """Name of the GPU that ran the calls; None: they ran on the CPU."""
 

@@ -1,7 +1,7 @@
 """Reader of YAML text: its values with their lines, and every problem that YAML itself does not report.
 
 The only file that imports yaml. A text is parsed into nodes, each with its position. Then every value of a known key is
-read; duplicate keys, tags, keys that are no text and numbers in other bases are reported.
+read; duplicate keys, tags, keys that are no text and octal or base-60 numbers are reported.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ neuron_lstm:
 """
 _REST = """\
   # outputs: [logits]    # names of the outputs, in order; left out, they follow from what forward() returns
-  backend: auto          # auto measures the engines here and selects the fastest; or native, inductor, onnxruntime, ...
+  backend: auto          # auto measures the engines here and selects one; or native, inductor, onnxruntime, ...
   precision: float32     # or bfloat16, float16, int8, with a tolerance of 1e-2, 2e-3, 5e-2: then leave tolerance out
   tolerance: {atol: 1.0e-5, rtol: 1.0e-5}  # |ours - eager| <= atol + rtol x |eager|
   overflow: reject       # a sequence beyond the largest length: reject answers 413, truncate cuts it

@@ -297,7 +297,7 @@ def _rehearsals(manifest: Manifest, variant: Variant) -> Iterator[Rehearsal[tupl
 
 
 def _read_all(directory: Path, manifest: Manifest) -> Weights:
-    """Map the weights read-only from the files whose digests were checked; workers share the pages."""
+    """Map the weights from the files whose digests were checked; workers share the pages."""
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     return {name: tensor for file in files for name, tensor in read_weights(file).items()}
 

@@ -19,7 +19,7 @@ from .expiry import EXPIRY_SCHEMA
 
 _SUFFIX = ".sessions"
 _COMPANIONS = ("-wal", "-shm")
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE session (
     key BLOB PRIMARY KEY NOT NULL,
