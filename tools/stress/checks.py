@@ -120,16 +120,17 @@ class Session:
         script, begin, end = self.script, self.begin, self.end
         try:
             answer = json.loads(reply.body)
-            told = {(answer[ID], answer[STEP]), (reply.headers[ID], int(reply.headers[STEP]))}
+            steps = {(answer[ID], answer[STEP]), (reply.headers[ID], int(reply.headers[STEP]))}
             values = {name: torch.tensor(answer[name]) for name in ("tags", "topic")}
         except (ValueError, KeyError, TypeError):
             return Verdict.WRONG
         expected = {"tags": script.tags[begin:end], "topic": script.topics[self.sent]}
-        if reply.status == 200 and told == {(self.id, end)} and equal(values, expected):
+        if reply.status == 200 and steps == {(self.id, end)} and equal(values, expected):
             return Verdict.RIGHT
         again = outputs(model, [*script.ids[:end], *script.ids[begin:end]])
         doubled = {"tags": again["tags"][end:], "topic": again["topic"]}
-        return Verdict.TWICE if max(step for _, step in told) > end or equal(values, doubled) else Verdict.WRONG
+        beyond = any(isinstance(step, int) and step > end for _, step in steps)
+        return Verdict.TWICE if beyond or equal(values, doubled) else Verdict.WRONG
 
 
 @dataclass
