@@ -17,7 +17,7 @@ from torchserve_process import free_ports
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
-from torchserve_neuron_lstm.hosts.kserve import GrpcServer
+from torchserve_neuron_lstm.hosts.kserve_grpc import GrpcServer
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 NAME = "X-Request-Timeout-Ms"

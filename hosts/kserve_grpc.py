@@ -1,0 +1,66 @@
+"""The Open Inference Protocol over gRPC in KServe's process, by a server beside its REST server.
+
+It imports no KServe, whose messages cannot be in one process with those of another client or server of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
+
+from grpc import StatusCode, aio
+
+from .free_port import check_free
+from .grpc.grpc_server import answer
+from .grpc.methods import METHODS, add_inference_service
+from .served_archive import HostedArchive
+
+_TIMEOUT = "X-Request-Timeout-Ms"
+"""The header of REST for a deadline. Metadata have lower case, so a client's own counts beside it."""
+_LONGEST_S = 1e6
+"""A deadline that is further away is none."""
+
+
+class GrpcServer:
+    """A server of archives by name, which `serve` runs until `stop`."""
+
+    def __init__(self, port: int, archives: Mapping[str, HostedArchive], most_bytes: int) -> None:
+        """`most_bytes` is the size of the largest message."""
+        self._port = port
+        self._archives = archives
+        self._options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", most_bytes),
+            ("grpc.so_reuseport", 0),  # else a second server on the port would get half of the calls
+        ]
+        self._server: aio.Server | None = None
+
+    async def serve(self) -> None:
+        """Answer calls, on all interfaces. Raises `ArchiveError`: the port is taken."""
+        check_free("0.0.0.0", self._port)  # noqa: S104 - it listens there
+        self._server = aio.server(options=self._options)
+        methods = {method: partial(_respond, method, self._archives) for method in METHODS}
+        add_inference_service(SimpleNamespace(**methods), self._server)
+        self._server.add_insecure_port(f"[::]:{self._port}")
+        await self._server.start()
+        await self._server.wait_for_termination()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no more calls, and answer those that came, within this time."""
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+
+
+async def _respond(
+    method: str, archives: Mapping[str, HostedArchive], content: bytes, context: aio.ServicerContext
+) -> bytes:
+    found = await answer(method, content, [*context.invocation_metadata(), *_deadline(context)], archives)
+    if found.code != "OK":
+        await context.abort(StatusCode[found.code], found.details, found.trailing)
+    return found.message
+
+
+def _deadline(context: aio.ServicerContext) -> list[tuple[str, str]]:
+    remaining = context.time_remaining()
+    return [] if remaining is None or remaining > _LONGEST_S else [(_TIMEOUT, str(int(remaining * 1000)))]
