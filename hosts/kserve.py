@@ -143,10 +143,6 @@ def main() -> None:
         asyncio.run(archive.close())
 
 
-if __name__ == "__main__":
-    main()
-
-
 class _PrometheusMetrics:
     """Reports the batches of one model to the registry that the server's `/metrics` shows."""
 
@@ -170,3 +166,7 @@ def _make(metric: Metric, registry: CollectorRegistry) -> Counter | Histogram:
     text = metric.name.replace("_", " ")
     made = Histogram if metric.type == "histogram" else Counter
     return made(metric.name, text, labels, registry=registry)
+
+
+if __name__ == "__main__":
+    main()
