@@ -1,4 +1,4 @@
-"""What a host has, against what an archive was packaged with: releases of packages, and emulation of a missing device.
+"""Comparison of a host with what an archive was packaged with: releases of packages, device emulation.
 
 An emulated program runs from the source that its compiler was given: the outputs are the model's, the speed is torch's.
 Packaging enables emulation to verify programs without the device. On a host only its operator enables it: a server

@@ -86,7 +86,7 @@ class Session:
     def __init__(self, script: Script, states_gone: int) -> None:
         self.script = script
         self.states_gone = states_gone
-        """How often all states had been taken away when it began."""
+        """Number of times that all states had been taken away when it began."""
         self.id = f"stress-{secrets.token_hex(8)}"
         self.sent = 0
         """Chunks that were answered."""

@@ -27,7 +27,7 @@ from .hosts import Host
 
 WORKERS, SERVERS, TRUNCATED = "workers killed", "servers killed", "file truncated"
 _SECONDS = 3.0
-"""How long a fault lasts, and how long there is none after it."""
+"""Duration of a fault, and of the pause after it."""
 _PAUSE_SECONDS = 5.0
 _LATE_SECONDS = 600.0
 """The longest time for which sessions go on because there were too few faults."""

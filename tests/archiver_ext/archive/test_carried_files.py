@@ -55,7 +55,7 @@ def test_imports_at_the_top_are_followed_and_no_others(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_what_serving_starts_from_can_be_imported_from_the_carried_files(tmp_path: Path) -> None:
-    """Of each engine, and of each store."""
+    """Files for each engine and for each store."""
     for engine, store in [*((engine, None) for engine in registry.ENGINES), *(("eager", store) for store in STORES)]:
         folder = tmp_path / f"{engine}_{store}"
         package = folder / "torchserve_neuron_lstm"
