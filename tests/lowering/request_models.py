@@ -17,8 +17,6 @@ FEATURES = 5
 
 
 class Model(nn.Module):
-    """A function of x[B, T, 5], and of lengths where it takes them, with layers that models often have."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -45,37 +43,31 @@ class Model(nn.Module):
         self.largest = nn.EmbeddingBag(3, 4, mode="max")
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Any:
-        """Apply the function."""
         return self.function(self, x) if lengths is None else self.function(self, x, lengths)
 
 
 def subsampled(m: Model, x: Tensor) -> Any:
-    """A convolution with a stride, then a recurrence over the shorter sequence."""
     frames = torch.relu(m.statistics(m.halved(x.transpose(1, 2)))).transpose(1, 2)
     y, h = m.gru(frames)
     return y, h, y.mean(1)
 
 
 def sound_events(m: Model, x: Tensor) -> Any:
-    """A convolution over time and features, pooled over features, then a recurrence."""
     maps = nn.functional.max_pool2d(torch.relu(m.image(x.unsqueeze(1))), (1, 5))
     return maps.squeeze(3).transpose(1, 2)
 
 
 def attention_pooling(m: Model, x: Tensor) -> Any:
-    """Scores over all timesteps, without any mask."""
     y, _ = m.gru(x)
     return (torch.softmax(m.score(y), dim=1) * y).sum(1)
 
 
 def self_attention(m: Model, x: Tensor) -> Any:
-    """Attention of every timestep to every timestep."""
     y, _ = m.lstm(x)
     return m.attention(y, y, y)
 
 
 def normalized(m: Model, x: Tensor) -> Any:
-    """Statistics of the request itself, of each channel and of all."""
     return m.group(x.transpose(1, 2)), (x - x.mean((1, 2), keepdim=True)) / (x.std((1, 2), keepdim=True) + 1)
 
 
@@ -86,29 +78,24 @@ def language_model(m: Model, x: Tensor) -> Any:
 
 
 def scaled_by_the_batch(m: Model, x: Tensor) -> Any:
-    """A default that is a mean over the whole batch."""
     return x / (1 + x.abs().mean())
 
 
 def counted(m: Model, x: Tensor) -> Any:
-    """`len()` and `int()` of what varies."""
     left = x.size(1) - (x[:, :, 0] > 0).sum(1)
     return m.lstm(x)[0].sum(1) / int(x.shape[1]), x.reshape(len(x), -1).sum(1, keepdim=True), left
 
 
 def reversed_twice(m: Model, x: Tensor) -> Any:
-    """A second direction by hand."""
     backward, _ = m.lstm(x.flip(1))
     return backward.flip(1), backward[:, x.size(1) - 1], x[:, 1:] - x[:, :-1]
 
 
 def upsampled(m: Model, x: Tensor) -> Any:
-    """Twice as many timesteps, and every second one."""
     return m.up(x.transpose(1, 2)), x.repeat_interleave(2, 1), x[:, ::2], torch.cat([x, x.flip(1)], 1)
 
 
 def averaged(m: Model, x: Tensor) -> Any:
-    """Means over windows: with the padding, of the real timesteps, and with a shorter last window."""
     channels = x.transpose(1, 2)
     return (
         nn.functional.avg_pool1d(channels, 3, 1, 1),
@@ -118,25 +105,21 @@ def averaged(m: Model, x: Tensor) -> Any:
 
 
 def pooled_to_one(m: Model, x: Tensor) -> Any:
-    """The mean of all timesteps, by a layer that pools images."""
     return nn.functional.adaptive_avg_pool1d(m.lstm(x)[0].transpose(1, 2), 1)
 
 
 def projected_on_a_vector(m: Model, x: Tensor) -> Any:
-    """The last state as a vector times every timestep, from the left and from the right."""
     y, (h, _) = m.lstm(x)
     vector = h[0, 0]  # as code for one request is written
     return torch.matmul(vector, y.transpose(1, 2)), torch.matmul(y, vector)
 
 
 def interpolated(m: Model, x: Tensor) -> Any:
-    """Timesteps between two others; behind the last one it is repeated."""
     doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
     return doubled.transpose(1, 2).flip(1)
 
 
 def gated(m: Model, x: Tensor) -> Any:
-    """Gates, slopes of channels, a bilinear layer and a causal attention over fewer frames."""
     frames = m.slopes(torch.nn.functional.glu(m.doubled(m.halved(x.transpose(1, 2))), 1)).transpose(1, 2)
     y = m.pair(frames, torch.tanh(frames))
     similar = torch.cosine_similarity(y, y.mean(1, keepdim=True), dim=-1)
@@ -144,19 +127,16 @@ def gated(m: Model, x: Tensor) -> Any:
 
 
 def paired(m: Model, x: Tensor) -> Any:
-    """Pairs of timesteps, after padding to an even number of them."""
     even = nn.functional.pad(x, (0, 0, 0, x.size(1) % 2))
     return m.lstm(even.reshape(x.size(0), -1, 2 * FEATURES)[:, :, :FEATURES])[0]
 
 
 def reconstructed(m: Model, x: Tensor) -> Any:
-    """Losses of each timestep, which torch composes of other operators, and of the request."""
     y = m.lstm(x)[0][:, :, :FEATURES]
     return nn.functional.l1_loss(y, x, reduction="none").mean(-1), nn.functional.mse_loss(y, x)
 
 
 def surprise(m: Model, x: Tensor) -> Any:
-    """Cross entropy of each timestep, by flattened and by transposed scores, and that of the request."""
     scores, labels = m.out(m.lstm(x)[0]), x.argmax(2) % 3
     batch, time, classes = scores.shape
     flat, flat_labels = scores.view(batch * time, classes), labels.view(-1)
@@ -168,7 +148,6 @@ def surprise(m: Model, x: Tensor) -> Any:
 
 
 def segmented(m: Model, x: Tensor) -> Any:
-    """Padding to a multiple of four, and recurrences within and across the segments."""
     batch, time, _ = x.shape
     padded = nn.functional.pad(x, (0, 0, 0, (4 - time % 4) % 4))
     segments = padded.view(batch, -1, 4, FEATURES)
@@ -179,20 +158,17 @@ def segmented(m: Model, x: Tensor) -> Any:
 
 
 def best_frames(m: Model, x: Tensor) -> Any:
-    """The three largest values over time, or all if there are fewer; a share of them."""
     y, _ = m.lstm(x)
     return y.topk(min(3, y.size(1)), dim=1)[0].mean(1), y.topk(max(1, y.size(1) // 4), dim=1)[0]
 
 
 def bags_of_words(m: Model, x: Tensor) -> Any:
-    """Bags of ids in every timestep, of which one id does not count."""
     ids = (x > 0).long().flatten(0, 1)
     shape = (x.size(0), x.size(1), -1)
     return m.bags(ids).view(shape), m.largest(ids + 1).view(shape)
 
 
 def spectra(m: Model, x: Tensor) -> Any:
-    """A Fourier transform of each timestep's features."""
     return torch.fft.rfft(x, dim=2).abs(), torch.view_as_real(torch.fft.fft(x, dim=2)).flatten(2)
 
 
@@ -206,13 +182,11 @@ class Scores:
 
 
 def own_class(m: Model, x: Tensor) -> Any:
-    """Outputs in a dataclass, a namespace and a dictionary."""
     y, (h, _) = m.lstm(x)
     return Scores(y, states=(OrderedDict(last=h), SimpleNamespace(mean=y.mean(1))))
 
 
 def widest_windows(m: Model, x: Tensor) -> Any:
-    """Pooling with windows that are as long as the sequence, as text classifiers have it."""
     maps, images = torch.relu(m.halved(x.transpose(1, 2))), torch.relu(m.image(x.unsqueeze(1)))
     return (
         nn.functional.max_pool1d(maps, maps.size(2)).squeeze(2),
@@ -223,7 +197,6 @@ def widest_windows(m: Model, x: Tensor) -> Any:
 
 
 def repeated_by_lists(m: Model, x: Tensor) -> Any:
-    """A state beside every timestep, as lists that are multiplied by their number."""
     y, (h, _) = m.lstm(x)
     mean = x.mean(1, keepdim=True)
     beside = torch.cat([y, torch.cat([mean] * x.shape[1], 1)], 2)
@@ -231,7 +204,6 @@ def repeated_by_lists(m: Model, x: Tensor) -> Any:
 
 
 def sorted_by_type(m: Model, x: Tensor) -> Any:
-    """Only what is a tensor is concatenated."""
     assert isinstance(Tensor, type)
     return torch.cat([part for part in (None, x, m.lstm(x)[0]) if type(part) == torch.Tensor], 2)  # noqa: E721 - as is written
 
@@ -243,7 +215,6 @@ def causal_layer(m: Model, x: Tensor) -> Any:
 
 
 def both_directions(m: Model, x: Tensor) -> Any:
-    """Both directions as rows of one batch, which is normalised as a flat matrix."""
     rows = torch.cat([x, x.flip(1)])
     flat = m.statistics(rows.reshape(rows.shape[0] * rows.shape[1], FEATURES))
     y = m.lstm(flat.reshape(rows.shape))[0]
@@ -252,14 +223,12 @@ def both_directions(m: Model, x: Tensor) -> Any:
 
 
 def flattened_channels(m: Model, x: Tensor) -> Any:
-    """All features of a request in one row, channel after channel."""
     y = m.lstm(x)[0].transpose(1, 2)
     flat = y.reshape(x.size(0), -1)
     return flat, flat.view(x.size(0), 2, 3, -1).transpose(1, 2)
 
 
 def globally_normalised(m: Model, x: Tensor) -> Any:
-    """Dimensions that are counted by torch."""
     dims = torch.arange(1, len(x.shape)).tolist()
     return (x - x.mean(dim=dims, keepdim=True)) / torch.sqrt(torch.var(x, dim=dims, keepdim=True) + 1)
 
@@ -289,7 +258,6 @@ def masks_of_numpy(m: Model, x: Tensor) -> Any:
 
 
 def framed(m: Model, x: Tensor) -> Any:
-    """A first and a last vector around the timesteps."""
     first, last = (m.slopes.weight * sign for sign in (1, -1))
     ends = [end.expand(x.size(0), 1, FEATURES) for end in (first, last)]
     y, h = m.lstm(torch.cat([ends[0], x, ends[1]], 1))
@@ -325,7 +293,6 @@ def rounded_sizes(m: Model, x: Tensor) -> Any:
 
 
 def written_views(m: Model, x: Tensor) -> Any:
-    """Parts that are changed in place after they were cut out, with the rest of the tensor read or not."""
     wave = m.up(x.flip(1).transpose(1, 2))[..., 1:]
     wave = wave[..., :-1]
     wave.clamp_(-0.5, 0.5)

@@ -21,7 +21,6 @@ from .request_models import FEATURES, Model
 
 
 def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask from lengths that are divided as tensors, after a convolution with a stride."""
     frames = m.halved(x.transpose(1, 2)).transpose(1, 2)
     steps = (lengths - 1) // 2 + 1
     mask = torch.arange(frames.size(1)).unsqueeze(0) < steps.unsqueeze(1)
@@ -29,7 +28,6 @@ def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask that a loop over the lengths fills."""
     mask = torch.zeros(x.size(0), max(lengths))
     for row, length in enumerate(lengths):
         mask[row, :length] = 1
@@ -37,7 +35,6 @@ def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Sorting and packing by numpy, unsorting afterwards."""
     order = np.argsort(-lengths.cpu().numpy())
     packed = pack_padded_sequence(
         x[torch.from_numpy(order)], torch.from_numpy(lengths.numpy()[order]), batch_first=True
@@ -47,14 +44,12 @@ def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def packed_data(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A layer on the data of a PackedSequence, and the lengths as an answer."""
     packed = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))[0]
     packed = PackedSequence(m.out(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
     return pad_packed_sequence(packed, batch_first=True)
 
 
 def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mean over the share of the timesteps that is real."""
     share = lengths.float() / x.size(1)
     if lengths.min() > 0:
         return m.lstm(x)[0].sum(1) / (share * x.size(1)).unsqueeze(1)
@@ -62,14 +57,12 @@ def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def packed_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A list of sequences without padding, packed and padded again."""
     rows = [row[:size] for row, size in zip(x, lengths.tolist(), strict=True)]
     y, _ = pad_packed_sequence(m.lstm(pack_sequence(rows, enforce_sorted=False))[0], batch_first=True)
     return y + pad_sequence([torch.ones(size, 1) for size in lengths.tolist()], batch_first=True)
 
 
 def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Steps of a cell after the sequence, each with attention over its timesteps."""
     packed = pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False)
     y, (h, c) = m.lstm(packed)
     y, _ = pad_packed_sequence(y, batch_first=True)
@@ -85,7 +78,6 @@ def decoded(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A softmax over packed data, made stable by its maximum, then normalised for each sequence."""
     packed = m.gru(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
     scores = m.score(packed.data).squeeze(1)
     scores = torch.exp(scores - scores.max())
@@ -95,7 +87,6 @@ def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Lists of sequences without padding, made of a packed and of padded ones."""
     packed = m.lstm(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
     halves = unpad_sequence(m.halved(x.transpose(1, 2)).permute(2, 0, 1), (lengths + 1) // 2)
     return torch.stack([row.std(0, correction=0) for row in unpack_sequence(packed)]), torch.stack(
@@ -104,7 +95,6 @@ def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask of positions selects the timesteps of each row; counts and branches follow from it."""
     y, _ = m.gru(x)
     mask = torch.arange(x.size(1))[None] < lengths[:, None]
     rows = [row[torch.arange(x.size(1)) < own] for row, own in zip(y, lengths, strict=True)]
@@ -115,7 +105,6 @@ def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def changed_mask(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mask that is changed in place through a view; a copy of it is not changed."""
     mask = torch.arange(x.size(1)) < lengths[:, None]
     view, copy = mask.unsqueeze(2), mask.clone()
     view[:, 0] = False
@@ -134,7 +123,6 @@ def likelihoods(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A list of the places of the sorted rows, filled in a loop."""
     ordered, places = torch.sort(lengths, descending=True)
     back = [0] * lengths.size(0)
     for row in range(len(places)):
@@ -144,7 +132,6 @@ def unsorted_by_hand(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """A mean over timesteps, whose number is read with numpy."""
     numbers = lengths.numpy()
     same: type = torch.FloatTensor
     total = m.gru(x.type(same))[0].sum(1)  # type: ignore[call-overload]  # torch takes its own types
@@ -152,7 +139,6 @@ def mean_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def cells_over_packed(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Cells over the data of packed sequences, forwards and backwards, by the rows of each timestep."""
     packed = pack_padded_sequence(m.gru(x)[0][..., :6], lengths, batch_first=True, enforce_sorted=False)
     data, rows = packed.data, int(packed.batch_sizes[0].item())
     results = []
@@ -172,7 +158,6 @@ def cells_over_packed(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 
 def subsampled_between_layers(m: Model, x: Tensor, lengths: Tensor) -> Any:
-    """Every second timestep of a packed layer for the next, with lengths in a list, and a mask made of it."""
     packed = pack_padded_sequence(x, lengths, batch_first=True)
     y, own = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
     sizes = [int(size + 1) // 2 for size in own]

@@ -60,7 +60,6 @@ PLACE = Place(1, 4, 1, lengths=False)
 @pytest.mark.timeout(0 if MODELS else 900)
 @pytest.mark.parametrize("seeds", [(0, MODELS)] if MODELS else SEEDS)
 def test_a_random_model_is_right_at_every_length(seeds: tuple[int, int]) -> None:
-    """In ragged batches with garbage in padding and rows; the counts and what is not lowered are printed."""
     outcomes: dict[int, Outcome] = {}
 
     @settings(
@@ -85,7 +84,6 @@ def test_a_random_model_is_right_at_every_length(seeds: tuple[int, int]) -> None
 
 
 def judged(composed: ComposedModel) -> tuple[Outcome, str]:
-    """Lower a model, and compare it with each request alone; returns the outcome, and the reason if it is another."""
     try:
         lowered = lower(composed.model, parse_config(composed.yaml, "model-config.yaml"))
     except LoweringError as error:
@@ -134,7 +132,6 @@ def ragged_batches(seed: int, *, any_length: bool) -> Iterator[RaggedBatch]:
 
 
 def bucket_batches(seed: int) -> Iterator[RaggedBatch]:
-    """Draw batches of one bucket length each, for a model that takes no others."""
     choose = random.Random(seed)
     for index in range(BATCHES):
         length = (SHORT, LONGEST)[index % 2]
@@ -219,8 +216,6 @@ def differences_of(composed: ComposedModel, lowered: LoweredModel) -> Iterator[t
 
 
 class _Programs:
-    """Programs of a lowered model, run as an engine runs them."""
-
     def __init__(self, lowered: LoweredModel) -> None:
         self.lowered = lowered
         self.sequence = lowered.exported.module()
@@ -228,7 +223,6 @@ class _Programs:
         self.parts = {part: program.module() for part, program in parts.items()}
 
     def whole(self, batch: RaggedBatch, items: list[list[Tensor]]) -> list[Tensors]:
-        """Run a batch in one program call."""
         plan, lowered = Plan((ProgramCall(batch.bucket, tuple(range(len(items)))),)), self.lowered
 
         def run(bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
@@ -239,7 +233,6 @@ class _Programs:
         return execute(plan, items, batch.lengths, lowered.inputs, lowered.outputs, takes_lengths, run, filled)
 
     def chunked(self, batch: RaggedBatch, items: list[list[Tensor]], seed: int) -> list[Tensors]:
-        """Run a batch in random chunks of time."""
         assert self.lowered.chunked is not None
         signature = ChunkSignature(self.lowered.inputs, self.lowered.outputs, self.lowered.chunked.carried)
         plan = random_chunk_plan(batch.lengths, random.Random(seed))
@@ -260,7 +253,6 @@ def _mean_model() -> ComposedModel:
 
 
 def test_padding_that_reaches_an_output_is_noticed() -> None:
-    """A mean over time, exported for a padded batch, counts the padding."""
     composed = _mean_model()
     wrong = replace(lower_batch(composed.model, parse_config(composed.yaml, "m.yaml")), padding="masked")
 
@@ -270,7 +262,6 @@ def test_padding_that_reaches_an_output_is_noticed() -> None:
 
 
 def test_another_row_that_reaches_an_output_is_noticed() -> None:
-    """A row that is all NaN makes every answer NaN, or a permutation changes the answers."""
     composed = _mean_model()
     right = lower(composed.model, parse_config(composed.yaml, "m.yaml"))
     graph = right.exported.graph_module.graph
@@ -288,7 +279,6 @@ def test_another_row_that_reaches_an_output_is_noticed() -> None:
 
 
 def test_a_weight_that_changed_is_noticed() -> None:
-    """The reference is the model itself: an error of 1e-3 in a weight is found."""
     torch.manual_seed(0)
     model = ComposedOfSequences(None, [], [nn.Linear(4, 3)], PLACE).eval()
     composed = ComposedModel(0, (), model, configuration(PLACE, ids=False))
@@ -302,7 +292,6 @@ def test_a_weight_that_changed_is_noticed() -> None:
 
 
 def test_batches_have_the_extremes_permutations_and_garbage() -> None:
-    """All rows short, all rows long, one row, and the batch before in another order; garbage is in the padding only."""
     batches = list(ragged_batches(seed=0, any_length=True))
 
     assert [batch.lengths for batch in batches[:4]] == [(1,) * ROWS, (LONGEST,) * ROWS, (1,), (LONGEST,)]
@@ -320,7 +309,6 @@ def test_batches_have_the_extremes_permutations_and_garbage() -> None:
 
 
 def test_a_seed_is_one_model_with_a_part_for_each_feature() -> None:
-    """It is the same for every call; over the seeds, features, layouts, lengths and numbers of outputs differ."""
     torch.manual_seed(99)
     models = [compose(seed) for seed in range(30)]
     assert repr(compose(7)) == repr(models[7])

@@ -22,8 +22,6 @@ neuron_lstm:
 
 
 class Demanding(nn.Module):
-    """A function of x[B, T, 5]."""
-
     def __init__(self, function: Callable[[Demanding, Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -38,7 +36,6 @@ class Demanding(nn.Module):
 
 
 def valid_convolutions(m: Demanding, x: Tensor) -> Tensor:
-    """Two convolutions without padding, then a recurrence."""
     y: Tensor = m.gru(torch.tanh(m.second(torch.tanh(m.first(x.transpose(1, 2))))).transpose(1, 2))[0]
     return y
 
@@ -50,18 +47,15 @@ def instance_norm(m: Demanding, x: Tensor) -> Tensor:
 
 
 def last_three(m: Demanding, x: Tensor) -> Tensor:
-    """The last timesteps in a row."""
     return x[:, -3:].reshape(x.size(0), 15)
 
 
 def last_three_states(m: Demanding, x: Tensor) -> Tensor:
-    """The states of the last three timesteps, which a shorter request does not have."""
     y: Tensor = m.gru(x)[0][:, -3:]
     return y
 
 
 def pyramid(m: Demanding, x: Tensor) -> Tensor:
-    """Pairs of neighbouring timesteps; an odd last one is dropped."""
     x = x[:, : x.size(1) // 2 * 2]
     y: Tensor = m.pairs(x.reshape(x.size(0), x.size(1) // 2, 10))[0]
     return y
@@ -76,7 +70,6 @@ def pyramid(m: Demanding, x: Tensor) -> Tensor:
 def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
     function: Callable[[Demanding, Tensor], Tensor], shortest: int
 ) -> None:
-    """Ragged batches with garbage in the padding, the shortest request among them."""
     torch.manual_seed(0)
     model = Demanding(function)
     config = parse_config(CONFIG, "model-config.yaml")
@@ -117,8 +110,6 @@ def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
 
 
 class Masked(nn.Module):
-    """A maximum over the frames of a convolution without padding, with a mask of the frames."""
-
     def __init__(self) -> None:
         super().__init__()
         self.frames = nn.Conv1d(5, 5, 3)
@@ -156,7 +147,6 @@ def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None
 
 @pytest.mark.ci
 def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> None:
-    """No request would use them."""
     config = parse_config(CONFIG.replace("[8, 16]", "[4, 16]"), "model-config.yaml")
 
     with pytest.raises(UnfitBuckets, match=r"buckets of 4 timesteps: leave them out of buckets\.length, and keep 16"):
@@ -164,7 +154,6 @@ def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> 
 
 
 def test_a_model_of_any_length_takes_one_timestep() -> None:
-    """The manifest then has no entry."""
     program = lower(Demanding(lambda m, x: m.gru(x)[0]), parse_config(CONFIG, "model-config.yaml"))
 
     assert program.shortest == 1

@@ -26,8 +26,6 @@ neuron_lstm:
 
 
 class Base(nn.Module):
-    """An LSTM to misuse."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(3, 4, batch_first=True)
@@ -35,13 +33,11 @@ class Base(nn.Module):
         self.linear = nn.Linear(4, 2)
 
     def packed(self, x: Tensor, lengths: Any) -> torch.nn.utils.rnn.PackedSequence:
-        """The LSTM's packed output."""
         output, _ = self.lstm(pack_padded_sequence(x, lengths, True, False))
         assert isinstance(output, torch.nn.utils.rnn.PackedSequence)
         return output
 
     def padded(self, x: Tensor, lengths: Any) -> Tensor:
-        """The LSTM's padded output."""
         return pad_packed_sequence(self.packed(x, lengths), True)[0]
 
 
@@ -237,7 +233,6 @@ SEED = (
 def test_a_model_that_cannot_be_served_exactly_is_refused(
     model: type[nn.Module], expected: str, line: str | None
 ) -> None:
-    """The message has the operator or the reason, and the user's line where there is one."""
     torch.manual_seed(0)
 
     with pytest.raises(LoweringError) as refused:
@@ -251,7 +246,6 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", with_long(SERVED, *LONG))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
-    """A batch of several lengths, with garbage in the padding, against each request alone."""
     torch.manual_seed(0)
     made, config = model().eval(), parse_config(YAML, "model-config.yaml")
     program = lower(made, config)
@@ -284,13 +278,11 @@ def test_the_operator_without_a_rule_is_named_rather_than_what_one_request_allow
 
 
 def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
-    """The message contains the compiler's advice."""
     with pytest.raises(LoweringError, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
         lower(MaxOfPacked(), parse_config(YAML, "model-config.yaml"))
 
 
 def test_names_of_outputs_must_fit_their_number() -> None:
-    """Two names for one tensor are an error of the configuration."""
     config = parse_config(YAML + "  outputs: [a, b]\n", "model-config.yaml")
 
     class PerStep(Base):
@@ -324,19 +316,13 @@ def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) ->
 
 
 class CountsWithNumpy(nn.Module):
-    """A window over all timesteps, made by numpy."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Weigh the timesteps."""
         window = np.linspace(0, 1, x.size(1))  # numpy
         return torch.from_numpy(window).float()[:, None] * x
 
 
 class ReadsValues(nn.Module):
-    """A loop over the values of an input."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Read."""
         return x * float((x > 0).sum(1).numpy().max())  # values
 
 
@@ -348,7 +334,6 @@ class ReadsValues(nn.Module):
     ],
 )
 def test_values_and_sizes_that_numpy_reads_are_named_with_their_line(model: type[nn.Module], words: str) -> None:
-    """The message says what to write instead."""
     with pytest.raises(LoweringError, match=words):
         lower(model().eval(), parse_config(YAML, "model-config.yaml"))
 
@@ -361,14 +346,12 @@ class Frames(nn.Module):
         self.halved = nn.Conv1d(3, 3, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the frames to the timesteps."""
         frames = nn.functional.interpolate(self.halved(x.transpose(1, 2)), scale_factor=2.0)
         return frames[:, :, : x.size(1)].transpose(1, 2) + x
 
 
 @pytest.mark.ci
 def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
-    """In sizes of the inputs by name; the error is not its own cause."""
     yaml = YAML.replace("  lengths: lengths\n", "").replace("[4, 9]", "[4, 16]")
 
     with pytest.raises(LoweringError, match=r"branches on the number of timesteps: .*x\.size\(1\)") as refused:

@@ -35,7 +35,6 @@ MEASURED = {
 
 @pytest.mark.parametrize("case", cases())
 def test_a_program_answers_as_the_model_alone(case: Case) -> None:
-    """Lengths from one to the bucket's, finite and infinite values in the padding, several batch sizes."""
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
     run = program.exported.module()
@@ -61,7 +60,6 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
 
 @pytest.mark.ci
 def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
-    """Names follow the nesting; batch and time may be any dimension."""
     named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
     outputs = {case.name: _outputs(case) for case in CASES if case.name in named}
 
@@ -94,7 +92,6 @@ def test_parameters_keep_their_names() -> None:
 
 
 def test_the_models_forward_is_its_own_again() -> None:
-    """Lowering leaves the model as it was."""
     case = CASES[0]
     model = case.make().eval()
     x = torch.rand(5, 2, 3)
@@ -137,7 +134,6 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
 
 @pytest.mark.ci
 def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
-    """There are four kinds of models."""
     kinds: dict[tuple[str, str], set[str]] = {}
     for name in (*PROVED, *MEASURED, "MeanOverTime", "MedianOverTime"):
         case = next(case for case in CASES if case.name == name)
@@ -161,14 +157,11 @@ neuron_lstm:
 
 
 class WeightedWords(nn.Module):
-    """The largest weight of a word, of which those of the id of padding are very small."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(20, 6)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Return [B]."""
         return torch.softmax(self.embed(ids).sum(2) - 1e4 * (ids == 0), 1).amax(1)
 
 
@@ -186,7 +179,6 @@ def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
 
 
 def test_a_mask_that_takes_a_request_for_padding_is_no_proof_for_a_padded_batch() -> None:
-    """The message has the operator, its line, and the key that excludes such requests."""
     with pytest.raises(LoweringError, match=r"a request of zeros or `pad_value` only.*test_exactness\.py.*`range"):
         lower_batch(WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml"))
 

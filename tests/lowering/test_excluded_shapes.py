@@ -24,8 +24,6 @@ neuron_lstm:
 
 
 class Strided(nn.Module):
-    """A convolution of every second timestep, then a recurrence."""
-
     def __init__(self) -> None:
         super().__init__()
         self.frames = nn.Conv1d(5, 5, 3, stride=2, padding=1)
@@ -54,8 +52,6 @@ def test_a_model_with_a_stride_runs_in_every_shape() -> None:
 
 
 class Pairs(nn.Module):
-    """Pairs of timesteps as one, without the last timestep of an odd number."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(10, 6, batch_first=True, bidirectional=True)
@@ -105,7 +101,6 @@ neuron_lstm:
 
 @pytest.mark.ci
 def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines run the buckets of the YAML then."""
     check = Comparison.check
 
     def wrong_for_two_rows(self: Comparison, run: Run, lengths: list[int], time: int) -> None:

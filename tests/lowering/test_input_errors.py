@@ -11,14 +11,11 @@ from torchserve_neuron_lstm.lowering import LoweringError, lower
 
 
 class PerTimestep(nn.Module):
-    """An LSTM."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(3, 4, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs of all timesteps."""
         outputs: Tensor = self.lstm(x)[0]  # per timestep
         return outputs
 
@@ -36,7 +33,6 @@ class PerTimestep(nn.Module):
     ],
 )
 def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
-    """Another size, dtype or number of dimensions is reported before compiling, with the model's line."""
     yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
     with pytest.raises(LoweringError) as refused:
         lower(PerTimestep().eval(), parse_config(yaml, "model-config.yaml"))
@@ -46,14 +42,11 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
 
 
 class Cells(nn.Module):
-    """A cell in a loop."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRUCell(3, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the cell."""
         h, states = x.new_zeros(x.size(0), 4), []
         for t in range(x.size(1)):
             h = self.cell(x[:, t], h)  # cell

@@ -34,7 +34,6 @@ BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
 
 def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
-    """Return a configuration with one input."""
     return (
         f"neuron_lstm:\n  inputs: {{x: {{dtype: float32, shape: {shape}}}}}\n"
         f"{'  lengths: lengths' if lengths else ''}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
@@ -44,7 +43,6 @@ def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    """Ragged batches with garbage in the padding; outputs have their own lengths."""
     torch.manual_seed(0)
     model = Model(function)
     lengths = function in WITH_LENGTHS
@@ -56,14 +54,11 @@ def test_a_model_is_served_at_every_length_as_each_request_alone(function: Calla
 
 
 def require_exact(model: nn.Module, program: LoweredModel, *, lengths: bool) -> None:
-    """Compare every output of ragged batches with the model on each request alone."""
     config = parse_config(yaml_of(lengths=lengths), "model-config.yaml")
     assert_answers_alone(model, config, program, BATCHES)
 
 
 class Subsampled(nn.Module):
-    """A convolution with a stride, and a packed recurrence over the lengths that `halve` computes."""
-
     def __init__(self, halve: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.halve = halve
@@ -71,14 +66,12 @@ class Subsampled(nn.Module):
         self.gru = nn.GRU(FEATURES, 6, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        """Pack the frames."""
         frames = self.halved(x.transpose(1, 2)).transpose(1, 2)
         packed = pack_padded_sequence(frames, self.halve(lengths), batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.gru(packed)[0], batch_first=True)
 
 
 def changed_in_place(lengths: Tensor) -> Tensor:
-    """Lengths that are changed where they are stored."""
     halved = lengths.clone()
     halved -= 1
     halved.div_(2, rounding_mode="trunc")
@@ -111,7 +104,6 @@ def changed_in_place(lengths: Tensor) -> Tensor:
     ],
 )
 def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:
-    """A convolution before a packed recurrence: rounded quotients, casts, changes in place."""
     torch.manual_seed(0)
     model = Subsampled(halve)
 
@@ -121,8 +113,6 @@ def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Cal
 
 
 def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
-    """A view of them has the changed ones."""
-
     def branch(m: Model, x: Tensor, lengths: Tensor) -> Any:
         positions = torch.arange(x.size(1))
         row = positions.unsqueeze(0)
@@ -134,7 +124,6 @@ def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
 
 
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:
-    """Nothing of another row reaches an output."""
     model = Model(scaled_by_the_batch)
 
     program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
@@ -144,7 +133,6 @@ def test_a_default_over_the_batch_is_that_of_the_request() -> None:
 
 @pytest.mark.ci
 def test_an_output_has_the_length_of_its_own_frames() -> None:
-    """The layout says how it follows from the request's timesteps."""
     program = lower(Model(subsampled), parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
     assert program.outputs[0].item_sizes(9) == (5, 12)
@@ -162,8 +150,6 @@ def test_a_branch_on_odd_lengths_is_refused() -> None:
 
 @pytest.mark.ci
 def test_a_branch_on_odd_timesteps_is_named_with_its_line() -> None:
-    """The message says what to write instead."""
-
     def paired_by_branch(m: Model, x: Tensor) -> Any:
         if x.size(1) % 2 == 1:  # odd
             x = x[:, :-1]
@@ -215,7 +201,6 @@ def one_frame(m: Model, x: Tensor) -> Any:
 def test_a_model_that_does_something_else_with_short_requests_is_served_from_the_others_on(
     function: Callable[..., Any], buckets: list[int], shortest: int
 ) -> None:
-    """Requests that take the other branch are refused by their number of timesteps; all others are exact."""
     model = Model(function)
     config = parse_config(yaml_of(lengths=False).replace("[4, 16]", str(buckets)), "model-config.yaml")
 
@@ -228,7 +213,6 @@ def test_a_model_that_does_something_else_with_short_requests_is_served_from_the
 
 
 def test_buckets_that_hold_short_requests_of_another_form_are_named() -> None:
-    """The message has the line and the fewest timesteps that can be served."""
     config = parse_config(yaml_of(lengths=False).replace("[4, 16]", "[4, 64]"), "model-config.yaml")
 
     with pytest.raises(LoweringError, match=r"# short\).*Requests of 30 timesteps or more .* without buckets of fewer"):
@@ -253,7 +237,6 @@ class OfIds(nn.Module):
         self.cell = nn.GRUCell(FEATURES, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the last state."""
         h = self.table.new_zeros(x.size(0), 6)
         for t in range(x.size(1)):
             h = self.cell(self.row_of(self.table, x[:, t]), h)
@@ -276,7 +259,6 @@ def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() 
 
 @pytest.mark.ci
 def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
-    """No range has to be declared for the actions of an agent."""
     model = OfIds(lambda table, ids: nn.functional.one_hot(ids, FEATURES).float())
 
     program = lower(model, parse_config(IDS, "model-config.yaml"))
@@ -304,7 +286,6 @@ def test_a_branch_on_one_length_is_named_with_its_line(length: int, other: int) 
 
 
 def test_a_branch_on_a_derived_length_is_noticed() -> None:
-    """A condition on half the timesteps is evaluated for every length of the grid."""
     model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) // 2 < 5 else 0))
 
     with pytest.raises(LoweringError, match=r"branch that a request of 1 timesteps .*\.py:\d+.*// 2 < 5"):
@@ -312,8 +293,6 @@ def test_a_branch_on_a_derived_length_is_noticed() -> None:
 
 
 class TakesTuples(nn.Module):
-    """A forward() of a tuple (x, lengths), and of states as tuples in a tuple."""
-
     def __init__(self, *, cuda: bool = False) -> None:
         super().__init__()
         self.cuda_calls = cuda
@@ -369,7 +348,6 @@ def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
 
 
 def test_a_tuple_that_lacks_an_element_is_refused_by_name() -> None:
-    """The elements that are there are named."""
     config = parse_config(TUPLES.replace("states.0.1", "states.0.2"), "model-config.yaml")
 
     with pytest.raises(LoweringError, match=r"states\.0\.0, states\.0\.2 are not all elements of a tuple states\.0"):
@@ -385,13 +363,11 @@ class OneSentence(nn.Module):
         self.out = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tag: [T, 3]."""
         y, _ = self.lstm(x.view(len(x), 1, -1))
         return torch.log_softmax(self.out(y.view(len(x), -1)), 1)
 
 
 def test_a_model_of_one_sequence_runs_in_ragged_batches() -> None:
-    """Its requests share a program, and each is answered as alone."""
     torch.manual_seed(0)
     model = OneSentence().eval()
     serve_method(model, "forward", batched=False)

@@ -22,8 +22,6 @@ neuron_lstm:
 
 
 class Window(nn.Module):
-    """A function of a window x[B, 12, 4]."""
-
     def __init__(self, function: Callable[[Window, Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -42,14 +40,12 @@ def every_third(m: Window, x: Tensor) -> Tensor:
 
 
 def last_three(m: Window, x: Tensor) -> Tensor:
-    """A linear layer of each feature over its last steps, folded into rows by hand."""
     last = x[:, -3:, :].permute(0, 2, 1).contiguous().view(-1, 3)
     scores: Tensor = m.weekly(last)
     return scores.view(-1, 4)
 
 
 def scaled_by_the_batch(m: Window, x: Tensor) -> Tensor:
-    """Alone, a request is scaled by its own mean."""
     h: Tensor = m.gru((x / x.abs().mean()).transpose(0, 1))[1]
     return h[0]
 
@@ -57,7 +53,6 @@ def scaled_by_the_batch(m: Window, x: Tensor) -> Tensor:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("function", [every_third, last_three, scaled_by_the_batch], ids=lambda f: f.__name__)
 def test_a_window_is_served_as_each_request_alone(function: Callable[[Window, Tensor], Tensor]) -> None:
-    """Rows of garbage beside it change nothing."""
     torch.manual_seed(0)
     model = Window(function)
 

@@ -22,14 +22,11 @@ neuron_lstm:
 
 
 class Careless(nn.Module):
-    """A layer whose optional arguments are used if `used` says so."""
-
     def __init__(self, *, used: bool) -> None:
         super().__init__()
         self.gru, self.used = nn.GRU(3, 2, batch_first=True), used
 
     def forward(self, x: Tensor, speaker: Tensor, frames: Tensor, lengths: Tensor) -> Tensor:
-        """Read the size of `frames` only, or all inputs."""
         y: Tensor = self.gru(x, speaker.unsqueeze(0) if self.used else None)[0]
         return y * frames.unsqueeze(-1) if self.used else y + torch.zeros(frames.shape[1], 1)
 
@@ -47,7 +44,6 @@ def test_inputs_whose_values_reach_no_output_are_noted() -> None:
 
 
 def test_inputs_that_are_used_are_not_noted() -> None:
-    """Each of them changes an output."""
     program = lower(Careless(used=True), parse_config(YAML, "model-config.yaml"))
 
     assert unused_inputs(program) == ()

@@ -19,15 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 
 
 class Gated(nn.Module):
-    """A recurrence, then a module."""
-
     def __init__(self, gate: nn.Module) -> None:
         super().__init__()
         self.lstm = nn.LSTM(3, 4, batch_first=True, bidirectional=True)
         self.gate = gate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply both."""
         states: Tensor = self.gate(self.lstm(x)[0])
         return states
 
@@ -39,8 +36,6 @@ def test_a_module_in_torchscript_is_refused_with_what_to_write() -> None:
 
 
 def test_a_function_in_torchscript_is_lowered() -> None:
-    """Its operators are traced."""
-
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()

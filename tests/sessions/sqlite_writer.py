@@ -17,7 +17,6 @@ LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 
 
 def say(text: object) -> None:
-    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
@@ -39,7 +38,6 @@ def rounds(store: SqliteStore, told: int) -> None:
 
 
 def add(store: SqliteStore, times: int) -> None:
-    """Add one to a number, to which other processes add too."""
     for _ in range(times):
         outcome: object = None
         while outcome != Written():

@@ -33,7 +33,6 @@ DOCUMENTED = {(503, "StoreUnavailable"), (507, "StoreFull")}
 
 
 def request(name: str, number: int) -> Any:
-    """A chunk of a session, with its step; the last one ends the session `a`."""
     chunks = CHUNKS[name]
     fields = {"id": name, "step": str(sum(map(len, chunks[:number])))}
     fields |= {"start": "true"} if number == 0 else {}
@@ -51,8 +50,6 @@ def answer(name: str, number: int) -> dict[str, object]:
 
 @dataclass
 class Trial:
-    """Sessions in one store file, with the problems that were found."""
-
     store: SqliteStore
     service: Service = field(init=False)
     applied: dict[str, int] = field(default_factory=lambda: dict(BEFORE))
@@ -63,7 +60,6 @@ class Trial:
         self.service = make_service(StoreSessions(self.store))
 
     def send(self, *names: str) -> None:
-        """Send the next chunk of each session, in one batch."""
         numbers = [(name, self.applied[name]) for name in names if self.applied[name] < len(CHUNKS[name])]
         responses = ask(self.service, *(request(name, number) for name, number in numbers))
         for (name, number), (status, body) in zip(numbers, responses, strict=True):
@@ -75,14 +71,12 @@ class Trial:
                 self._expect((status, body.get("type")) in DOCUMENTED and body["code"] == status, f"{status}: {body}")
 
     def finish(self) -> None:
-        """Send all that is left, in any order and without faults: every chunk is answered."""
         for _ in range(4):
             self.send(*CHUNKS)
         for name, chunks in CHUNKS.items():
             self._expect(self.applied[name] == len(chunks), f"{name} is at chunk {self.applied[name]}")
 
     def replay(self, service: Service) -> None:
-        """Send every last chunk again, to any worker: the answer is the same."""
         names = [name for name in CHUNKS if self.applied[name]]
         responses = ask(service, *(request(name, self.applied[name] - 1) for name in names))
         for name, response in zip(names, responses, strict=True):
@@ -110,7 +104,6 @@ def serve(trial: Trial) -> None:
 
 
 def prepare(folder: Path) -> Path:
-    """A store file with the sessions before the fault."""
     trial = Trial(SqliteStore(folder, "tagger", LIMITS), applied=dict.fromkeys(CHUNKS, 0))
     for name, count in BEFORE.items():
         for _ in range(count):
@@ -122,7 +115,6 @@ def prepare(folder: Path) -> Path:
 
 
 def run(files: FailingFiles, pristine: Path | None, folder: Path, fault: Fault, successes: int) -> dict[str, Any]:
-    """Run one trial with a fault, and what comes after it."""
     shutil.rmtree(folder, ignore_errors=True)
     if pristine is not None:
         shutil.copytree(pristine, folder)
@@ -154,7 +146,6 @@ class _Keep(logging.Handler):
 
 
 def main() -> None:
-    """Let one call after the other fail, until none is left."""
     root, wanted = Path(sys.argv[1]), [one.split(":") for one in sys.argv[2:]]
     logging.getLogger().handlers = [_Keep()]
     files = FailingFiles()
@@ -167,7 +158,6 @@ def main() -> None:
 
 
 def say(found: dict[str, Any], fault: Fault) -> None:
-    """Write what was found as a line."""
     line = json.dumps({"fault": fault.name, **found})
     sys.stdout.write(f"{line}\n")
 

@@ -17,7 +17,6 @@ replies = st.builds(Reply, st.binary(max_size=80), content_types)
 
 
 def sessions() -> st.SearchStrategy[Session]:
-    """Return a strategy for sessions that can be stored."""
     return st.builds(
         Session,
         steps=steps,
@@ -31,5 +30,4 @@ def sessions() -> st.SearchStrategy[Session]:
 
 
 def ids() -> st.SearchStrategy[str]:
-    """Return a strategy for valid ids."""
     return st.text(ID_CHARACTERS, min_size=1, max_size=128)

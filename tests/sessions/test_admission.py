@@ -40,7 +40,6 @@ PLAIN = st.tuples(
 def test_a_batch_is_admitted_as_its_changes_one_after_the_other(
     batch: list[tuple[RecordUpdate, RecordInfo | None]], size: int
 ) -> None:
-    """If all are admitted at once, each alone is written, and the usage is the same."""
     usage = StoreUsage(5, size)
     after = admit_all([change for change, _ in batch], [info for _, info in batch], usage, LIMITS, NOW)
     if after is None:

@@ -29,7 +29,6 @@ START = replace(NEXT, start=True, step=0)
 
 
 def kind_of(decision: Decision) -> str:
-    """The decision in one word: its kind, or the reason of the refusal."""
     return f"{STATUSES[decision.kind]} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
 
 
@@ -78,12 +77,10 @@ CASES = [
     ("chunk", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_each_chunk_is_decided_on(chunk: ChunkRequest, session: Session | None, expected: str) -> None:
-    """The table has one line for every rule."""
     assert kind_of(decide(chunk, session, MINE)) == expected
 
 
 def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
-    """It has the session to continue from, the answer to repeat, or the next step."""
     assert decide(NEXT, OPEN, MINE) == ContinueSession(OPEN)
     assert decide(LAST, OPEN, MINE) == Replay(REPLY)
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
@@ -92,7 +89,6 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
 
 
 def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
-    """After an empty chunk the step is unchanged, and the next chunk is accepted."""
     empty = OPEN._replace(last_start=7)
 
     assert decide(NEXT, empty, MINE) == ContinueSession(empty)
@@ -101,13 +97,10 @@ def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
 
 @dataclass
 class Server:
-    """A model that adds each chunk's content to its state, and a store of one session."""
-
     session: Session | None = None
     applied: list[bytes] = field(default_factory=list)
 
     def answer(self, chunk: ChunkRequest) -> Decision:
-        """Carry out the decision."""
         decision = decide(chunk, self.session, MINE)
         if isinstance(decision, StartSession | ContinueSession):
             before = decision.session.steps if isinstance(decision, ContinueSession) else 0

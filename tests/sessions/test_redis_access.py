@@ -17,7 +17,6 @@ from .redis_stores import MakeStore, StartServer
 def test_the_password_is_in_the_environment(
     start_server: StartServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong or missing password is refused, and is not shown."""
     server = start_server("--requirepass", "s3cret")
     monkeypatch.setenv("SESSIONS_PASSWORD", "s3cret")
     write(store_on_server(server.url, password_env="SESSIONS_PASSWORD"), "a", b"record")
@@ -38,7 +37,6 @@ def test_the_password_is_in_the_environment(
 def test_a_user_needs_no_more_rights_than_these(
     start_server: StartServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rights are for the store's keys only."""
     server = start_server()
     commands = (
         "get mget set del getrange pttl pexpire zadd zrem zcard zcount zscore zrange zrangebyscore hget hset hdel"
@@ -66,7 +64,6 @@ def test_a_user_needs_no_more_rights_than_these(
 def test_tls_trusts_nobody_but_the_given_authority(
     start_server: StartServer, store_on_server: MakeStore, tmp_path: Path
 ) -> None:
-    """A certificate of another authority, one of another host, and no certificate are refused."""
     server = start_server()
     crt, key = certificate(tmp_path, "localhost")
     other_crt, other_key = certificate(tmp_path, "elsewhere.example")

@@ -32,8 +32,6 @@ from .redis_stores import MakeStore
 
 
 class Wire:
-    """A record of the calls of all connections, in order."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         self.commands = 0
@@ -88,7 +86,6 @@ def test_a_batch_takes_one_round_trip_to_all_shards(
 
 
 def test_any_node_names_the_others(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """Stores that were given different nodes share their sessions."""
     first, *others = (store_on(server.url) for server in cluster.servers)
     write(first, b"record")
 
@@ -97,7 +94,6 @@ def test_any_node_names_the_others(cluster: LocalCluster, store_on: MakeStore) -
 
 
 def test_a_limit_holds_for_each_partition(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """The refusal names the share; all partitions together never have more than the limit."""
     store = store_on(cluster.url, Clock(), Limits(40, 100_000, 900.0))
     starts = [RecordUpdate(f"{number}", b"", None) for number in range(1000)]
 
@@ -192,7 +188,6 @@ def test_a_write_that_was_refused_at_first_may_conflict(
 
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
 def test_an_address_that_cannot_be_reached_is_told(store_on: MakeStore, cluster: bool) -> None:
-    """The error has the address; no error is raised before the first call."""
     store = store_on("redis://127.0.0.1:1", timeout_seconds=0.2, cluster=cluster)
     for call in (lambda: store.read(["a"]), lambda: store.write([RecordUpdate("a", b"", None)]), store.totals):
         with pytest.raises(StoreUnavailableError, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
@@ -205,7 +200,6 @@ def test_an_address_that_cannot_be_reached_is_told(store_on: MakeStore, cluster:
 def test_the_setting_must_fit_the_servers(
     cluster: LocalCluster, store_on: MakeStore, tmp_path: Path, program: str
 ) -> None:
-    """The message says what to change."""
     with (
         running(RedisServer(PROGRAMS[program], tmp_path)) as single,
         pytest.raises(StoreUnavailableError, match="it is not a node of a cluster: leave out cluster: true"),
@@ -219,7 +213,6 @@ def test_the_setting_must_fit_the_servers(
 def test_the_password_is_sent_to_every_node(
     cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong one is refused at once, and is not shown."""
     rights = "+get +mget +set +del +getrange +pttl +pexpire +zadd +zrem +zcard +zcount +zscore +zrange +zrangebyscore"
     more = "+hget +hset +hdel +hincrby +time +evalsha +script|load +cluster|slots +select"
     for server in cluster.primaries:
@@ -240,7 +233,6 @@ def test_the_password_is_sent_to_every_node(
 
 @pytest.mark.parametrize("program", one_and_others_long(PROGRAMS))
 def test_every_node_is_asked_over_tls(program: str, store_on: MakeStore, tmp_path: Path) -> None:
-    """The nodes name each other by the ports that have TLS."""
     crt, key = certificate(tmp_path, "127.0.0.1")
     with ExitStack() as stack:
         ports: list[int] = []

@@ -38,7 +38,6 @@ def test_a_slot_may_have_no_server(reply: list[list[object]]) -> None:
     ],
 )
 def test_an_answer_may_name_another_server(error: str, address: Address) -> None:
-    """A host that is not named is that of the server that was asked."""
     answer = read_answer(SETTINGS, [b"value", exceptions.MovedError(error)], ASKED)
     assert isinstance(answer, Retryable)
     assert (answer.moved_to, answer.may_have_run) == (address, False)
@@ -65,7 +64,6 @@ def test_some_errors_pass(error: Exception, may_have_run: bool) -> None:
 
 
 def test_other_errors_stay() -> None:
-    """A repetition would give the same error. Without an error, the replies are returned."""
     error = exceptions.NoPermissionError("this user has no permissions")
     assert isinstance(read_answer(SETTINGS, [b"value", error], ASKED), StoreUnavailableError)
     assert read_answer(SETTINGS, [b"value", None], ASKED) == [b"value", None]

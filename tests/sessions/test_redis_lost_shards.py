@@ -61,7 +61,6 @@ def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_ov
 
 @pytest.mark.ci
 def test_a_request_waits_for_a_failover_within_its_time_limit(replicated: LocalCluster, store_on: MakeStore) -> None:
-    """With a long limit, no request is refused."""
     store = store_on(replicated.url)
     write(store, b"record")
     replicated.primaries[0].kill()

@@ -23,7 +23,6 @@ from .redis_stores import MakeStore
 
 
 def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """Requests come before, while and after its keys move: they wait, or are repeated."""
     store = store_on(cluster.url, limits=Limits(1_000_000, 10**9, 900.0))
     slot = hash_slot(TAGS[3])
     names = [id_in_partition(f"moves {number}", "tagger", 3) for number in range(300)]
@@ -56,7 +55,6 @@ def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: Loc
 
 
 def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """Sessions of other partitions go on; its own are refused until it has moved, and then go on too."""
     store = store_on(cluster.url, timeout_seconds=0.5)
     write(store, b"record")
     slot = hash_slot(TAGS[3])

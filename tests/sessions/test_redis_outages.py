@@ -21,7 +21,6 @@ from .redis_stores import MakeStore, StartServer
 def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(
     start_server: StartServer, store_on_server: MakeStore
 ) -> None:
-    """During the outage every call reports the error; afterwards the same store continues."""
     server = start_server()
     store = store_on_server(server.url)
     for number in range(50):
@@ -127,7 +126,6 @@ def test_a_write_that_could_not_be_sent_at_first_may_conflict(
 
 
 def test_a_server_that_hangs_is_told_in_time(start_server: StartServer, store_on_server: MakeStore) -> None:
-    """The store answers again after the server does."""
     server = start_server()
     store = store_on_server(server.url, timeout_seconds=0.2)
     write(store_on_server(server.url), "a", b"record")

@@ -40,13 +40,11 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Re
 
 
 def store_on(server: RedisServer, replicas: int = 0, timeout_seconds: float = 30.0) -> closing[RedisStore]:
-    """A store that waits for replicas."""
     settings = RedisSettings(server.url, timeout_seconds=timeout_seconds, replicas=replicas)
     return closing(RedisStore(settings, "tagger", WIDE))
 
 
 def test_what_was_answered_is_on_the_replica(servers: tuple[RedisServer, RedisServer]) -> None:
-    """The first server is killed right after the answer, and its replica takes its place."""
     first, second = servers
     with store_on(first, replicas=1) as store:
         begin(store, "a")

@@ -31,13 +31,11 @@ from torchserve_neuron_lstm.sessions.settings import RedisSettings
     ids=str,
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], wrong: str) -> None:
-    """The message says what to change, without the password."""
     with pytest.raises(ValueError, match=wrong) as refusal:
         RedisSettings(**settings)
     assert "s3cret" not in str(refusal.value)
 
 
 def test_an_address_is_shown_whole() -> None:
-    """The address is shown as it was parsed."""
     assert str(RedisSettings("redis://[::1]:7/3").server) == "redis://[::1]:7/3"
     assert str(RedisSettings("rediss://Host/").server) == "rediss://host:6379/0"

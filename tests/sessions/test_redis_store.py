@@ -26,7 +26,6 @@ DAY = 24 * 60 * 60.0
 def test_a_host_without_the_client_is_told_what_to_install(
     store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only this store needs the client."""
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(StoreUnavailableError, match="need the package redis: pip install redis"):
         store_on_server("redis://127.0.0.1:1").read(["a"])
@@ -101,7 +100,6 @@ def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
 def test_a_server_that_throws_sessions_away_is_warned_of(
     start_server: StartServer, store_on_server: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning is given once, and only if the server can remove sessions."""
     server = start_server("--maxmemory", "100mb")
     with caplog.at_level(logging.WARNING):
         store_on_server(server.url).read(["a"])
@@ -122,7 +120,6 @@ def test_a_server_that_throws_sessions_away_is_warned_of(
 def test_records_that_the_server_has_removed_are_counted_right(
     start_server: StartServer, store_on_server: MakeStore
 ) -> None:
-    """This holds whether or not the sessions come again."""
     server, clock = start_server(), Clock()
     store = store_on_server(server.url, clock, Limits(3, 24, 900.0))
     store.write([RecordUpdate(name, b"record", None) for name in "abc"])
@@ -182,7 +179,6 @@ def test_a_servers_clock_that_jumps_by_days_ends_no_session(
 
 
 def test_time_is_the_servers(start_server: StartServer, store_on_server: MakeStore) -> None:
-    """The server's clock is the default."""
     server = start_server()
     store = store_on_server(server.url, None, Limits(9, 999, 1.5, 0.1))
     write(store, "a", b"record")
@@ -208,7 +204,6 @@ def test_the_server_holds_no_id_and_all_keys_in_one_slot(start_server: StartServ
 
 
 def test_a_key_that_is_none_of_ours_is_no_session(start_server: StartServer, store_on_server: MakeStore) -> None:
-    """This holds for any bytes; a session can begin in its place."""
     server = start_server()
     store = store_on_server(server.url)
     write(store, "a", b"record")

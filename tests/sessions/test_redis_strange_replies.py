@@ -74,7 +74,6 @@ def answering(reply: bytes) -> Iterator[str]:
     ],
 )
 def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Exception], advice: str) -> None:
-    """A full server gets a status of its own, and no request is answered as if it were stored."""
     with answering(reply) as url:
         store = RedisStore(RedisSettings(url, timeout_seconds=0.2), "tagger", LIMITS)
         for call in (lambda: store.read(["a"]), lambda: store.write([RecordUpdate("a", b"record", None)])):
@@ -92,7 +91,6 @@ def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Except
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
 @pytest.mark.parametrize("reply", REPLIES, ids=repr)
 def test_what_is_no_redis_server_is_an_unavailable_store(reply: bytes, cluster: bool) -> None:
-    """Nothing else is raised, and no change counts as made."""
     with answering(reply) as url:
         store = RedisStore(RedisSettings(url, timeout_seconds=0.2, cluster=cluster), "tagger", LIMITS)
         update = RecordUpdate("a", b"record", None)

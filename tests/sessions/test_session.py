@@ -26,13 +26,11 @@ SESSION = Session(
 
 @given(sessions())
 def test_a_session_is_read_as_it_was_written(session: Session) -> None:
-    """All fields are equal, also empty ones."""
     assert decode_session(encode_session(session)) == session
 
 
 @given(sessions(), st.data())
 def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject) -> None:
-    """Examples are truncated records and records with trailing bytes."""
     record = encode_session(session)
 
     with pytest.raises(CorruptRecordError):
@@ -42,7 +40,6 @@ def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject
 
 
 def test_every_bit_of_one_record_counts() -> None:
-    """Every bit is tried in turn."""
     record = encode_session(SESSION)
     for bit in range(8 * len(record)):
         damaged = bytearray(record)
@@ -65,13 +62,11 @@ def test_bytes_with_a_right_checksum_are_a_whole_record_or_corrupt(junk: bytes, 
 
 
 def test_a_record_of_a_later_format_says_so() -> None:
-    """A record of another version is not reported as damaged."""
     with pytest.raises(CorruptRecordError, match="the record has format 2, and this code reads format 1"):
         decode_session(b"\x02" + encode_session(SESSION)[1:])
 
 
 def test_a_record_is_little_more_than_what_it_keeps() -> None:
-    """The overhead is 53 bytes."""
     kept = len(SESSION.last_digest + SESSION.last_reply.body + SESSION.state) + len(SESSION.last_reply.content_type)
 
     assert len(encode_session(SESSION)) == kept + 53
@@ -89,14 +84,12 @@ def test_a_record_is_little_more_than_what_it_keeps() -> None:
     ids=["a short model", "a negative step", "a huge step", "a long digest", "a long content type"],
 )
 def test_a_session_that_fits_no_record_is_refused(session: Session) -> None:
-    """No field is truncated."""
     with pytest.raises(ValueError):
         encode_session(session)
 
 
 @given(ids())
 def test_an_id_is_taken_as_it_is(text: str) -> None:
-    """The id is not stripped or folded: two ids are two sessions."""
     assert check_id(text) == text
 
 
@@ -111,7 +104,6 @@ def test_an_id_is_taken_as_it_is(text: str) -> None:
 @example("a" * 128 + "\0")
 @example("\ud800")
 def test_only_short_ids_of_plain_characters_are_taken(text: str) -> None:
-    """Any other id is refused."""
     if 1 <= len(text) <= 128 and set(text) <= set(ID_CHARACTERS):
         assert check_id(text) == text
     else:
@@ -132,7 +124,6 @@ def test_a_refusal_says_what_is_wrong_and_repeats_nothing(text: str, wrong: str)
 
 
 def test_a_made_id_is_an_id_and_never_the_same() -> None:
-    """The id has 144 random bits."""
     made = {check_id(make_id()) for _ in range(1000)}
 
     assert len(made) == 1000
@@ -141,7 +132,6 @@ def test_a_made_id_is_an_id_and_never_the_same() -> None:
 
 @given(st.sets(st.tuples(ids(), st.sampled_from(("", "a", "tagger", "型", "x" * 300))), min_size=2, max_size=5))
 def test_each_id_of_each_namespace_has_a_key_of_its_own(named: set[tuple[str, str]]) -> None:
-    """The key has 16 bytes and never changes."""
     keys = {store_key(*pair) for pair in named}
 
     assert len(keys) == len(named)

@@ -53,7 +53,6 @@ TAGS = ["tagger:1", "tagger:11", "tagger:42", "tagger:60"]
 
 @given(many_limits)
 def test_all_partitions_together_keep_to_the_limits(limits: Limits) -> None:
-    """No partition is without a share; a client can have at least its sixteenth of each."""
     share = partition_limits(limits)
 
     assert limits.sessions - PARTITIONS < PARTITIONS * share.sessions <= limits.sessions
@@ -69,7 +68,6 @@ def test_all_partitions_together_keep_to_the_limits(limits: Limits) -> None:
 
 
 def test_sessions_are_spread_evenly() -> None:
-    """Random ids are, in every model."""
     counted = Counter(partition_of(store_key(make_id(), "tagger")) for _ in range(16_000))
 
     assert set(counted) == set(range(PARTITIONS))

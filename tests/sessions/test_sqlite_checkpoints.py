@@ -24,7 +24,6 @@ CHECKPOINTS = "torchserve_neuron_lstm.sessions.sqlite.checkpoints"
 
 
 def write(store: SqliteStore, number: int) -> None:
-    """Write a record in the place of the stored one."""
     (found,) = store.read([f"{number}"])
     assert store.write([RecordUpdate(f"{number}", bytes(6000), found and found.revision)]) == [Written()]
 
@@ -41,12 +40,10 @@ def sessions_without_log(store: SqliteStore, folder: Path) -> int:
 
 
 def threads() -> list[str]:
-    """The names of the threads of this process."""
     return [thread.name for thread in threading.enumerate()]
 
 
 def test_the_log_is_copied_without_a_further_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Enough bytes begin a checkpoint; until then the records are in the log only."""
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 10 * 6000)
     with closing(SqliteStore(tmp_path / "sessions", "tagger", LIMITS)) as store:
         for number in range(9):
@@ -59,7 +56,6 @@ def test_the_log_is_copied_without_a_further_request(tmp_path: Path, monkeypatch
 
 
 def test_a_long_log_begins_again_while_requests_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file stays far smaller than all that is written."""
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 6000)
     monkeypatch.setattr(f"{CHECKPOINTS}._LONG_LOG_PAGES", 20)
     with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
@@ -75,7 +71,6 @@ def test_a_long_log_begins_again_while_requests_go_on(tmp_path: Path, monkeypatc
 
 
 def test_a_closed_store_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that runs ends first; the store opens again with the next call."""
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
     store = SqliteStore(tmp_path, "tagger", LIMITS)
     for number in range(20):
@@ -88,7 +83,6 @@ def test_a_closed_store_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_log_of_one_file_is_not_copied_to_another(tmp_path: Path) -> None:
-    """A file that has been replaced is not opened for checkpoints, and none is made."""
     connection, identity = open_database(tmp_path / "tagger.sessions", 1.0)
     connection.close()
     open_for_checkpoints(tmp_path / "tagger.sessions", identity, 1.0).close()
@@ -128,7 +122,6 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(
 def test_a_system_without_room_for_a_thread_loses_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The write is made and confirmed, and a later one starts the thread."""
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
     with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
         with monkeypatch.context() as full:
@@ -140,5 +133,4 @@ def test_a_system_without_room_for_a_thread_loses_no_write(
 
 
 def refuse(thread: threading.Thread) -> None:
-    """Fail as a system does that has no room for a thread."""
     raise RuntimeError("can't start new thread")

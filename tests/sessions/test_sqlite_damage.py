@@ -67,7 +67,6 @@ def _decode(records: list[StoredRecord | None]) -> None:
 
 
 def test_wrong_values_of_a_damaged_page_are_told(whole: Path, tmp_path: Path) -> None:
-    """The message says which files to move away."""
     damaged = bytearray(whole.read_bytes())
     damaged[damaged.index(b"tablesession") + len("table")] = 0x94  # a name that is not UTF-8, as SQLite's message of it
     file = tmp_path / "m.sessions"

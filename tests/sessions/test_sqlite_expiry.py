@@ -25,7 +25,6 @@ EVENTS = st.lists(
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> sqlite3.Connection:
-    """A database file, emptied by each example."""
     return open_database(tmp_path_factory.mktemp("store") / "tagger.sessions", 1.0)[0]
 
 

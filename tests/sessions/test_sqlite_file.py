@@ -25,13 +25,11 @@ from .sqlite_stores import LIMITS, store_in, writer
 
 
 def files(directory: Path) -> dict[str, str]:
-    """The names and modes of the files."""
     return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in directory.iterdir()}
 
 
 @contextmanager
 def umask(mask: int) -> Iterator[None]:
-    """Set the umask for the context."""
     before = os.umask(mask)
     try:
         yield
@@ -41,7 +39,6 @@ def umask(mask: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777], ids=oct)
 def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
-    """This holds for any umask, also while the log exists."""
     store = store_in(tmp_path / "sessions")
     with umask(mask):
         write(store, "a", b"record")
@@ -62,7 +59,6 @@ def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> Non
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """A link to a file and a link to a missing file are refused."""
     for target in (tmp_path / "elsewhere", tmp_path / "tagger.txt"):
         store_file(tmp_path, "tagger").unlink(missing_ok=True)
         store_file(tmp_path, "tagger").symlink_to(target)
@@ -73,7 +69,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_neither_ids_nor_names_of_models_lead_out_of_the_folder(tmp_path: Path) -> None:
-    """A model's name is encoded in its file's name, and can be decoded."""
     for model in ("../up", "a/b", "naïve 型", "100%"):
         SqliteStore(tmp_path / "sessions", model, LIMITS).write([RecordUpdate("a", b"", None)])
 
@@ -93,14 +88,12 @@ def test_the_file_holds_no_id(tmp_path: Path) -> None:
 
 
 def test_nothing_is_opened_before_the_first_call(tmp_path: Path) -> None:
-    """A server without sessions has no files for them."""
     SqliteStore(tmp_path / "sessions", "tagger", LIMITS).close()
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
-    """The records are unchanged."""
     store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
@@ -184,7 +177,6 @@ def test_restored_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     "garbage", [b"\x00" * 50_000, b"no database " * 5000, b"SQLite format 3\x00" + b"\xff" * 20_000]
 )
 def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbage: bytes) -> None:
-    """To recover, move the file away, as the message says."""
     store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
@@ -223,7 +215,6 @@ def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    """A database of another program is not changed either."""
     store = store_in(tmp_path)
     for statement in ("PRAGMA user_version = 7", "CREATE TABLE something (x)"):
         connection = sqlite3.connect(store.file)
@@ -239,7 +230,6 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
-    """The store works after that file was removed."""
     (tmp_path / "sessions").write_text("")
     store = store_in(tmp_path / "sessions")
     with pytest.raises(StoreUnavailableError, match="the server must be able to write to it and to its folder"):
@@ -250,13 +240,11 @@ def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
-    """File systems limit the length of names."""
     with pytest.raises(StoreUnavailableError, match="File name too long"):
         SqliteStore(tmp_path, "x" * 300, LIMITS).read(["a"])
 
 
 def test_a_folder_that_cannot_be_written_to_is_told() -> None:
-    """A process without special rights cannot write; it can as soon as the folder permits it."""
     # not below tmp_path, which other users cannot enter
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
@@ -293,7 +281,6 @@ def test_no_word_of_the_path_is_taken_for_the_cause(error: Exception, advice: st
 
 
 def test_nothing_is_remembered_of_a_file_that_another_has_replaced(tmp_path: Path) -> None:
-    """The new file has none of the records that this store wrote to the old one."""
     store = store_in(tmp_path)
     (outcome,) = store.write([RecordUpdate("a", b"record", None)])
     assert isinstance(outcome, Written)

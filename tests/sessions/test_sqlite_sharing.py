@@ -24,7 +24,6 @@ from .sqlite_stores import store_in, writer
 
 
 def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store waits for it first; reading is possible meanwhile."""
     monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store._BUSY_SECONDS", 0.2)
     store = store_in(tmp_path)
     write(store, "a", b"record")
@@ -40,7 +39,6 @@ def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch:
 
 
 def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes do not hang."""
     monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store._BUSY_SECONDS", 0.2)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -55,7 +53,6 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("action", ["rounds", "checkpoints"])
 def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, action: str) -> None:
-    """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
     random = Random(1)
     told = 0
     for _ in range(8):
@@ -83,7 +80,6 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path, ac
 
 
 def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
-    """All processes create the file, and increment one number."""
     with ExitStack() as stack:
         processes = [stack.enter_context(writer(tmp_path, "add", "40")) for _ in range(3)]
         assert [process.wait(60) for process in processes] == [0, 0, 0]
@@ -92,7 +88,6 @@ def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
 
 
 def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_a_batch(tmp_path: Path) -> None:
-    """The others are written, and what is counted is what is there."""
     first, second = store_in(tmp_path), store_in(tmp_path)
     names = [f"{number}" for number in range(6)]
     first.write([RecordUpdate(name, b"record", None) for name in names])

@@ -19,8 +19,6 @@ from .sqlite_stores import LIMITS, store_in, writer
 
 
 class SmallDisk(SqliteStore):
-    """A file that cannot grow beyond some pages, as on a full disk."""
-
     pages = 44
 
     def _connection(self) -> sqlite3.Connection:
@@ -30,7 +28,6 @@ class SmallDisk(SqliteStore):
 
 
 def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Path) -> None:
-    """A call is written whole or not at all; the store continues when there is space again."""
     store = SmallDisk(tmp_path, "tagger", LIMITS)
     for number in range(20):
         write(store, f"{number}", bytes(6000))
@@ -62,7 +59,6 @@ def test_ended_sessions_are_removed_as_fast_as_others_end(tmp_path: Path) -> Non
 
 
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
-    """Many calls are made, some of them without any change."""
     clock = Clock()
     store = SqliteStore(tmp_path, "tagger", Limits(50, 20_000, 100.0, 10.0), clock)
     random = Random(0)

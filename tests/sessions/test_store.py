@@ -18,7 +18,6 @@ from .conftest import Places
 
 
 def test_a_store_begins_empty(places: Places) -> None:
-    """It has no sessions, and none has expired."""
     store = places()(WIDE, Clock())
 
     assert store.read([]) == []
@@ -29,7 +28,6 @@ def test_a_store_begins_empty(places: Places) -> None:
 
 
 def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
-    """This holds for every store object and any bytes."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     every_byte = bytes(range(256)) * 40
@@ -39,7 +37,6 @@ def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
 
 
 def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
-    """All models use one place."""
     place = places()
     tagger, scorer = place(WIDE, Clock(), "tagger"), place(WIDE, Clock(), "scorer")
     begin(tagger, "a", record=b"of the tagger")
@@ -52,7 +49,6 @@ def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
 
 @pytest.mark.parametrize("model", ["a/b", "../up", "..", "%2F", "{x}", "naïve 型", "a*?[b]", "-wal", "x" * 60])
 def test_a_model_may_have_any_name(places: Places, model: str) -> None:
-    """The sessions of each model stay separate."""
     place = places()
     store, other = place(WIDE, Clock(), model), place(WIDE, Clock(), "tagger")
     begin(store, "a")
@@ -62,7 +58,6 @@ def test_a_model_may_have_any_name(places: Places, model: str) -> None:
 
 
 def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> None:
-    """The first of two writers that have read the same record succeeds."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     begin(first, "a", record=b"0")
@@ -74,7 +69,6 @@ def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> 
 
 
 def test_each_change_stands_alone(places: Places) -> None:
-    """A conflict of another change in the same call does not affect it."""
     store = places()(WIDE, Clock())
     begin(store, "a", "b")
     stale = revision(store, "a")
@@ -93,7 +87,6 @@ def test_each_change_stands_alone(places: Places) -> None:
 
 
 def test_a_session_begins_where_none_is_open(places: Places) -> None:
-    """It can replace a session that has ended, but not one that is open."""
     store = places()(WIDE, Clock())
     begin(store, "a")
     assert store.write([RecordUpdate("a", b"again", None)]) == [Conflict()]
@@ -106,7 +99,6 @@ def test_a_session_begins_where_none_is_open(places: Places) -> None:
 
 
 def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places) -> None:
-    """Its session is over, and an update that continues it is a conflict."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a")
@@ -134,7 +126,6 @@ def test_a_revision_never_comes_again(places: Places) -> None:
 
 
 def test_a_session_expires_when_it_was_idle_for_too_long(places: Places) -> None:
-    """The limit is exact; every request extends the time."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a", "b")
@@ -168,7 +159,6 @@ def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(place
 
 
 def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
-    """Any store object may remove them."""
     clock = Clock()
     place = places()
     first, second = place(WIDE, clock), place(WIDE, clock)
@@ -183,7 +173,6 @@ def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
 
 
 def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
-    """The remaining ones count as expired already."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, *(f"{number}" for number in range(500)))
@@ -214,7 +203,6 @@ def test_a_clock_that_was_set_back_loses_no_session(places: Places) -> None:
 
 
 def test_simultaneous_writers_lose_no_increment(places: Places) -> None:
-    """All increments of a shared number are kept."""
     place = places()
     begin(place(WIDE, Clock()), "a", record=b"0")
 
@@ -255,7 +243,6 @@ passing = st.sampled_from((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 30.0))
     data=st.data(),
 )
 def test_a_store_does_what_was_promised(limited_places: Places, limits: Limits, data: st.DataObject) -> None:
-    """Two store objects, with any order of calls, behave like a store in memory."""
     clock = Clock()
     place = limited_places()
     stores = [place(limits, clock), place(limits, clock)]

@@ -24,18 +24,15 @@ Trials = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of file operations that can fail."""
     return failing_files.build(tmp_path_factory.mktemp("library"))
 
 
 @pytest.fixture(scope="module")
 def some(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Trials:
-    """Trials of some of the calls."""
     return trials(library, tmp_path_factory.mktemp("some"), SHORT)
 
 
 def trials(library: Path, folder: Path, strides: Mapping[Fault, int]) -> Trials:
-    """Trials, each of one call that fails: the calls that failed, and what came of it."""
     command = [sys.executable, str(PROGRAM), str(folder), *(f"{one.name}:{count}" for one, count in strides.items())]
     environment = failing_files.environment(library)
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
@@ -57,7 +54,6 @@ def check(found: Trials, fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.name)
 def test_sessions_continue_exactly_after_a_fault_of_their_file(some: Trials, fault: Fault) -> None:
-    """Some of the calls are tried; the others are tried by the test below."""
     check(some, fault)
 
 
@@ -65,7 +61,6 @@ def test_sessions_continue_exactly_after_a_fault_of_their_file(some: Trials, fau
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_call_on_the_file_can_fail(library: Path, tmp_path: Path, fault: Fault) -> None:
-    """Each one is tried: locks, reads and writes of SQLite, and what prepares and removes its files."""
     check(trials(library, tmp_path, {fault: 1}), fault)
 
 
@@ -77,7 +72,6 @@ def test_each_kind_of_call_is_met(some: Trials) -> None:
 
 
 def test_a_full_disk_is_told_as_one(some: Trials) -> None:
-    """The status is 507, and the log says what to do, also where a file cannot be made."""
     full = [trial for trial in some if trial["fault"] == "FULL"]
     logged = {message for trial in full for message in trial["logged"]}
 

@@ -30,7 +30,6 @@ class Reader(nn.Module):
 
 
 def make_reader(**arguments: Any) -> tuple[nn.Module, dict[Any, int]]:
-    """A model without state."""
     return Reader(**arguments), {}
 
 
@@ -39,13 +38,11 @@ EXAMPLES = [torch.rand(2, 4, 4), torch.rand(2, 8, 4)]
 
 @pytest.fixture(scope="module")
 def reader() -> tracing.Traced:
-    """Return a trace with buckets of 4 and 8 timesteps and separate weights."""
     config = tracing.BucketModelConfig(scripted_kernel)
     return tracing.bucket_model_trace(make_reader, EXAMPLES, config, inline_weights_to_neff=False, backend="eager")
 
 
 def test_every_length_is_answered_by_its_bucket(reader: tracing.Traced) -> None:
-    """Inputs are padded to 4 or 8 timesteps, and the real timesteps are exact."""
     model = Reader()
     for length, bucket in ((1, 4), (4, 4), (5, 8), (8, 8)):
         x = torch.rand(2, length, 4)
@@ -56,7 +53,6 @@ def test_every_length_is_answered_by_its_bucket(reader: tracing.Traced) -> None:
 
 
 def test_what_no_bucket_holds_is_refused_with_its_shape(reader: tracing.Traced) -> None:
-    """The kernel returns no tensors, and the call raises."""
     with pytest.raises(tracing.WrongInput, match=r"no bucket for \[2, 9, 4\]: .* are 0: \[2, 4, 4\]; 1: \[2, 8, 4\]"):
         reader(torch.rand(2, 9, 4))
 
@@ -81,7 +77,6 @@ def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracin
     ],
 )
 def test_an_answer_of_the_kernel_without_a_bucket_is_refused(answer: Any, error: type[Exception], message: str) -> None:
-    """No tensors, an index out of range, a negative index, or another type."""
     with pytest.raises(error, match=message):
         select_bucket(lambda _: answer, [torch.rand(2, 3)], [[(2, 4)], [(2, 8)]])
 
@@ -94,7 +89,6 @@ def test_equal_weights_of_buckets_are_kept_once(reader: tracing.Traced) -> None:
 
 
 def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Traced) -> None:
-    """One call replaces the weights of all buckets."""
     reader.save(tmp_path / "reader")
     own = tracing.load(tmp_path / "reader")
     other = Reader()
@@ -112,7 +106,6 @@ def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Tra
 def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
     tmp_path: Path, reader: tracing.Traced
 ) -> None:
-    """Both are restored by loading, also from a trace that was loaded before."""
     reader.save(tmp_path / "scripted")
     plain, x = tracing.load(tmp_path / "scripted"), torch.rand(2, 3, 4)
     plain.save(tmp_path / "again")
@@ -124,7 +117,6 @@ def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
 
 
 def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader: tracing.Traced) -> None:
-    """The trace can be called, but not saved."""
     reader.save(tmp_path / "traced")
     own = tracing.load(tmp_path / "traced")
     own.kernel = call_factory(lambda: pad_right)
@@ -137,13 +129,11 @@ def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader
 
 @pytest.mark.parametrize("given", [3, lambda: None])
 def test_a_kernel_is_given_as_a_function_that_makes_it(given: Any) -> None:
-    """Anything else is refused before a bucket is compiled."""
     with pytest.raises(TypeError, match="as a function that returns the function"):
         call_factory(given)
 
 
 def test_arguments_of_each_bucket_are_its_own() -> None:
-    """A list has the arguments of each bucket, and different constants are stored separately."""
     config = tracing.BucketModelConfig(plain_kernel, func_kwargs=[{"scale": 1.0}, {"scale": 10.0}])
     traced = tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
     short, long = torch.rand(2, 4, 4), torch.rand(2, 8, 4)
@@ -154,19 +144,16 @@ def test_arguments_of_each_bucket_are_its_own() -> None:
 
 
 def test_arguments_must_be_as_many_as_buckets() -> None:
-    """The length of the list must be the number of buckets."""
     config = tracing.BucketModelConfig(plain_kernel, func_kwargs=[{}])
     with pytest.raises(ValueError, match="func_kwargs is a list of 1, but there are 2 example inputs"):
         tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
 
 
 def total(*tensors: torch.Tensor) -> torch.Tensor:
-    """Sum any number of tensors."""
     return torch.stack(tensors).sum(0)
 
 
 def test_buckets_must_be_alike() -> None:
-    """Different numbers of inputs, no example, or a function that returns no aliases."""
     config = tracing.BucketModelConfig(plain_kernel)
     with pytest.raises(ValueError, match="the inputs of bucket 1 are"):
         tracing.bucket_model_trace(lambda: (total, {}), [(EXAMPLES[0],) * 2, (EXAMPLES[0],)], config)
@@ -177,14 +164,11 @@ def test_buckets_must_be_alike() -> None:
 
 
 def step() -> tuple[nn.Module, dict[Any, int]]:
-    """A model that keeps h and c."""
     torch.manual_seed(0)
     return Step(), {1: 1, 2: 2}
 
 
 def rows_kernel() -> Any:
-    """One row or two."""
-
     def choose(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
         return tensors, torch.tensor(tensors[0].shape[0] - 1)
 
@@ -192,12 +176,10 @@ def rows_kernel() -> Any:
 
 
 def steps_of(rows: int) -> tuple[torch.Tensor, ...]:
-    """Return an example with this number of rows."""
     return torch.rand(rows, 3, 4), torch.zeros(1, rows, 5), torch.zeros(1, rows, 5)
 
 
 def expected(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the output of each chunk, and pass the state of the first rows on."""
     model, h, c = step()[0], torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)
     answers = []
     for x in pieces:
@@ -209,8 +191,6 @@ def expected(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def narrowed() -> Any:
-    """Return a preprocessor."""
-
     def views(shapes: list[list[list[int]]], states: list[torch.Tensor], bucket: torch.Tensor) -> list[torch.Tensor]:
         return [state[:, : shape[1]] for state, shape in zip(states, shapes[int(bucket)], strict=True)]
 
@@ -219,7 +199,6 @@ def narrowed() -> Any:
 
 @pytest.mark.parametrize("preprocessor", [None, narrowed])
 def test_buckets_share_one_state_and_take_their_part_of_it(preprocessor: Any, tmp_path: Path) -> None:
-    """Two rows, then the first alone, then both; loading and reset_state() restore the initial state."""
     config = tracing.BucketModelConfig(
         rows_kernel,
         shared_state_buffer=[torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)],
@@ -238,12 +217,10 @@ def test_buckets_share_one_state_and_take_their_part_of_it(preprocessor: Any, tm
 
 
 def copied() -> Any:
-    """Return a preprocessor that copies the state."""
     return lambda shapes, states, bucket: [state[:, :1].clone() for state in states]
 
 
 def whole() -> Any:
-    """Return a preprocessor that passes the whole state to a smaller bucket."""
     return lambda shapes, states, bucket: states
 
 
@@ -272,7 +249,6 @@ def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any,
     ],
 )
 def test_a_shared_state_must_fit_all_buckets(buffer: Any, message: str) -> None:
-    """Missing, too few, too small, or of another dtype."""
     config = tracing.BucketModelConfig(rows_kernel, shared_state_buffer=buffer)
 
     with pytest.raises(ValueError, match=message):
@@ -280,12 +256,10 @@ def test_a_shared_state_must_fit_all_buckets(buffer: Any, message: str) -> None:
 
 
 def test_a_preprocessor_without_a_state_is_refused() -> None:
-    """Without a buffer, it has no purpose."""
     with pytest.raises(ValueError, match="requires shared_state_buffer as well"):
         tracing.BucketModelConfig(rows_kernel, shared_state_buffer_preprocessor=narrowed)
 
 
 def test_buckets_are_not_cut_into_batches(reader: tracing.Traced) -> None:
-    """The bucket kernel selects the number of rows."""
     with pytest.raises(ValueError, match="a trace with buckets selects one by its kernel"):
         tracing.dynamic_batch(reader)

@@ -22,7 +22,6 @@ from torchserve_neuron_lstm.tracing.row_batches import batch_ranges, run_in_batc
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("traced_rows", [1, 3])
 def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
-    """Fewer rows than the example, as many, and more; rows are independent."""
     torch.manual_seed(0)
     model = PackedTagger().eval()
     example = torch.rand(traced_rows, 6, 4), torch.full([traced_rows], 6)
@@ -36,7 +35,6 @@ def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
 
 @given(rows=st.integers(1, 40), size=st.integers(1, 12))
 def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, size: int) -> None:
-    """Padding and concatenation are exact, and the program sees full batches only."""
     signature = Signature({"x": TensorType("int64", (size, 2)), "y": TensorType("int64", (size,))}, {})
     x = torch.arange(rows * 2).reshape(rows, 2)
 
@@ -52,7 +50,6 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
 
 
 def test_it_is_done_in_place_and_given_back() -> None:
-    """The trace is changed in place, and returned."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     assert tracing.dynamic_batch(traced) is traced
@@ -60,7 +57,6 @@ def test_it_is_done_in_place_and_given_back() -> None:
 
 
 def test_without_it_the_batch_is_fixed() -> None:
-    """Without dynamic_batch(), the number of rows is fixed."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     with pytest.raises(tracing.WrongInput):
@@ -77,7 +73,6 @@ def test_another_size_beside_dimension_0_is_a_value_error() -> None:
 
 
 def test_unequal_rows_of_a_call_are_a_value_error() -> None:
-    """The error names the numbers of rows; no rows are refused as well."""
     traced = tracing.dynamic_batch(tracing.trace(torch.add, (torch.rand(1, 2), torch.rand(1, 2)), backend="eager"))
 
     with pytest.raises(ValueError, match=r"dimension 0 must be the same in all inputs: .* has 3, .* has 4"):
@@ -87,22 +82,18 @@ def test_unequal_rows_of_a_call_are_a_value_error() -> None:
 
 
 def reverses_rows(x: torch.Tensor) -> torch.Tensor:
-    """Reverse the rows, which depend on each other."""
     return x.flip(0)
 
 
 def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
-    """Average over the rows, which depend on each other."""
     return x - x.mean(0, keepdim=True)
 
 
 def embedded_minus_mean(ids: torch.Tensor) -> torch.Tensor:
-    """Embed ids, and subtract the average over the rows, which depend on each other."""
     return mean_of_rows(torch.arange(40.0).reshape(10, 4)[ids])
 
 
 def fixed_batch(x: torch.Tensor) -> torch.Tensor:
-    """Reshape to a fixed batch size."""
     return x.reshape(1, 6)
 
 
@@ -124,7 +115,6 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: Any, example: Any, message: str) -> None:
-    """Time-major data, states by layer, or rows that depend on each other."""
     traced = tracing.trace(func, example, backend="eager")
 
     with pytest.raises(ValueError, match=message):
@@ -143,7 +133,6 @@ def test_ids_may_have_a_vocabulary_for_each_column() -> None:
 
 
 def test_a_saved_trace_takes_any_batch_still(tmp_path: Path) -> None:
-    """A saved trace can be changed after loading; the reason of a refusal is saved as well."""
     model = Conv().eval()
     traced = tracing.trace(model, torch.rand(2, 1, 3, 3), backend="eager")
     traced.save(tmp_path / "fixed")

@@ -32,7 +32,6 @@ def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: P
 
 @pytest.mark.ci
 def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) -> None:
-    """The trace is saved before it is loaded."""
     other, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(Conv(), x, **OPTIONS, compiler_python=interpreter(tmp_path), inline_weights_to_neff=False)
 
@@ -44,7 +43,6 @@ def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) 
 
 @pytest.mark.ci
 def test_states_are_kept_beside_the_device() -> None:
-    """The states are inputs and outputs of each call."""
     model, zeros, x = Step(), torch.zeros(1, 1, 5), torch.rand(1, 6, 4)
     with on_path(), torch.no_grad():
         traced = tracing.trace(model, (x[:, :3], zeros, zeros), input_output_aliases={1: 1, 2: 2}, **OPTIONS)
@@ -55,8 +53,6 @@ def test_states_are_kept_beside_the_device() -> None:
 
 @pytest.mark.ci
 def test_the_compilers_files_are_left_where_they_are_wanted(tmp_path: Path) -> None:
-    """Each bucket has its own working directory."""
-
     def choose() -> Any:
         return lambda tensors: (tensors, torch.tensor(tensors[0].shape[0] - 1))
 
@@ -76,13 +72,11 @@ def test_the_compilers_files_are_left_where_they_are_wanted(tmp_path: Path) -> N
 
 
 def test_compiling_for_a_device_that_is_not_here_names_it() -> None:
-    """cpu_backend requires --target."""
     with pytest.raises(ValueError, match="add compiler_args='--target NAME'"):
         tracing.trace(Conv(), torch.rand(1, 1, 3, 3), cpu_backend=True, backend="neuronx")
 
 
 @pytest.mark.parametrize("backend", ["neuron", "vollo"])
 def test_engines_that_compile_weights_in_do_not_keep_them_apart(backend: str) -> None:
-    """The error does not depend on whether the engine is installed."""
     with pytest.raises(ValueError, match=f"inline_weights_to_neff=False: {backend} compiles the weights into"):
         tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend=backend)

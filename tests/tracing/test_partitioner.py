@@ -13,8 +13,6 @@ from torchserve_neuron_lstm import tracing
 
 
 class Sorted(nn.Module):
-    """An MLP with sorted outputs."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 4)
@@ -30,7 +28,6 @@ SORT_ON_CPU = tracing.PartitionerConfig(ops_to_partition={"aten::sort"})
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> None:
-    """Two segments on disk, saved and loaded as one trace, with any batch size."""
     model, x = Sorted().eval(), torch.rand(5, 6)
     traced = tracing.trace(model, torch.rand(2, 6), partitioner_config=SORT_ON_CPU, backend=backend)
     segments = {path.name for path in (traced.directory / "programs" / "0").iterdir() if path.is_dir()}
@@ -44,7 +41,6 @@ def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> Non
 
 
 def test_weights_of_a_divided_function_are_replaced() -> None:
-    """The weights of all segments are replaced."""
     other, x = Sorted().eval(), torch.rand(2, 6)
     traced = tracing.trace(Sorted(), x, partitioner_config=SORT_ON_CPU, inline_weights_to_neff=False, backend="eager")
 
@@ -62,14 +58,12 @@ def test_weights_of_a_divided_function_are_replaced() -> None:
     ],
 )
 def test_options_that_cannot_be_kept_are_a_value_error(config: tracing.PartitionerConfig, option: str) -> None:
-    """The error names the option."""
     with pytest.raises(ValueError, match=option):
         tracing.trace(Sorted(), torch.rand(2, 6), partitioner_config=config, backend="eager")
 
 
 @pytest.mark.parametrize("option", ["compiler_workdir", "compiler_args"])
 def test_segments_get_no_option_that_their_engine_has_no_compiler_for(option: str) -> None:
-    """The error names the option with its path."""
     config = tracing.PartitionerConfig(trace_kwargs={option: "x"})
 
     with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: not supported by eager"):
@@ -77,7 +71,6 @@ def test_segments_get_no_option_that_their_engine_has_no_compiler_for(option: st
 
 
 def test_what_is_no_partitioner_config_is_refused() -> None:
-    """A dict of options is refused."""
     given: Any = {"min_subgraph_size": 1}
 
     with pytest.raises(TypeError, match="expected a PartitionerConfig"):
@@ -85,7 +78,6 @@ def test_what_is_no_partitioner_config_is_refused() -> None:
 
 
 def test_analyze_counts_what_is_taken() -> None:
-    """Eager supports all operators."""
     found = tracing.analyze(Sorted(), torch.rand(2, 6), backend="eager")
 
     assert found["support_percentage"] == "100.00%"
@@ -107,7 +99,6 @@ def test_analyze_names_the_line_of_what_is_not_taken() -> None:
 
 
 def test_analyze_tries_operators_where_an_engine_does_not_know_them() -> None:
-    """ONNX Runtime compiles each operator separately."""
     found = tracing.analyze(torch.sort, torch.rand(2, 6), backend="onnxruntime")
 
     assert found["supported_operators"] == {"aten": {"aten::sort": 1}}

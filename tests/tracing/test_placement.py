@@ -19,7 +19,6 @@ from torchserve_neuron_lstm.tracing.options import pinned_to_core
 
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
 def test_the_answers_are_the_same_and_the_process_is_as_it_was(backend: str) -> None:
-    """Cores and threads of the caller are restored after the move and after each call."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend=backend)
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
@@ -33,7 +32,6 @@ def test_the_answers_are_the_same_and_the_process_is_as_it_was(backend: str) -> 
 
 
 def test_a_call_is_on_its_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program itself sees one core and one thread."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     core = len(os.sched_getaffinity(0)) - 1
     tracing.move_trace_to_device(traced, core)
@@ -51,7 +49,6 @@ def test_a_call_is_on_its_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_failed_call_gives_the_core_back() -> None:
-    """They are restored even after an error."""
     cores = os.sched_getaffinity(0)
     with pytest.raises(RuntimeError), pinned_to_core(Eager(), min(cores)):
         raise RuntimeError
@@ -60,7 +57,6 @@ def test_a_failed_call_gives_the_core_back() -> None:
 
 @pytest.mark.parametrize("device", [-1, 100_000])
 def test_a_core_that_is_not_there_is_refused(device: int) -> None:
-    """The error names the number of cores."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     with pytest.raises(ValueError, match=rf"device {device}: this process may use \d+ cores, 0 to \d+"):
         tracing.move_trace_to_device(traced, device)
@@ -68,7 +64,6 @@ def test_a_core_that_is_not_there_is_refused(device: int) -> None:
 
 @pytest.mark.ci
 def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
-    """Also for partitioned traces; moved ones are excepted."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     options: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True, "backend": "neuronx"}
     with on_path() as environment, torch.no_grad():

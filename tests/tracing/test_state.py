@@ -15,18 +15,15 @@ ZEROS = torch.zeros(1, 1, 5)
 
 
 def by_place(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States by index among the inputs."""
     return model, (torch.rand(1, 3, 4), ZEROS, ZEROS), {1: 1, 2: 2}
 
 
 def by_tensor(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States by the tensors of the example."""
     h, c = ZEROS.clone(), ZEROS.clone()
     return model, (torch.rand(1, 3, 4), h, c), {c: 2, h: 1}
 
 
 def by_buffer(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States in buffers of the module."""
     held = HeldStep()
     held.lstm = model.lstm
     return held, torch.rand(1, 3, 4), {held.h: 1, held.c: 2}
@@ -36,7 +33,6 @@ def by_buffer(model: Step) -> tuple[Any, Any, dict[Any, int]]:
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("named", [by_place, by_tensor, by_buffer])
 def test_pieces_of_a_sequence_are_answered_as_the_whole(named: Any, backend: str, tmp_path: Path) -> None:
-    """Reset and loading restore the initial state."""
     model = Step()
     func, example, aliases = named(model)
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend=backend)
@@ -91,7 +87,6 @@ def test_an_answer_that_is_an_old_state_stays_what_it_was() -> None:
     ],
 )
 def test_aliases_that_do_not_fit_are_refused(aliases: Any, message: str) -> None:
-    """Unknown states, shared outputs, missing outputs, or another shape."""
     with pytest.raises(ValueError, match=message):
         tracing.trace(Step(), (torch.rand(1, 3, 4), ZEROS, ZEROS), input_output_aliases=aliases, backend="eager")
 

@@ -27,7 +27,6 @@ ENGINES = ("eager", "native", "onnxruntime", "openvino", pytest.param("inductor"
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ENGINES)
 def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
-    """The lengths of the call are used, not those of the example."""
     torch.manual_seed(0)
     model = PackedTagger()
     traced = tracing.trace(model, (torch.rand(3, 6, 4), torch.tensor([6, 1, 2])), backend=backend)
@@ -41,7 +40,6 @@ def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
 
 @pytest.mark.ci
 def test_one_process_compiles_the_recurrent_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recurrent library is compiled once, for any number of traces."""
     compiler, told = tmp_path / "compiler", tmp_path / "told"
     compiler.write_text(f'#!/bin/sh\necho "$*" >> {told}\nexec {cpp_compiler.compiler()} "$@"\n')
     compiler.chmod(0o755)
@@ -59,7 +57,6 @@ def test_one_process_compiles_the_recurrent_library_once(tmp_path: Path, monkeyp
 
 
 def test_a_function_is_traced_as_it_is() -> None:
-    """Two tensors without a batch dimension."""
     traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
     x, y = torch.rand(3), torch.rand(3)
 
@@ -67,7 +64,6 @@ def test_a_function_is_traced_as_it_is() -> None:
 
 
 def test_auto_tries_fast_engines_first_and_only_those_that_take_the_options() -> None:
-    """The order is fixed; eager is always available."""
     names = [engine.name for engine in select_engines("auto", TraceOptions())]
 
     assert names == [name for name in ("inductor", "onnxruntime", "eager") if get_backend(name).unavailable() is None]
@@ -92,13 +88,11 @@ def test_auto_goes_on_to_the_next_engine_where_one_refuses(monkeypatch: pytest.M
 
 
 def upper(a: torch.Tensor) -> torch.Tensor:
-    """Return the upper factor."""
     factor: torch.Tensor = torch.linalg.lu(a)[2]
     return factor
 
 
 def test_a_module_keeps_its_mode_and_its_forward() -> None:
-    """Tracing uses eval mode, and restores the mode of each submodule."""
     model = PackedTagger().train()
     model.out.eval()
 
@@ -113,7 +107,6 @@ def test_a_module_keeps_its_mode_and_its_forward() -> None:
 
 
 def test_later_changes_of_the_module_change_no_trace() -> None:
-    """The trace keeps the weights of the time of tracing."""
     model, x = Conv(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend="eager")
     before = traced(x)
@@ -124,8 +117,6 @@ def test_later_changes_of_the_module_change_no_trace() -> None:
 
 
 def test_arguments_and_answers_keep_their_structure() -> None:
-    """Return a dict for nested tuples."""
-
     def swap(pair: tuple[torch.Tensor, torch.Tensor], z: torch.Tensor) -> dict[str, object]:
         return {"sum": pair[0] + z, "rest": [pair[1]]}
 
@@ -145,7 +136,6 @@ def test_arguments_and_answers_keep_their_structure() -> None:
     "model", [nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.RReLU(), nn.AlphaDropout()]
 )
 def test_what_is_random_in_training_alone_is_taken(model: nn.Module) -> None:
-    """Attention without dropout, and layers in eval mode."""
     x = torch.rand(2, 3, 4)
 
     answer = tracing.trace(model, x, backend="eager")(x)
@@ -155,7 +145,6 @@ def test_what_is_random_in_training_alone_is_taken(model: nn.Module) -> None:
 
 
 def test_the_keys_of_a_dict_may_be_given_in_any_order() -> None:
-    """The order of keys does not matter; other keys are refused."""
     traced = tracing.trace(lambda of: of["a"] - of["b"], ({"a": torch.zeros(2), "b": torch.zeros(2)},), backend="eager")
 
     assert traced({"b": torch.ones(2), "a": torch.zeros(2)}).tolist() == [-1, -1]
@@ -175,7 +164,6 @@ def test_the_keys_of_a_dict_may_be_given_in_any_order() -> None:
     ],
 )
 def test_other_shapes_dtypes_and_things_are_refused(given: list[torch.Tensor], message: str) -> None:
-    """The error is a ValueError with its own type, and names the input."""
     traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
 
     with pytest.raises(tracing.WrongInput, match=message):
@@ -183,7 +171,6 @@ def test_other_shapes_dtypes_and_things_are_refused(given: list[torch.Tensor], m
 
 
 def test_answers_ask_for_no_gradient_and_inputs_may() -> None:
-    """A trace is for inference only."""
     traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
 
     assert not traced(torch.rand(3, requires_grad=True), torch.rand(3)).requires_grad
@@ -202,13 +189,11 @@ class Counting(nn.Module):
 
 
 def changes_input(x: torch.Tensor) -> torch.Tensor:
-    """Change an input in place."""
     x.add_(1)
     return x * 2
 
 
 def branches(x: torch.Tensor) -> torch.Tensor:
-    """Branch on a value."""
     return x if x.sum() > 0 else -x
 
 
@@ -233,34 +218,29 @@ def branches(x: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_cannot_be_a_program_is_refused(func: Any, message: str) -> None:
-    """The error names the reason, and the line if it is known."""
     with pytest.raises(LoweringError, match=message):
         tracing.trace(func, torch.rand(3), backend="eager")
 
 
 @pytest.mark.parametrize("example", [3, (torch.rand(2), "x"), (torch.rand(2), torch.rand(2, device="meta"))])
 def test_an_example_is_tensors_on_the_cpu(example: object) -> None:
-    """Other examples cannot determine shapes."""
     with pytest.raises(TypeError, match="example_inputs must be tensors on the CPU"):
         tracing.trace(double_and_add, example, backend="eager")
 
 
 def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
-    """The error names the option."""
     x = torch.rand(3)
     with pytest.raises(ValueError, match="compiler_args: not supported by eager"):
         tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
 
 
 def test_arguments_with_an_open_quotation_are_refused() -> None:
-    """The error names the option, for every engine."""
     with pytest.raises(ValueError, match=r"^compiler_args: expected arguments as a shell takes them, got .*quotation"):
         TraceOptions(compiler_args="--target 'trn1")
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_weight_that_is_an_answer_is_a_copy(backend: str) -> None:
-    """Changing an output changes no later output: neither of a weight, nor of a constant."""
     scale, constant = nn.LayerNorm(3), torch.ones(3)
     for func in (lambda x: (constant, x + constant), _answering_weight(scale)):
         traced = tracing.trace(func, torch.zeros(2, 3), backend=backend)
@@ -282,7 +262,6 @@ def _answering_weight(norm: nn.LayerNorm) -> nn.Module:
 
 
 def test_an_unknown_engine_is_refused() -> None:
-    """The error lists the available engines."""
     with pytest.raises(LoadError, match=r"there is no backend 'gpu'\. Available:"):
         tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="gpu")
 
@@ -310,7 +289,6 @@ def test_torch_keeps_its_threads(backend: str) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_inputs_may_be_views(backend: str) -> None:
-    """Inputs are made contiguous."""
     traced = tracing.trace(double_and_add, (torch.rand(2, 3), torch.rand(2, 3)), backend=backend)
     x, y = torch.rand(3, 2).T, torch.rand(2, 6)[:, ::2]
 

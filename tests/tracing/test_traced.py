@@ -26,7 +26,6 @@ torch.save(tracing.load(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])
 
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
-    """The other process has only the file."""
     traced, x = tracing.trace(TimeMajor(), torch.rand(5, 2, 4), backend=backend), torch.rand(5, 2, 4)
     file, given, answer = (tmp_path / name for name in ("model.traced", "x.pt", "y.pt"))
     traced.save(file)
@@ -45,7 +44,6 @@ def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_autocast_of_the_caller_changes_nothing(backend: str) -> None:
-    """Outputs keep the dtypes of the trace."""
     traced, x = tracing.trace(nn.Linear(4, 3), torch.rand(1, 4), backend=backend), torch.rand(1, 4)
     with torch.autocast("cpu"):
         answer = traced(x)
@@ -96,7 +94,6 @@ def test_a_fork_within_a_call_of_another_thread_can_call_too() -> None:
 
 
 def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:
-    """The first file may be removed."""
     traced, x = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager"), torch.rand(1, 1, 3, 3)
     traced.save(tmp_path / "first")
     second = tracing.load(tmp_path / "first")
@@ -107,7 +104,6 @@ def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:
 
 
 def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
-    """A file is replaced completely or not at all."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     (tmp_path / "model").write_text("something else")
 
@@ -118,7 +114,6 @@ def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
 
 
 def test_the_programs_on_disk_go_with_the_trace() -> None:
-    """A trace removes its directory."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     folder = traced.directory
     assert folder.is_dir()
@@ -129,7 +124,6 @@ def test_the_programs_on_disk_go_with_the_trace() -> None:
 
 
 def changed(source: Path, target: Path, **members: bytes | None) -> None:
-    """Copy an archive with other members, or without some."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             content = members.get(name.replace(".", "_"), old.read(name))
@@ -138,7 +132,6 @@ def changed(source: Path, target: Path, **members: bytes | None) -> None:
 
 
 def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
-    """Missing file, no archive, missing member, or another format."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager").save(good)
     with pytest.raises(LoadError, match="cannot be read as a traced file"):
@@ -162,7 +155,6 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_lacks_a_state_says_so(tmp_path: Path) -> None:
-    """It is refused like a file without a weight."""
     zeros = torch.zeros(2)
     traced = tracing.trace(lambda x, a: (a + x, a + x), (zeros, zeros), input_output_aliases={1: 1}, backend="eager")
     assert traced.state is not None

@@ -20,7 +20,6 @@ EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("as_module", [True, False])
 def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
-    """From a module or its state dict; saving keeps them."""
     traced = tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend)
     traced.save(tmp_path / "old")
     other = PackedTagger().eval()
@@ -36,7 +35,6 @@ def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool,
 
 
 def test_inlined_weights_stay_with_a_warning() -> None:
-    """Weights are inlined by default."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend="eager")
 
@@ -48,7 +46,6 @@ def test_inlined_weights_stay_with_a_warning() -> None:
 
 
 def test_separate_weights_are_replaced_without_a_warning() -> None:
-    """There is no warning."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend="eager")
 
     with warnings.catch_warnings():
@@ -69,7 +66,6 @@ def test_separate_weights_are_replaced_without_a_warning() -> None:
     ],
 )
 def test_other_names_shapes_and_dtypes_are_refused(change: Callable[[dict[str, Any]], object], message: str) -> None:
-    """The error names the tensor; the trace is unchanged."""
     model, x = Conv(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, inline_weights_to_neff=False, backend="eager")
     before, state = traced(x), Conv().state_dict()
@@ -82,7 +78,6 @@ def test_other_names_shapes_and_dtypes_are_refused(change: Callable[[dict[str, A
 
 
 def test_the_trace_keeps_a_copy_of_the_new_weights() -> None:
-    """Training afterwards does not change the trace."""
     other, x = Conv(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(Conv(), x, inline_weights_to_neff=False, backend="eager")
     tracing.replace_weights(traced, other)

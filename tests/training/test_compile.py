@@ -18,7 +18,6 @@ class Tagger(nn.Module):
         self.out = nn.Linear(3, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Compute scores of every timestep."""
         x = self.embed(ids).tanh() * 2.0
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         y, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
@@ -41,7 +40,6 @@ def compiled_graphs(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> t
 
 @pytest.fixture
 def batches() -> list[tuple[Tensor, Tensor]]:
-    """Inputs of several shapes, ragged and uniform."""
     generator = torch.Generator().manual_seed(0)
     lengths = ([5, 2, 3], [4, 6], [4, 4, 4, 4])
     return [(torch.randint(0, 10, (len(n), max(n)), generator=generator), torch.tensor(n)) for n in lengths]

@@ -22,15 +22,12 @@ LENGTHS = torch.tensor([3, 5, 1])
 
 
 class Encoder(nn.Module):
-    """A model that packs, encodes and unpacks."""
-
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
         self.calls = 0
 
     def forward(self, x: Tensor, lengths: Tensor, *, times: float = 1.0) -> Tensor:
-        """Compute twice the states."""
         self.calls += 1
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0] * times
@@ -51,14 +48,12 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_the_package_offers_it() -> None:
-    """The package exports it under its name, and other names raise."""
     assert torchserve_neuron_lstm.lower is lower
     with pytest.raises(AttributeError, match="has no attribute 'raise_'"):
         _ = torchserve_neuron_lstm.raise_
 
 
 def test_it_is_the_same_model(used: list[bool]) -> None:
-    """Both views share one state: the class, the parameters, the keys, and attributes set on either."""
     model = Encoder()
     faster = lower(model)
     faster.eval()
@@ -76,7 +71,6 @@ def test_it_is_the_same_model(used: list[bool]) -> None:
 
 
 def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
-    """This holds before and after lowering, and torch's modules are unchanged."""
     model = Encoder()
     faster = lower(model)
     model(X, LENGTHS)
@@ -89,7 +83,6 @@ def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
 
 
 def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
-    """The parameters are the same objects, and checkpoints are interchangeable."""
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = copy.deepcopy(model.state_dict())
@@ -102,7 +95,6 @@ def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
 
 
 def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) -> None:
-    """Their parameters are equal, but not the same objects."""
     faster = lower(Encoder())
     file = io.BytesIO()
     torch.save(faster, file)
@@ -117,7 +109,6 @@ def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) ->
 
 
 def test_a_shallow_copy_has_attributes_of_its_own(used: list[bool]) -> None:
-    """It shares parameters, as a shallow copy of any model, and is lowered too."""
     model = Encoder()
     faster = lower(model)
     copied = copy.copy(faster)
@@ -129,14 +120,12 @@ def test_a_shallow_copy_has_attributes_of_its_own(used: list[bool]) -> None:
 
 
 def compiled_in_place() -> nn.Module:
-    """Compile a model by its own method."""
     model = Encoder()
     model.compile(backend="eager")
     return model
 
 
 def test_a_lowered_model_may_be_compiled_in_place() -> None:
-    """It stays a lowered model, and so do copies of it."""
     faster = lower(Encoder())
     faster.compile(backend="eager")
 
@@ -145,7 +134,6 @@ def test_a_lowered_model_may_be_compiled_in_place() -> None:
 
 
 def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
-    """The keys are unchanged, and lowering the whole model as well changes nothing."""
     whole = nn.ModuleDict({"encoder": Encoder()})
     keys = list(whole.state_dict())
     whole["encoder"] = lower(whole["encoder"])
@@ -166,13 +154,11 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     ids=["scripted", "compiled", "compiled in place", "no module"],
 )
 def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
-    """The message has the reason and a remedy."""
     with pytest.raises(TypeError, match=message):
         lower(make())
 
 
 def test_a_forward_that_fails_leaves_no_trace() -> None:
-    """Torch's modules are unchanged."""
     with pytest.raises(RuntimeError):
         lower(Encoder())(X, LENGTHS + 9)
 
@@ -180,7 +166,6 @@ def test_a_forward_that_fails_leaves_no_trace() -> None:
 
 
 def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:
-    """While a lowered model runs in one thread, an ordinary model runs unchanged in another."""
     inside, done = threading.Event(), threading.Event()
 
     class Waiting(Encoder):
@@ -215,8 +200,6 @@ def test_rows_of_one_length_are_left_to_torch_without_gradients(used: list[bool]
 
 
 class Own(nn.Module):
-    """A model with uses of packed data other than recurrences."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(9, 4)
@@ -225,7 +208,6 @@ class Own(nn.Module):
         self.second = nn.LSTM(4, 3, bidirectional=True)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Any:
-        """Embed, normalise and drop on packed data, and make PackedSequences by hand."""
         packed = pack_padded_sequence(ids, lengths.tolist(), batch_first=True, enforce_sorted=False)
         x = PackedSequence(self.embed(packed.data), *packed[1:])
         y, h = self.first(x)
@@ -243,7 +225,6 @@ class Own(nn.Module):
 
 
 def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:
-    """Its data, sizes and parts can be read, made by hand, and returned."""
     torch.manual_seed(0)
     model = Own()
     ids = torch.randint(0, 9, (3, 5))
@@ -259,19 +240,15 @@ def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:
 
 
 class Lists(nn.Module):
-    """A model over lists of sequences, packed and unpacked as lists."""
-
     def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.RNN(4, 3)
 
     def forward(self, sequences: list[Tensor]) -> list[Tensor]:
-        """Compute the outputs of each sequence."""
         return unpack_sequence(self.rnn(pack_sequence(sequences, enforce_sorted=False))[0])
 
 
 def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
-    """The functions are pack_sequence and unpack_sequence."""
     model = Lists()
     sequences = [X[0, :2], X[1], X[2, :3]]
 
@@ -280,19 +257,15 @@ def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
 
 
 class Checkpointed(nn.Module):
-    """A model that recomputes its part in the backward pass."""
-
     def __init__(self, part: nn.Module, reentrant: bool) -> None:
         super().__init__()
         self.part, self.reentrant = part, reentrant
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        """Save the inputs only."""
         return checkpoint(self.part, x, lengths, use_reentrant=self.reentrant)
 
 
 def input_gradient(model: nn.Module) -> Tensor:
-    """Gradient of the sum of the outputs."""
     x = X.clone().requires_grad_()
     model(x, LENGTHS).square().sum().backward()
     assert x.grad is not None

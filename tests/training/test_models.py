@@ -50,7 +50,6 @@ def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
 
 
 def answers(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:
-    """The floating-point tensors of the answer, in any nesting."""
     # Some models write to their inputs.
     leaves = pytree.tree_leaves(model(**pytree.tree_map_only(Tensor, Tensor.clone, arguments)))
     return [leaf for leaf in leaves if leaf.is_floating_point()]
@@ -89,7 +88,6 @@ def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.usefixtures("one_thread")
 def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool) -> None:
-    """Outputs are equal to 1e-5, and gradients to 1e-5 of their norm."""
     torch.manual_seed(0)
     model = without_dropout(case.make().train(training))
     for lengths in LENGTHS:
@@ -109,8 +107,6 @@ def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool
 
 
 class Classifier(nn.Module):
-    """A classifier that sums scores over all timesteps."""
-
     def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
         self.embed = nn.Embedding(10, 16, padding_idx=0)
@@ -118,7 +114,6 @@ class Classifier(nn.Module):
         self.out = nn.Linear(32, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Compute scores float32[B, 2]."""
         packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
         scores: Tensor = self.out(pad_packed_sequence(self.recurrence(packed)[0], batch_first=True)[0])
         return scores.sum(1)
@@ -143,7 +138,6 @@ def trained(model: nn.Module, steps: int) -> float:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
 def test_training_ends_where_it_ends_with_torchs_packing(kind: type[nn.LSTM | nn.GRU]) -> None:
-    """The loss after 200 steps is equal to 1e-4, and is lower than at the beginning."""
     torch.manual_seed(0)
     model = Classifier(kind)
     other = copy.deepcopy(model)

@@ -18,13 +18,11 @@ LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12).map(lambda rows:
 
 
 def steps(lengths: list[int]) -> PackedLayout:
-    """The steps of rows with these lengths."""
     return packed_layout(batch_sizes_of(np.array(lengths)))
 
 
 @given(LENGTHS)
 def test_lengths_and_batch_sizes_tell_the_same(lengths: list[int]) -> None:
-    """Each can be computed from the other, and both equal torch's."""
     of = steps(lengths)
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(lengths[0], len(lengths)), torch.tensor(lengths))
 
@@ -36,7 +34,6 @@ def test_lengths_and_batch_sizes_tell_the_same(lengths: list[int]) -> None:
 
 @given(LENGTHS)
 def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> None:
-    """They go step by step, with the active rows of each."""
     step, row = steps(lengths).positions(CPU)
 
     assert list(zip(step.tolist(), row.tolist(), strict=True)) == [
@@ -46,7 +43,6 @@ def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> No
 
 @given(LENGTHS, st.integers(0, 2))
 def test_batch_first_indices_point_to_the_same_timesteps(lengths: list[int], longer: int) -> None:
-    """Also where the padded rows are longer than the longest one."""
     of, size = steps(lengths), lengths[0] + longer
     step, row = of.positions(CPU)
     index = of.batch_first_indices(size, CPU)
@@ -57,7 +53,6 @@ def test_batch_first_indices_point_to_the_same_timesteps(lengths: list[int], lon
 
 @given(LENGTHS)
 def test_reversal_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> None:
-    """Timestep t of a row of n is exchanged with n - 1 - t of the same row."""
     of = steps(lengths)
     step, row = of.positions(CPU)
     mirror = of.reversal(CPU)
@@ -69,7 +64,6 @@ def test_reversal_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> N
 
 @given(LENGTHS, st.integers(0, 20))
 def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int], overhead: int) -> None:
-    """Each has its timesteps at their places in a padded block, and the ends of the rows among them."""
     of = steps(lengths)
     step, row = of.positions(CPU)
     met, ended = 0, []
@@ -85,7 +79,6 @@ def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int],
 
 
 def test_batch_sizes_that_were_written_to_are_read_again() -> None:
-    """A cached layout is valid until the tensor is changed."""
     batch_sizes = torch.tensor([2, 2])
     before = packed_layout(batch_sizes)
     again = packed_layout(batch_sizes)
@@ -110,8 +103,6 @@ def test_a_layout_goes_with_its_batch_sizes() -> None:
 
 
 class HostCopies:
-    """Copies from the host to a device without values, recorded."""
-
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
 
@@ -122,14 +113,12 @@ class HostCopies:
 
 @pytest.fixture
 def host_copies(monkeypatch: pytest.MonkeyPatch) -> HostCopies:
-    """Copies from the host, in place of those to a GPU."""
     copies = HostCopies()
     monkeypatch.setattr(packed_layout_file, "copied_from_host", copies)
     return copies
 
 
 def indices(of: PackedLayout, device: torch.device) -> list[torch.Tensor]:
-    """All indices of a batch on a device."""
     (cut,) = time_segments(of.active, 10**6, 10**6)
     return [
         *of.segment_indices(cut, device),
@@ -154,7 +143,6 @@ def test_indices_of_few_timesteps_are_computed_by_the_host(host_copies: HostCopi
 def test_indices_of_many_timesteps_are_computed_by_the_gpu(
     host_copies: HostCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets the numbers of rows and the lengths only."""
     monkeypatch.setattr(packed_layout_file, "_HOST_TIMESTEPS", 7)
     found = indices(steps([4, 3, 1]), META)
 

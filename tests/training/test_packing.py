@@ -14,13 +14,11 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=9).map(lambda rows: s
 
 
 def batch(lengths: list[int], batch_first: bool, longer: int = 0, features: tuple[int, ...] = (3,)) -> Tensor:
-    """Random rows, padded to `longer` steps more than the longest."""
     sizes = (len(lengths), lengths[0] + longer) if batch_first else (lengths[0] + longer, len(lengths))
     return torch.randn(*sizes, *features, generator=torch.Generator().manual_seed(0))
 
 
 def outcome(function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, lengths: Tensor) -> str:
-    """Result of packing."""
     try:
         return str([tensor.tolist() for tensor in function(x, lengths, True)])
     except (RuntimeError, IndexError) as error:
@@ -31,7 +29,6 @@ def outcome(function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, lengths: 
 def test_pack_is_that_of_torch(
     lengths: list[int], batch_first: bool, turned: bool, longer: int, features: tuple[int, ...]
 ) -> None:
-    """Data, batch sizes and gradients are equal to the bit, for any memory layout of the input."""
     x = batch(lengths, batch_first, longer, features)
     if turned:
         x = x.transpose(0, 1).contiguous().transpose(0, 1)
@@ -47,7 +44,6 @@ def test_pack_is_that_of_torch(
 
 @given(LENGTHS, st.booleans(), st.sampled_from([0, 3]), st.sampled_from([0.0, -1.5, float("-inf")]))
 def test_unpack_is_that_of_torch(lengths: list[int], batch_first: bool, longer: int, padding: float) -> None:
-    """Values, lengths, gradients and the order in memory, with any padding and total length."""
     data, sizes = _VF._pack_padded_sequence(batch(lengths, batch_first), torch.tensor(lengths), batch_first)
     data.requires_grad_()
     total = lengths[0] + longer
@@ -64,7 +60,6 @@ def test_unpack_is_that_of_torch(lengths: list[int], batch_first: bool, longer: 
 
 
 def test_ids_stay_ids() -> None:
-    """Integers are packed and unpacked as integers."""
     ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
     data, sizes = pack(ids, torch.tensor([3, 2]), True)
     back, _ = unpack(data, sizes, True, 0.0, 3)
@@ -75,7 +70,6 @@ def test_ids_stay_ids() -> None:
 
 @pytest.mark.parametrize("lengths", [[3, 3], [3, 2]], ids=str)
 def test_writing_to_packed_or_unpacked_data_changes_nothing_else(lengths: list[int]) -> None:
-    """They are copies as in torch, even if all rows have one length."""
     x = torch.zeros(2, 3, 1)
     data, sizes = pack(x, torch.tensor(lengths), True)
     data += 1
@@ -92,7 +86,6 @@ def test_writing_to_packed_or_unpacked_data_changes_nothing_else(lengths: list[i
     "lengths", [[2, 3], [3, 0], [3, 2, 1], [4, 2], [[3, 2]], []], ids=["unsorted", "zero", "rows", "long", "2d", "none"]
 )
 def test_what_torch_refuses_is_refused_by_torch(lengths: list[int]) -> None:
-    """The error is torch's own."""
     x, n = torch.zeros(2, 3, 1), torch.tensor(lengths, dtype=torch.int64)
 
     assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
@@ -100,7 +93,6 @@ def test_what_torch_refuses_is_refused_by_torch(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
 def test_lengths_of_another_dtype_are_refused_by_torch(dtype: torch.dtype) -> None:
-    """Lengths are int64."""
     x, n = torch.zeros(2, 3, 1), torch.tensor([3, 2], dtype=dtype)
 
     assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
@@ -108,7 +100,6 @@ def test_lengths_of_another_dtype_are_refused_by_torch(dtype: torch.dtype) -> No
 
 
 def test_gradients_of_gradients() -> None:
-    """Each operation is differentiable any number of times."""
     index = torch.tensor([3, 0, 1])
     values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     padded = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
@@ -119,7 +110,6 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_the_flags_are_one_on_padding() -> None:
-    """They are additional columns, which are 1 on padding."""
     values, index = torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0])
 
     assert scatter_with_mask(values, index, 3, 1).tolist() == [[6, 0], [1, 1], [5, 0]]

@@ -25,7 +25,6 @@ def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:
-    """Random rows that require gradients."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(lengths[0], len(lengths), FEATURES, generator=generator).to(dtype)
     sequence = pack_padded_sequence(x, torch.tensor(lengths))
@@ -34,7 +33,6 @@ def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequ
 
 
 def states(layer: nn.RNNBase, rows: int) -> Any:
-    """Random states that require gradients, in the form of forward()'s argument."""
     generator = torch.Generator().manual_seed(1)
     number = layer.num_layers * (2 if layer.bidirectional else 1)
     widths = [layer.proj_size or layer.hidden_size, layer.hidden_size][: 2 if isinstance(layer, nn.LSTM) else 1]
@@ -43,14 +41,12 @@ def states(layer: nn.RNNBase, rows: int) -> Any:
 
 
 def leaves(value: Any) -> list[Tensor]:
-    """Tensors of answers and states in any nesting, without the sizes of packed data."""
     if isinstance(value, PackedSequence):
         return [value.data]
     return [value] if isinstance(value, Tensor) else [leaf for part in value or () for leaf in leaves(part)]
 
 
 def answers_and_gradients(layer: nn.RNNBase, x: PackedSequence, state: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """All outputs of a layer, and the gradients of a sum in which every number has its own weight."""
     answers = leaves(layer(x, state))
     weighted = [answer * torch.linspace(-1, 2, answer.numel()).view(answer.shape) for answer in answers]
     loss = torch.cat([answer.flatten() for answer in weighted]).sum()
@@ -79,7 +75,6 @@ LAYERS = [
 @pytest.mark.parametrize(("kind", "options"), LAYERS)
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
 def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, Any], given: bool) -> None:
-    """Outputs, both states after each row's own end, and every gradient are compared."""
     torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     for lengths in LENGTHS:
@@ -96,7 +91,6 @@ def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
-    """A layer in double or half precision keeps its dtype, and is as near to torch's as the dtype allows."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).to(dtype)
     theirs = layer(packed(LENGTHS[0], dtype))[0].data
@@ -114,7 +108,6 @@ def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
 def test_autocast_gives_the_dtypes_of_torch(
     kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool
 ) -> None:
-    """The dtypes are equal, the numbers nearly equal, and gradients exist."""
     torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     state = states(layer, len(LENGTHS[0])) if given else None
@@ -131,7 +124,6 @@ def test_autocast_gives_the_dtypes_of_torch(
 
 
 def test_autocast_leaves_double_precision_as_it_is() -> None:
-    """As torch's does: outputs and states have all digits."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).double()
     with torch.autocast("cpu"):
@@ -143,7 +135,6 @@ def test_autocast_leaves_double_precision_as_it_is() -> None:
 
 
 def test_gradients_of_gradients() -> None:
-    """A penalty on gradients has the same gradients as with torch."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN)
     penalties = []
@@ -159,7 +150,6 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_dropout_stands_between_layers_in_training_alone() -> None:
-    """With full dropout the last layer gets zeros; in eval mode no value is dropped."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, dropout=0.5)
     silenced = nn.LSTM(FEATURES, HIDDEN, 2, dropout=1.0)
@@ -178,7 +168,6 @@ def test_dropout_stands_between_layers_in_training_alone() -> None:
 
 
 def test_values_in_the_padding_have_no_influence() -> None:
-    """Answers and gradients do not change, not even for infinite values."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)
     clean = torch.randn(3, 5, FEATURES)
@@ -241,7 +230,6 @@ def test_packed_outputs_and_states_may_be_written_to() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_what_torch_refuses_is_refused(kind: Any) -> None:
-    """An example is a state for another number of rows, with torch's own message."""
     layer = kind(FEATURES, HIDDEN)
     x, state = packed(LENGTHS[0]), states(layer, 7)
     with pytest.raises(RuntimeError) as theirs:

@@ -15,7 +15,6 @@ LIMITS = st.sampled_from([1, 40, 97, 10**6])
 def test_segments_follow_each_other_from_the_first_step_to_the_last(
     active: list[int], overhead: int, limit: int
 ) -> None:
-    """Every timestep is in one of them, and each begins with the rows that are still active."""
     segments = list(time_segments(active, overhead, limit))
 
     assert [step for segment in segments for step in range(segment.start, segment.end)] == list(range(len(active)))
@@ -28,7 +27,6 @@ def test_segments_follow_each_other_from_the_first_step_to_the_last(
 
 @given(ACTIVE, OVERHEADS, LIMITS)
 def test_no_segment_wastes_more_than_a_call_costs(active: list[int], overhead: int, limit: int) -> None:
-    """Its padding is below the cost of a call and its size within the limit, unless it is one timestep."""
     for segment in time_segments(active, overhead, limit):
         assert (
             segment.timesteps == 1
@@ -40,7 +38,6 @@ def test_no_segment_wastes_more_than_a_call_costs(active: list[int], overhead: i
 
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_rows_of_one_length_are_not_split(rows: int, steps: int) -> None:
-    """No row ends early, so one full call computes all."""
     (segment,) = time_segments([rows] * steps, 1, 10**6)
 
     assert segment.full

@@ -23,8 +23,6 @@ class Recurrent(nn.Module):
 
 
 class Convolutional(nn.Module):
-    """The same without the GRU."""
-
     def __init__(self, before: Callable[[Any], Callable[[Tensor], Any]]) -> None:
         super().__init__()
         self.after = nn.Identity()
@@ -35,7 +33,6 @@ class Convolutional(nn.Module):
 
 
 def padded_first(model: Any) -> Callable[[Tensor], Any]:
-    """Padding before the first timestep, then a convolution without padding."""
     model.conv = nn.Conv1d(3, 3, 3)
     return lambda x: torch.relu(model.conv(pad(x.transpose(1, 2), (2, 0)))).transpose(1, 2)
 
@@ -59,13 +56,11 @@ def gated(model: Any) -> Callable[[Tensor], Any]:
 
 
 def padded_once_for_two(model: Any) -> Callable[[Tensor], Any]:
-    """One padding is enough for a stack of convolutions."""
     model.a, model.b = nn.Conv1d(3, 5, 3), nn.Conv1d(5, 3, 2)
     return lambda x: model.b(model.a(pad(x.transpose(1, 2), (3, 0)))).transpose(1, 2)
 
 
 def stacked(model: Any) -> Callable[[Tensor], Any]:
-    """Each convolution has a padding of its own, around a residual connection."""
     model.a, model.b = nn.Conv1d(3, 3, 2), nn.Conv1d(3, 3, 3)
 
     def both(x: Tensor) -> Any:
@@ -89,7 +84,6 @@ def spectral(model: Any) -> Callable[[Tensor], Any]:
 
 
 def padded_on_both_sides(model: Any) -> Callable[[Tensor], Any]:
-    """Padding after the last timestep too, which the cut removes."""
     model.conv = nn.Conv1d(3, 3, 3)
     return lambda x: model.conv(pad(x.transpose(1, 2), (2, 2)))[:, :, :-2].transpose(1, 2)
 
@@ -101,19 +95,16 @@ def padded_along_time_then_frequency(model: Any) -> Callable[[Tensor], Any]:
 
 
 def features_between(model: Any) -> Callable[[Tensor], Any]:
-    """Layers over features between the padding and the convolution."""
     model.linear, model.norm, model.conv = nn.Linear(3, 4), nn.LayerNorm(4), nn.Conv1d(4, 3, 3)
     return lambda x: model.conv(model.norm(model.linear(pad(x, (0, 0, 2, 0)))).transpose(1, 2)).transpose(1, 2)
 
 
 def gated_linear_units(model: Any) -> Callable[[Tensor], Any]:
-    """Functions along the channels between the convolution and the cut."""
     model.conv = nn.Conv1d(3, 6, 3, padding=2)
     return lambda x: torch.softmax(nn.functional.glu(model.conv(x.transpose(1, 2)), 1), 1)[:, :, :-2].transpose(1, 2)
 
 
 def volumetric(model: Any) -> Callable[[Tensor], Any]:
-    """A convolution over three dimensions, with time last."""
     model.conv = nn.Conv3d(1, 1, (1, 3, 2), padding=(0, 1, 1))
     return lambda x: model.conv(x.mT[:, None, None])[..., :-1][:, 0, 0].mT
 
@@ -125,33 +116,27 @@ def transposed_with_padding(model: Any) -> Callable[[Tensor], Any]:
 
 
 def per_timestep(model: Any) -> Callable[[Tensor], Any]:
-    """A convolution whose window has one timestep."""
     model.conv = nn.Conv1d(3, 3, 1)
     return lambda x: model.conv(x.transpose(1, 2)).transpose(1, 2)
 
 
 def shifted(model: Any) -> Callable[[Tensor], Any]:
-    """The timestep before each one."""
     return lambda x: pad(x, (0, 0, 1, 0))[:, :-1]
 
 
 def padded_after_a_cut(model: Any) -> Callable[[Tensor], Any]:
-    """The timestep before each one, with a constant before the first."""
     return lambda x: pad(x[:, :-1], (0, 0, 1, 0), value=0.5)
 
 
 def shifted_by_concatenation(model: Any) -> Callable[[Tensor], Any]:
-    """Two timesteps before each one, with another constant before the first."""
     return lambda x: torch.cat([x.new_full((x.shape[0], 2, 3), -1.5), x], 1)[:, :-2]
 
 
 def teacher_forced(model: Any) -> Callable[[Tensor], Any]:
-    """The shift of a language model: zeros, then all timesteps but the last."""
     return lambda x: torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
 
 
 def learned_start(model: Any) -> Callable[[Tensor], Any]:
-    """A parameter in place of the timesteps before the first one."""
     model.start = nn.Parameter(torch.randn(2, 3))
     return lambda x: torch.cat([model.start.expand(x.shape[0], 2, 3), x], 1)[:, :-2]
 
@@ -162,7 +147,6 @@ def constants_beside(model: Any) -> Callable[[Tensor], Any]:
 
 
 def neighbours(model: Any) -> Callable[[Tensor], Any]:
-    """A sum of this timestep and the two before it, weighted."""
     weights = [0.5, -0.25, 0.125]
 
     def summed(x: Tensor) -> Any:
@@ -173,8 +157,6 @@ def neighbours(model: Any) -> Callable[[Tensor], Any]:
 
 
 class Smoothed(nn.Module):
-    """A mean of each timestep and the one before it."""
-
     def forward(self, x: Tensor) -> Tensor:
         both = pad(x, (0, 0, 1, 0))
         return (both[:, 1:] + both[:, :-1]) / 2
@@ -219,7 +201,6 @@ def centred(model: Any) -> Callable[[Tensor], Any]:
 
 
 def cut_at_the_begin(model: Any) -> Callable[[Tensor], Any]:
-    """The wrong end is cut."""
     model.conv = nn.Conv1d(3, 3, 3, padding=2)
     return lambda x: model.conv(x.transpose(1, 2))[:, :, 2:].transpose(1, 2)
 
@@ -231,13 +212,11 @@ def every_second(model: Any) -> Callable[[Tensor], Any]:
 
 
 def mirrored(model: Any) -> Callable[[Tensor], Any]:
-    """Before the first timestep is the first one again."""
     model.conv = nn.Conv1d(3, 3, 2)
     return lambda x: model.conv(pad(x.transpose(1, 2), (1, 0), mode="replicate")).transpose(1, 2)
 
 
 def scaled_by_its_length(model: Any) -> Callable[[Tensor], Any]:
-    """Between padding and cut, the number of timesteps is a factor."""
     model.conv = nn.Conv1d(3, 3, 2, padding=1)
     return lambda x: (model.conv(x.transpose(1, 2)) * x.shape[1])[:, :, :-1].transpose(1, 2)
 
@@ -255,12 +234,10 @@ def padded_after_other_constants(model: Any) -> Callable[[Tensor], Any]:
 
 
 def added_up(model: Any) -> Callable[[Tensor], Any]:
-    """Between padding and cut, each value depends on all timesteps before it."""
     return lambda x: torch.cumsum(pad(x, (0, 0, 1, 0)), 1)[:, :-1]
 
 
 def softmax_over_time(model: Any) -> Callable[[Tensor], Any]:
-    """Between padding and cut, a function along time."""
     return lambda x: torch.log_softmax(pad(x, (0, 0, 1, 0)).cumsum(1), 1)[:, :-1]
 
 

@@ -26,22 +26,18 @@ class Counting(nn.Module):
 
 
 def number(x: Tensor, first: int = 0) -> Tensor:
-    """The positions of the timesteps, [T]."""
     return torch.arange(first, x.size(1) + first, device=x.device, dtype=x.dtype)
 
 
 def running_sum(m: Counting, x: Tensor) -> Any:
-    """A sum over all timesteps so far."""
     return torch.tanh(x.cumsum(1))
 
 
 def running_sum_time_last(m: Counting, x: Tensor) -> Any:
-    """The same of [B, F, T], in double precision."""
     return x.transpose(1, 2).cumsum(-1, dtype=torch.float64).float().transpose(1, 2)
 
 
 def running_sum_time_first(m: Counting, x: Tensor) -> Any:
-    """The same of [T, B, F]."""
     return x.transpose(0, 1).cumsum(0).transpose(0, 1)
 
 
@@ -51,7 +47,6 @@ def count_of_events(m: Counting, x: Tensor) -> Any:
 
 
 def running_mean(m: Counting, x: Tensor) -> Any:
-    """A sum divided by the number of timesteps."""
     return x - x.cumsum(1) / number(x, 1)[:, None]
 
 
@@ -65,23 +60,19 @@ def cumulative_norm(m: Counting, x: Tensor) -> Any:
 
 
 def counted_by_ones(m: Counting, x: Tensor) -> Any:
-    """The number of timesteps is a sum of ones."""
     return x.cumsum(1) / torch.ones_like(x).cumsum(1)
 
 
 def sines(m: Counting, x: Tensor) -> Any:
-    """Waves of several speeds, computed and not looked up."""
     return x + torch.sin(number(x)[:, None] * m.speeds) + (number(x)[:, None] * m.speeds)[:, 1:2].cos()
 
 
 def time_feature(m: Counting, x: Tensor) -> Any:
-    """The time since the start as a feature of its own."""
     time = torch.arange(x.size(1)).type_as(x).view(1, -1, 1).expand(x.size(0), -1, 1) * 0.1
     return torch.cat([x[..., :2], time], -1)
 
 
 def layer_of_time(m: Counting, x: Tensor) -> Any:
-    """A linear layer over the time of each row."""
     return x + torch.tanh(m.clock(number(x)[None, :, None].expand(x.size(0), x.size(1), 1)))
 
 
@@ -92,12 +83,10 @@ def decay(m: Counting, x: Tensor) -> Any:
 
 
 def decay_time_first(m: Counting, x: Tensor) -> Any:
-    """The rows are in the middle."""
     return (x.transpose(0, 1) * torch.stack([number(x), 1 + number(x)]).sum(0).view(-1, 1, 1).rsqrt()).transpose(0, 1)
 
 
 def first_timestep_differs(m: Counting, x: Tensor) -> Any:
-    """A comparison of positions with a constant."""
     return torch.where((torch.arange(x.size(1)) == 0)[None, :, None], m.table[0], x)
 
 
@@ -132,27 +121,22 @@ def looked_up(m: Counting, x: Tensor) -> Any:
 
 
 def looked_up_by_index(m: Counting, x: Tensor) -> Any:
-    """The same by indices."""
     return x + m.table[torch.arange(x.size(1))]
 
 
 def looked_up_by_embedding(m: Counting, x: Tensor) -> Any:
-    """The same by an embedding of each row."""
     return x + nn.functional.embedding(torch.arange(x.size(1)).expand(x.size(0), -1) + 0, m.table)
 
 
 def from_the_end(m: Counting, x: Tensor) -> Any:
-    """The end is not known."""
     return x * (x.size(1) - number(x))[:, None]
 
 
 def part_of_the_length(m: Counting, x: Tensor) -> Any:
-    """Neither is the number of timesteps."""
     return x + (number(x) / x.size(1))[:, None]
 
 
 def sum_from_the_end(m: Counting, x: Tensor) -> Any:
-    """A sum over the timesteps to come."""
     return x.sum(1, keepdim=True) - x.cumsum(1)
 
 

@@ -34,7 +34,6 @@ ANY_SHAPE_CASES = (
 
 
 def named(name: str) -> Case:
-    """A test model."""
     return next(case for case in CASES if case.name == name)
 
 
@@ -54,7 +53,6 @@ class Served:
             self.calls[part] = engine.load(folder / part, weights, engine.host(), 1)
 
     def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
-        """Execute a plan, and compare every output to eager mode."""
         assert self.program.chunked is not None
         requests = ragged(self.program.inputs, lengths, seed)
         answers = execute_chunks(
@@ -77,7 +75,6 @@ class Served:
 @pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
 def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
-    """On engines with dynamic shapes, for any chunks and any padding."""
     parts: dict[ProgramRole, Bucket | None] = {"start": None, "chunk": None, "head": None}
     served = Served(named(name), backend, parts, tmp_path)
     choose = random.Random(0)
@@ -90,7 +87,6 @@ def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Pa
 @pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
 @pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("inductor", marks=pytest.mark.long)])
 def test_one_bucket_serves_any_length(backend: str, tmp_path: Path) -> None:
-    """Programs of one fixed shape, with start and head, run a sequence that is many times as long."""
     parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
     served = Served(named("StateOfSpeaker"), backend, parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):

@@ -114,7 +114,6 @@ WHOLE = {
 
 
 def test_every_test_model_is_known() -> None:
-    """Every test model is in one of the two tables."""
     assert {*CARRIED, *WHOLE} == {case.name for case in CASES}
     assert not CARRIED.keys() & WHOLE.keys()
 
@@ -140,7 +139,6 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
 @pytest.mark.few(3)
 @pytest.mark.parametrize("case", cases(WHOLE))
 def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
-    """The reason names the operator, and the user's line if there is one."""
     program = lowered(case).program
     reason, line = WHOLE[case.name]
 
@@ -164,7 +162,6 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
 @pytest.mark.few(7)
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
-    """This holds for any chunks, for longer sequences than the check's, and for any values of padding."""
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
     run, layout = runner(program)
@@ -187,7 +184,6 @@ def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
 def runner(
     program: LoweredModel,
 ) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
-    """Run the chunk programs in eager mode."""
     assert program.chunked is not None, program.chunking_reason
     modules = {part: exported.module() for part, exported in program.parts.items()}
 
@@ -199,8 +195,6 @@ def runner(
 
 
 class Model(nn.Module):
-    """Some function of x [B, T, 4] and lengths, with a few layers."""
-
     def __init__(self, function: Callable[[Model, Tensor, Tensor], Any]) -> None:
         super().__init__()
         self.function = function
@@ -209,7 +203,6 @@ class Model(nn.Module):
         self.table = nn.Parameter(torch.zeros(200, 4))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        """Apply the function."""
         return self.function(self, x, lengths)
 
 
@@ -227,7 +220,6 @@ def kept(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def steps(x: Tensor) -> Tensor:
-    """0, 1, 2, ... as features: float32[B, T, 4]."""
     return torch.arange(x.size(1)).float()[None, :, None].expand(x.size(0), -1, 4)
 
 
@@ -239,7 +231,6 @@ def written(m: Model, x: Tensor) -> Tensor:
 
 
 def seen_before(m: Model, x: Tensor) -> Tensor:
-    """Read a view before and after a write into its tensor."""
     y: Tensor = m.lstm(x)[0]
     view = y.transpose(1, 2)
     first = view * 2.0
@@ -248,7 +239,6 @@ def seen_before(m: Model, x: Tensor) -> Tensor:
 
 
 def put_together(m: Model, x: Tensor) -> Tensor:
-    """Two halves written into zeros."""
     y = torch.zeros(x.size(0), x.size(1), 4)
     y[:, :, :2], y[:, :, 2:] = m.lstm(x)[0][:, :, :2], m.other(x)[0][:, :, 2:]
     return y
@@ -311,7 +301,6 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
 @pytest.mark.few(2)
 @pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS.keys())
 def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
-    """Equivalent code is accepted too."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
     assert program.chunked is not None, program.chunking_reason
@@ -344,7 +333,6 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
 def test_pieces_that_differ_from_the_whole_or_do_not_run_are_not_served(
     change: Callable[[tuple[Any, ...]], tuple[Any, ...]], words: str
 ) -> None:
-    """The comparison on ragged sequences decides; the reason includes the error."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.chunked is not None
     wrong = replace(program.chunked, carried=change(program.chunked.carried))

@@ -53,7 +53,6 @@ USUAL = (
 
 @cache
 def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurrent) -> tuple[nn.Module, LoweredModel]:
-    """The model and its programs."""
     torch.manual_seed(0)
     model = kind(before).eval()
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
@@ -82,8 +81,6 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(
 
 
 class StartsFromAnInput(nn.Module):
-    """The first timestep is an input without time."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(3, 4, batch_first=True)
@@ -94,7 +91,6 @@ class StartsFromAnInput(nn.Module):
 
 @pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> None:
-    """The `start` program computes it."""
     model = StartsFromAnInput().eval()
     program = lower(model, parse_config(YAML_WITH_START, "y"))
 
@@ -103,15 +99,12 @@ def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> No
 
 
 class StartsFromItsMean(StartsFromAnInput):
-    """The first timestep is known only at the end."""
-
     def forward(self, x: Tensor, start: Tensor) -> Any:
         return super().forward(x, start + x.mean(1))
 
 
 @pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None:
-    """Such a model runs over whole sequences."""
     program = lower(StartsFromItsMean().eval(), parse_config(YAML_WITH_START, "y"))
 
     assert program.chunked is None
@@ -130,7 +123,6 @@ def test_without_a_recurrence_the_past_alone_is_carried() -> None:
 
 @pytest.mark.ci
 def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> None:
-    """A session starts from it."""
     _, program = lowered(shifted_by_concatenation)
     assert program.chunked is not None
 
@@ -144,7 +136,6 @@ def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> No
     ids=lambda one: one.__name__,
 )
 def test_other_reads_of_timesteps_are_not_chunked(before: Callable[..., Any]) -> None:
-    """The reason names an operator."""
     _, program = lowered(before)
 
     assert program.chunked is None

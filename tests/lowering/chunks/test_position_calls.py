@@ -28,7 +28,6 @@ BEFORE = [pytest.param(one, id=one.__name__, marks=[pytest.mark.long] * (one in 
 
 @cache
 def lowered(before: Before) -> tuple[Counting, LoweredModel]:
-    """The model and its programs."""
     torch.manual_seed(0)
     model = Counting(before).eval()
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
@@ -37,7 +36,6 @@ def lowered(before: Before) -> tuple[Counting, LoweredModel]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("before", BEFORE)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
-    """The rows of a chunk are at different timesteps, and its padding holds large numbers."""
     model, program = lowered(before)
     assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
 
@@ -45,7 +43,6 @@ def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("before", BEFORE)
 def test_sums_and_the_number_of_timesteps_are_carried(before: Before) -> None:
-    """Once each, beside the state of the recurrence."""
     _, program = lowered(before)
     assert program.chunked is not None
     carried = [value.spec.name for value in program.chunked.carried if not value.spec.name.endswith(".h")]
@@ -57,7 +54,6 @@ def test_sums_and_the_number_of_timesteps_are_carried(before: Before) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("before", ENDING, ids=lambda one: one.__name__)
 def test_what_needs_the_end_or_a_table_is_not_chunked(before: Before) -> None:
-    """The reason has the line of the model."""
     _, program = lowered(before)
 
     assert program.chunked is None

@@ -36,7 +36,6 @@ LENGTHS = (9, 8, 5, 3, 1, 1)
 
 
 def leaky(m: Looping, x: Tensor) -> Any:
-    """A cell of two lines from a learned state; the last state alone is returned."""
     h = m.start.expand(x.size(0), HIDDEN)
     for t in range(x.size(1)):
         h = 0.5 * h + 0.5 * torch.tanh(m.first(x[:, t]) + h)
@@ -44,7 +43,6 @@ def leaky(m: Looping, x: Tensor) -> Any:
 
 
 def from_the_end(m: Looping, x: Tensor) -> Any:
-    """The loop begins at the last timestep."""
     h, outputs = x.new_zeros(x.size(0), HIDDEN), []
     for t in reversed(range(x.size(1))):
         h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h)
@@ -53,7 +51,6 @@ def from_the_end(m: Looping, x: Tensor) -> Any:
 
 
 def from_the_mean(m: Looping, x: Tensor) -> Any:
-    """The initial state needs all timesteps."""
     h, outputs = m.first(x.mean(1)), []
     for t in range(x.size(1)):
         h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h)
@@ -62,7 +59,6 @@ def from_the_mean(m: Looping, x: Tensor) -> Any:
 
 
 def with_the_mean(m: Looping, x: Tensor) -> Any:
-    """Each step takes the mean of all timesteps."""
     h, mean, outputs = x.new_zeros(x.size(0), HIDDEN), m.first(x.mean(1)), []
     for t in range(x.size(1)):
         h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h + mean)
@@ -72,7 +68,6 @@ def with_the_mean(m: Looping, x: Tensor) -> Any:
 
 @cache
 def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
-    """The model and its programs."""
     torch.manual_seed(0)
     model = Looping(function).eval()
     return model, lower(model, parse_config(YAML, "model-config.yaml"))
@@ -92,7 +87,6 @@ def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> None:
-    """Each row keeps the state of its own last timestep."""
     model, program = lowered(function)
 
     assert program.chunked is not None, program.chunking_reason

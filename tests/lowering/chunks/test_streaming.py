@@ -32,8 +32,6 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 class Plain(nn.Module):
-    """An LSTM with an output per timestep."""
-
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
         self.lstm = nn.LSTM(3, 4, batch_first=True)
@@ -70,8 +68,6 @@ class PicksAScore(Plain):
 
 
 class StateFromLength(Plain):
-    """The initial state is computed from the length of the sequence."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         state = (lengths.float()[None, :, None] / 10).expand(1, x.shape[0], 4).contiguous()
         return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
@@ -90,8 +86,6 @@ class LearnedInitialState(Plain):
 
 
 class Branching(Plain):
-    """A function of the outputs and of the inputs, which may branch on the number of timesteps."""
-
     def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -101,47 +95,39 @@ class Branching(Plain):
 
 
 def doubled_if_long(y: Tensor, x: Tensor) -> Tensor:
-    """A branch of long sequences."""
     if x.size(1) > 100:  # long
         y = y * 2
     return y
 
 
 def doubled_at_one_length(y: Tensor, x: Tensor) -> Tensor:
-    """A branch of sequences of one length."""
     return y * 2 if x.shape[1] == 5000 else y  # one length
 
 
 def asserted(y: Tensor, x: Tensor) -> Tensor:
-    """A model that fails on long sequences."""
     assert x.size(1) <= 100  # asserted
     return y
 
 
 def doubled_in_a_large_batch(y: Tensor, x: Tensor) -> Tensor:
-    """A branch on the number of rows."""
     return y * 2 if x.size(0) > 200 else y
 
 
 def doubled_if_empty(y: Tensor, x: Tensor) -> Tensor:
-    """A branch that no sequence takes."""
     return y * 2 if x.size(1) < 1 else y
 
 
 def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
-    """Lower a model as packaging does."""
     return lower(model.eval(), parse_config(YAML % buckets, "f"))
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
-    """Outputs per step, outputs of all steps so far, and initial states that are learned or inputs."""
     check_streamable(lowered(BY_NAME[name]).program)
 
 
 def test_a_score_picked_at_each_step_streams() -> None:
-    """The output depends on no other timestep."""
     check_streamable(program_of(PicksAScore()))
 
 
@@ -156,7 +142,6 @@ def test_a_score_picked_at_each_step_streams() -> None:
     ],
 )
 def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
-    """The error names the operator, the line of the model, and a way out."""
     case: Case = BY_NAME[name]
     with pytest.raises(LoweringError) as refused:
         check_streamable(lowered(case).program)
@@ -175,8 +160,6 @@ def test_a_first_state_made_of_the_length_is_refused() -> None:
 
 
 class StartOfLengths(nn.Module):
-    """The start program must not read the lengths."""
-
     def forward(self, lengths: Tensor) -> Tensor:
         return lengths.float()[None, :, None] / 10
 
@@ -194,7 +177,6 @@ def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
 
 
 def test_a_first_state_that_only_counts_the_rows_streams() -> None:
-    """A program may take lengths and not read them."""
     check_streamable(program_of(LearnedInitialState()))
 
 
@@ -238,13 +220,11 @@ def test_a_branch_in_the_trace_of_one_request_is_found_too(
 @pytest.mark.parametrize("function", [doubled_in_a_large_batch, doubled_if_empty, lambda y, x: y * 2])
 @pytest.mark.parametrize("buckets", ["{batch: [2, 4], length: [1, 9]}", "{batch: [1, 4], length: [1, 2]}"])
 def test_a_model_without_such_a_branch_streams(function: Callable[[Tensor, Tensor], Tensor], buckets: str) -> None:
-    """The longest bucket, and a branch on the number of rows, bound no session."""
     check_streamable(program_of(Branching(function), buckets))
 
 
 @pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])
 def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str) -> None:
-    """New buckets do not invalidate sessions."""
     assert state_compatibility_id(program_of(Plain(), buckets), ["abc"]) == state_compatibility_id(
         program_of(Plain()), ["abc"]
     )
@@ -261,19 +241,16 @@ def test_the_state_id_has_32_hex_digits() -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
 def test_the_state_id_depends_on_the_code(other: Any) -> None:
-    """Another factor, other sizes, or another operator change the id."""
     assert state_compatibility_id(program_of(other()), ["abc"]) != state_compatibility_id(program_of(Plain()), ["abc"])
 
 
 def test_the_state_id_depends_on_the_weights() -> None:
-    """The digests of the weight files are part of the id."""
     program = program_of(Plain())
 
     assert len({state_compatibility_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
 
 
 def test_the_state_id_of_other_weights_needs_no_program() -> None:
-    """The id with other weights follows from the id of the model."""
     program = program_of(Plain())
 
     assert with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(

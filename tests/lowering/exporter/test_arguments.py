@@ -22,8 +22,6 @@ LENGTHS = [16, 1, 9]
 
 
 class Layers(nn.Module):
-    """Layers of both layouts."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
@@ -40,15 +38,11 @@ class Packed(Layers):
 
 
 class PackedTimeMajor(Layers):
-    """The same, time-major."""
-
     def forward(self, x: PackedSequence) -> Any:
         return pad_packed_sequence(self.steps(x)[0])[0]
 
 
 class PackedData(Layers):
-    """A layer on the data of the packed states."""
-
     def forward(self, x: PackedSequence) -> Any:
         y = self.gru(x)[0]
         scores = PackedSequence(torch.tanh(self.out(y.data)), y.batch_sizes, y.sorted_indices, y.unsorted_indices)
@@ -56,16 +50,12 @@ class PackedData(Layers):
 
 
 class Dictionary(Layers):
-    """A batch as a dictionary, with the lengths in it, and another one within it."""
-
     def forward(self, batch: dict[str, Any]) -> Any:
         scaled: Tensor = batch["x"] * batch["more"]["scale"]
         return {"states": self.gru(scaled)[0], "lengths": batch["lengths"]}
 
 
 class Optional(Layers):
-    """A batch whose unused entries are None."""
-
     def forward(self, batch: dict[str, Any]) -> Any:
         assert batch["static"] is None
         return self.gru(batch["x"] * batch["scales"]["by"])[0]
@@ -80,8 +70,6 @@ class Fields(Layers):
 
 
 class Pair(Layers):
-    """Two sequences of the same lengths, each with an argument of its own, as arrays."""
-
     def forward(self, x: Tensor, x_lengths: np.ndarray, y: Tensor, y_lengths: np.ndarray) -> Any:
         longest = np.argsort(-x_lengths)
         assert max(x_lengths) == max(y_lengths)
@@ -89,7 +77,6 @@ class Pair(Layers):
         return torch.cat(ends, 1)[np.argsort(longest)]
 
     def last(self, x: Tensor, lengths: np.ndarray) -> Tensor:
-        """Return the last states of sorted rows."""
         packed = pack_padded_sequence(x, torch.from_numpy(lengths), batch_first=True)
         states: Tensor = self.gru(packed)[1]
         return states.transpose(0, 1).flatten(1)
@@ -128,7 +115,6 @@ ABSENT = (
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -> None:
-    """Ragged batches with garbage in the padding are answered as each request alone."""
     torch.manual_seed(0)
     model = make().eval()
     text = f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
@@ -140,8 +126,6 @@ def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -
 
 
 def test_an_attribute_that_no_input_has_is_named_with_those_there_are() -> None:
-    """The line of the model is in the message."""
-
     class Misspelled(Layers):
         def forward(self, batch: Any) -> Any:
             return self.gru(batch.x * batch.mask)[0]
@@ -155,7 +139,6 @@ def test_an_attribute_that_no_input_has_is_named_with_those_there_are() -> None:
 
 
 def test_positions_of_an_argument_that_is_read_by_attributes_are_refused_with_the_names_to_write() -> None:
-    """The fields of a NamedTuple have names, and the configuration has to have them."""
     inputs = NESTED.replace("batch.x", "batch.0").replace("batch.more.scale", "batch.1").replace(".lengths", ".2")
     config = parse_config(
         f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n", "model-config.yaml"
@@ -166,7 +149,6 @@ def test_positions_of_an_argument_that_is_read_by_attributes_are_refused_with_th
 
 
 def test_keys_and_positions_of_one_argument_are_refused() -> None:
-    """It is a dictionary or a tuple."""
     text = (
         "neuron_lstm:\n  inputs: {batch.x: {dtype: float32, shape: [batch, time, 5]}, "
         "batch.0: {dtype: float32, shape: [batch, time, 5]}}\n  buckets: {batch: [1, 8], length: [4, 16]}\n"
@@ -180,7 +162,6 @@ BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
 
 def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
-    """Return a configuration with one input and a mask."""
     return parse_config(
         "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
         f"{'  lengths: lengths' if lengths else ''}\n"
@@ -190,8 +171,6 @@ def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
 
 
 class Masked(nn.Module):
-    """A function of x[B, T, 5], of a mask, and of lengths where it takes them."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -199,7 +178,6 @@ class Masked(nn.Module):
         self.score = nn.Linear(12, 1)
 
     def forward(self, x: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Any:
-        """Apply the function."""
         return self.function(self, x, mask) if lengths is None else self.function(self, x, mask, lengths)
 
 
@@ -211,21 +189,18 @@ def attended(m: Masked, x: Tensor, mask: Tensor) -> Any:
 
 
 def packed_by_the_mask(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """Lengths counted from the mask, in Python."""
     lengths = mask.eq(0).long().sum(1).tolist()
     y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
     return pad_packed_sequence(y, batch_first=True)[0][:, : max(lengths)], h
 
 
 def packed_by_numbers(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """Lengths counted from a mask of numbers."""
     lengths = mask.sum(1).int().cpu()
     y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
     return pad_packed_sequence(y, batch_first=True)[0] * mask.unsqueeze(2), h
 
 
 def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """A shortcut for batches without padding."""
     if mask.data.sum() == 0:
         return m.gru(x)[0]
     lengths = mask.eq(0).long().sum(1)
@@ -236,13 +211,11 @@ def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
 
 
 def mean_of_real(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """A mean over real timesteps, weighted by numbers."""
     y, _ = m.gru(x)
     return (y * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True)
 
 
 def written(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """Numbers written where the mask is true."""
     y, _ = m.gru(x)
     weights = torch.ones(x.size(0), x.size(1))
     weights[mask] = 0.0
@@ -250,25 +223,21 @@ def written(m: Masked, x: Tensor, mask: Tensor) -> Any:
 
 
 def selected(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """The real timesteps of all rows, one after the other."""
     return m.gru(x)[0][mask]
 
 
 def time_major(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """A mask [T, B] of integers."""
     y, _ = m.gru(x)
     return (y.transpose(0, 1) * mask.unsqueeze(2)).max(0)[0]
 
 
 def with_lengths(m: Masked, x: Tensor, mask: Tensor, lengths: Tensor) -> Any:
-    """Both a mask and lengths."""
     y, _ = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
     states = pad_packed_sequence(y, batch_first=True)[0]
     return states + (1 - mask.float())[:, : states.size(1), None]
 
 
 def weighted_by_its_sum(m: Masked, x: Tensor, mask: Tensor) -> Any:
-    """A sum of the mask, given by the name of torch's argument."""
     return m.gru(x)[0].sum(1) / torch.sum(input=mask, dim=1, keepdim=True)
 
 
@@ -292,7 +261,6 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
 def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
     function: Callable[..., Any], mask: str
 ) -> None:
-    """Ragged batches with garbage in the padding."""
     torch.manual_seed(0)
     model, config = Masked(function), config_of(mask, lengths=function is with_lengths)
 
@@ -303,8 +271,6 @@ def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
 
 
 def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
-    """Its value is then unknown, also that of its views."""
-
     def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
         mask[:, 0] = False
         return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
@@ -314,8 +280,6 @@ def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
 
 
 def test_a_maximum_with_another_tensor_is_not_known() -> None:
-    """Only a maximum over the mask itself is that of its value."""
-
     def compared(m: Masked, x: Tensor, mask: Tensor) -> Any:
         largest = torch.max(mask.float(), x[..., 0])
         return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
@@ -362,7 +326,6 @@ neuron_lstm:
 
 
 def test_a_mask_has_the_layout_and_the_type_of_the_configuration() -> None:
-    """Sizes of 1 may stand anywhere."""
     lengths = torch.tensor([2, 1])
 
     made = mask_of_lengths(MaskConfig(name="m", dtype="float32", shape=("time", 1, "batch")), lengths, 3)

@@ -59,7 +59,6 @@ neuron_lstm:
 
 
 def test_attributes_and_lists_are_restored_after_an_error() -> None:
-    """Those of every module, and what was added."""
     model = WeightDrop()
     flat, before = model.lstm._flat_weights, list(model.lstm._flat_weights)
 
@@ -96,7 +95,6 @@ class ListedWeights(nn.Module):
 
 
 def test_weights_in_a_list_or_a_dict_are_weights_of_the_program() -> None:
-    """Other weights can replace them; the model keeps its own."""
     torch.manual_seed(0)
     model = ListedWeights()
     config = parse_config(
@@ -164,8 +162,6 @@ neuron_lstm:
 
 
 class Remembering(nn.Module):
-    """A model that adds the first state of the request before."""
-
     def __init__(self, *, buffer: bool) -> None:
         super().__init__()
         self.gru = nn.GRU(5, 6, batch_first=True)
@@ -196,8 +192,6 @@ def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None
 
 
 class Counting(nn.Module):
-    """A loop of a cell, scaled by the number of calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRUCell(5, 6)
@@ -218,8 +212,6 @@ def test_a_state_between_requests_is_refused_beside_a_loop_too() -> None:
 
 
 class Adapting(nn.Module):
-    """A model that writes to one of its parameters in every call."""
-
     def __init__(self, write: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.gru = nn.GRU(5, 6, batch_first=True)
@@ -247,13 +239,11 @@ neuron_lstm:
     ids=["in place", "its data", "a part"],
 )
 def test_a_parameter_that_is_changed_in_every_call_is_refused(write: Callable[[Tensor], Any]) -> None:
-    """It is a state between requests, as a buffer is."""
     with pytest.raises(KeepsState, match=r"reads scale, which an earlier call wrote \(at test_model_attributes"):
         lower(Adapting(write), parse_config(ADAPTING, "model-config.yaml"))
 
 
 def test_a_parameter_that_is_overwritten_before_it_is_read_keeps_no_state() -> None:
-    """The program has the number that is written, and leaves the parameter as it is."""
     model = Adapting(lambda scale: scale.fill_(2.0))
     program = lower(model, parse_config(ADAPTING, "model-config.yaml"))
 

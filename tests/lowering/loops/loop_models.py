@@ -22,8 +22,6 @@ def statistics(features: int) -> nn.BatchNorm1d:
 
 
 class Looping(nn.Module):
-    """A function of x[B, T, 5], with cells of every kind."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -51,12 +49,10 @@ class Looping(nn.Module):
 
 
 def zeros(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the states of an LSTM cell."""
     return x.new_zeros(x.size(0), HIDDEN), torch.zeros(x.size(0), HIDDEN)
 
 
 def cells_in_turn(m: Looping, x: Tensor) -> Any:
-    """Two cells, a list and a buffer of results, and the last states."""
     (h, c), g, outputs = zeros(x), None, []
     buffer = x.new_zeros(x.size(0), x.size(1), HIDDEN)
     for t in range(x.size(1)):
@@ -68,7 +64,6 @@ def cells_in_turn(m: Looping, x: Tensor) -> Any:
 
 
 def two_sequences(m: Looping, x: Tensor) -> Any:
-    """Two sequences that one loop reads, and a layer that is called twice in it."""
     h, c, outputs = *zeros(x), []
     for own, other in zip(x.transpose(0, 1), x.tanh().transpose(0, 1), strict=True):
         h, c = m.cell(torch.sigmoid(m.score(own)) * other - torch.sigmoid(m.score(other)) * own, (h, c))
@@ -77,7 +72,6 @@ def two_sequences(m: Looping, x: Tensor) -> Any:
 
 
 def channels_in_turn(m: Looping, x: Tensor) -> Any:
-    """Features that are copied to another order before the loop, and then viewed."""
     pairs = torch.stack([x, x.tanh()], 3).transpose(2, 3).contiguous().view(x.size(0), x.size(1), 2 * FEATURES)
     h, c, outputs = *zeros(x), []
     for t in range(x.size(1)):
@@ -87,7 +81,6 @@ def channels_in_turn(m: Looping, x: Tensor) -> Any:
 
 
 def backwards_by_positions(m: Looping, x: Tensor) -> Any:
-    """Both directions as rows of one batch, in which the second one is read by a range that counts down."""
     positions = torch.arange(x.size(1) - 1, -1, -1)
     rows = torch.cat([x, x[:, positions]])
     flat = m.statistics[0](rows.reshape(rows.size(0) * rows.size(1), FEATURES)).reshape(rows.shape)
@@ -100,7 +93,6 @@ def backwards_by_positions(m: Looping, x: Tensor) -> Any:
 
 
 def stacked_cells(m: Looping, x: Tensor) -> Any:
-    """Layers within the loop over a time-major tensor, with dropout between them."""
     states, outputs = [zeros(x) for _ in m.layers], []
     for step in torch.tanh(x).transpose(0, 1):
         y = step
@@ -112,7 +104,6 @@ def stacked_cells(m: Looping, x: Tensor) -> Any:
 
 
 def layer_by_layer(m: Looping, x: Tensor) -> Any:
-    """A loop over time for each layer, on pieces of one timestep."""
     for cell in m.layers:
         state, outputs = zeros(x), []
         for t in range(x.size(1)):
@@ -123,7 +114,6 @@ def layer_by_layer(m: Looping, x: Tensor) -> Any:
 
 
 def both_directions(m: Looping, x: Tensor) -> Any:
-    """A second loop from the end, whose results are stored by position."""
     steps, state, forward = x.size(1), None, []
     for t in range(steps):
         state = m.cell(x[:, t, :], state)
@@ -137,7 +127,6 @@ def both_directions(m: Looping, x: Tensor) -> Any:
 
 
 def after_a_stride(m: Looping, x: Tensor) -> Any:
-    """The loop has the steps of a convolution's output."""
     return cells_in_turn(m, m.frames(x.transpose(1, 2)).transpose(1, 2))
 
 
@@ -151,12 +140,10 @@ def first_step_apart(m: Looping, x: Tensor) -> Any:
 
 
 def no_recurrence(m: Looping, x: Tensor) -> Any:
-    """Each timestep by itself."""
     return torch.stack([torch.relu(m.score(step)) * 2 for step in x.unbind(1)], 1)
 
 
 def own_cell(m: Looping, x: Tensor) -> Any:
-    """A cell of one's own."""
     h, c = zeros(x)
     for t in range(x.size(1)):
         i, f, g, o = m.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
@@ -175,7 +162,6 @@ def every_state(m: Looping, x: Tensor) -> Any:
 
 
 def changed_state(m: Looping, x: Tensor) -> Any:
-    """A state that is changed between the timesteps."""
     h, c = zeros(x)
     for t in range(x.size(1)):
         h, c = m.cell(x[:, t], (0.5 * h, c))
@@ -183,7 +169,6 @@ def changed_state(m: Looping, x: Tensor) -> Any:
 
 
 def own_cell_over_attention(m: Looping, x: Tensor) -> Any:
-    """A state that adds a score of the step, from the end, with a dropped gate now and then."""
     state = x.new_zeros(x.size(0), HIDDEN)
     outputs: list[Tensor] = []
     for t in reversed(range(x.size(1))):
@@ -195,7 +180,6 @@ def own_cell_over_attention(m: Looping, x: Tensor) -> Any:
 
 
 def reset_by_an_input(m: Looping, x: Tensor) -> Any:
-    """A standard cell whose states are set to zero where the input says so."""
     h, c = zeros(x)
     outputs: list[Tensor] = []
     for t in range(x.size(1)):
@@ -206,7 +190,6 @@ def reset_by_an_input(m: Looping, x: Tensor) -> Any:
 
 
 def own_layers(m: Looping, x: Tensor) -> Any:
-    """A GRU cell in turn with a state of one's own, both of which read the other."""
     g, mean = x.new_zeros(x.size(0), HIDDEN), x.new_zeros(x.size(0), HIDDEN)
     for step in x.unbind(1):
         inner = m.rnn(step, mean)
@@ -221,7 +204,6 @@ def zoned_out(cell: Callable[..., Any], x: Tensor, state: tuple[Tensor, ...]) ->
 
 
 def mean_of_states(m: Looping, x: Tensor) -> Any:
-    """Both states change at one line of a function, and normalized gates of the timestep are added."""
     state: tuple[Tensor, ...] = zeros(x)
     outputs = []
     for step in x.unbind(1):
@@ -246,7 +228,6 @@ def random_field(m: Looping, x: Tensor) -> Any:
 
 
 def appended(m: Looping, x: Tensor) -> Any:
-    """Results that each step appends to those before, and puts in front of them."""
     state, outputs, reversed_outputs = zeros(x), None, None
     for t in range(x.size(1)):
         state = m.cell(x[:, t], state)
@@ -257,7 +238,6 @@ def appended(m: Looping, x: Tensor) -> Any:
 
 
 def normalized_layers(m: Looping, x: Tensor) -> Any:
-    """A loop over time for each layer, with a batch normalisation of the layer before each step."""
     for normalize, cell in zip(m.statistics, m.layers, strict=True):
         (h, c), outputs = zeros(x), []
         for t in range(x.size(1)):
@@ -278,7 +258,6 @@ def tags_before_batch(m: Looping, x: Tensor) -> Any:
 
 
 def highway(m: Looping, x: Tensor) -> Any:
-    """A recurrent highway cell: two layers of coupled gates, of which the first reads the input."""
     state, outputs = x.new_zeros(x.size(0), HIDDEN), []
     for t in range(x.size(1)):
         new, carry, more, last = m.gates(torch.cat([x[:, t], state], 1)).chunk(4, 1)
@@ -291,7 +270,6 @@ def highway(m: Looping, x: Tensor) -> Any:
 
 
 def simple_recurrent_unit(m: Looping, x: Tensor) -> Any:
-    """Products for all timesteps at once, before a loop that is elementwise only (SRU)."""
     values, forgets = m.first(x), torch.sigmoid(m.first(x.flip(2)))
     resets = torch.sigmoid(values - forgets)
     c, outputs = x.new_zeros(x.size(0), HIDDEN), []
@@ -327,7 +305,6 @@ def zipped(m: Looping, x: Tensor) -> Any:
 
 
 def over_unpacked(m: Looping, x: Tensor) -> Any:
-    """A packed sequence of lengths in a list, unpacked before the loop."""
     packed = pack_padded_sequence(x, [x.size(1)], batch_first=True)
     padded, lengths = pad_packed_sequence(packed, batch_first=True)
     (h, c), outputs, last = zeros(x), [], 0
@@ -340,7 +317,6 @@ def over_unpacked(m: Looping, x: Tensor) -> Any:
 
 
 def layers_of_each_timestep(m: Looping, x: Tensor) -> Any:
-    """Recurrent layers over the features of each timestep, as over the words of a sentence."""
     vectors, state = [], None
     for t in range(x.size(1)):
         words, last = m.words(x[:, t].unsqueeze(2))
@@ -351,7 +327,6 @@ def layers_of_each_timestep(m: Looping, x: Tensor) -> Any:
 
 
 def layer_called_each_timestep(m: Looping, x: Tensor) -> Any:
-    """A layer of one timestep at a time, whose last cell states nothing reads."""
     state, outputs = None, []
     for t in range(x.size(1)):
         y, state = m.step(x[:, t].unsqueeze(0), state)

@@ -32,7 +32,6 @@ BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
     ids=lambda f: f.__name__,
 )
 def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    """Ragged batches with garbage in the padding."""
     torch.manual_seed(0)
     model = Looping(function)
     config = parse_config(CONFIG, "model-config.yaml")
@@ -62,7 +61,6 @@ def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any])
 
 @pytest.mark.ci
 def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
-    """Every request starts from its own."""
     states = ", ".join(f"{name}: {{dtype: float32, shape: [batch, {HIDDEN}]}}" for name in "hc")
     torch.manual_seed(0)
     check_alone(StartsFromInputs(), SHORT.replace("5]}}", f"5]}}, {states}}}"))
@@ -76,7 +74,6 @@ def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
 
 
 def check_alone(model: nn.Module, text: str) -> None:
-    """Lower a model, and compare it at every length of a small grid."""
     config = parse_config(text, "model-config.yaml")
 
     program = lower(model, config)
@@ -86,7 +83,6 @@ def check_alone(model: nn.Module, text: str) -> None:
 
 @pytest.mark.ci
 def test_a_cell_becomes_one_recurrence() -> None:
-    """Two cells take two calls, however many timesteps there are."""
     torch.manual_seed(0)
     model, config = Looping(cells_in_turn), parse_config(CONFIG, "model-config.yaml")
     program = lower(model, config)
@@ -97,7 +93,6 @@ def test_a_cell_becomes_one_recurrence() -> None:
 
 
 def every_second_timestep(m: Looping, x: Tensor) -> Any:
-    """A loop that leaves timesteps out."""
     state, twice = zeros(x), torch.cat([x, torch.tanh(x)], 1)
     for t in range(x.size(1)):
         state = m.cell(twice[:, 2 * t], state)
@@ -105,7 +100,6 @@ def every_second_timestep(m: Looping, x: Tensor) -> Any:
 
 
 def number_of_the_timestep(m: Looping, x: Tensor) -> Any:
-    """A loop that weighs each timestep by its number."""
     state, outputs = zeros(x), []
     for t in range(x.size(1)):
         state = m.cell(x[:, t], state)
@@ -114,7 +108,6 @@ def number_of_the_timestep(m: Looping, x: Tensor) -> Any:
 
 
 def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
-    """A buffer whose last place is that of the first timestep, by a negative index."""
     state, buffer = zeros(x), x.new_zeros(x.size(0), x.size(1), HIDDEN)
     for t in range(x.size(1)):
         state = m.cell(x[:, t], state)
@@ -137,14 +130,11 @@ def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_another_loop_is_refused_with_its_line(function: Callable[..., Any], reason: str) -> None:
-    """The reason is that of the loop, not that of the exporter."""
     with pytest.raises(UnknownLoop, match=reason):
         lower(Looping(function), parse_config(CONFIG, "model-config.yaml"))
 
 
 def test_a_number_of_steps_that_data_decides_is_refused() -> None:
-    """An exit that depends on values is no loop over timesteps."""
-
     def with_exit(m: Looping, x: Tensor) -> Any:
         state = zeros(x)
         for t in range(x.size(1)):

@@ -26,7 +26,6 @@ from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleReques
 
 
 def lengths_of(*numbers: int) -> Tensor:
-    """Return lengths whose numbers are known."""
     return with_known_values(torch.tensor(numbers), list(numbers))
 
 
@@ -54,7 +53,6 @@ def lengths_of(*numbers: int) -> Tensor:
     ],
 )
 def test_numbers_are_those_of_the_tensor(function: Callable[[Tensor], Tensor]) -> None:
-    """The numbers that are known of a result are those that torch computes."""
     for number in range(1, 12):
         with SingleRequestMode():
             result = function(lengths_of(number))
@@ -75,7 +73,6 @@ def test_numbers_are_those_of_the_tensor(function: Callable[[Tensor], Tensor]) -
     ids=["bitwise_xor_", "setitem", "copy_", "fill_"],
 )
 def test_a_number_that_is_changed_in_another_way_is_no_longer_known(change: Callable[[Tensor], Any]) -> None:
-    """A change in place leaves no number from before."""
     with SingleRequestMode():
         lengths = lengths_of(7)
         change(lengths)
@@ -85,7 +82,6 @@ def test_a_number_that_is_changed_in_another_way_is_no_longer_known(change: Call
 
 @pytest.mark.parametrize("function", [lambda n: n / 3 > 2, lambda n: n * 0.1, lambda n: ((n - 5) / 2).long()])
 def test_numbers_that_quotients_do_not_tell_are_not_known(function: Callable[[Tensor], Tensor]) -> None:
-    """Comparisons, floats that are no quotients, and rounding of what may be negative."""
     with SingleRequestMode():
         assert known_values(function(lengths_of(2))) is None
 
@@ -94,7 +90,6 @@ EXAMPLE = 23
 
 
 def symbolic_timesteps() -> torch.SymInt:
-    """Return a size whose value the exporter does not know."""
     shapes = ShapeEnv()
     source = ConstantSource("timesteps")
     symbol = shapes.create_symbol(EXAMPLE, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
@@ -104,7 +99,6 @@ def symbolic_timesteps() -> torch.SymInt:
 
 
 def at(result: object, timesteps: int) -> int:
-    """Return the value of an expression of the size at a number of timesteps."""
     expression = sympy.sympify(result.node.expr if isinstance(result, torch.SymInt) else result)
     return int(expression.xreplace(dict.fromkeys(expression.free_symbols, sympy.Integer(timesteps))))
 
@@ -120,7 +114,6 @@ def at(result: object, timesteps: int) -> int:
 def test_an_indicator_is_1_where_the_condition_holds(
     name: str, slope: int, offset: int, modulus: int, residue: int
 ) -> None:
-    """Also a residue that no number has, which may be refused."""
     condition = compared(name, (slope * symbolic_timesteps() + offset) % modulus, residue)
     try:
         result = indicator(condition)
@@ -149,7 +142,6 @@ def test_an_indicator_may_be_compared_again(first: str, second: str, residue: in
 
 @pytest.mark.parametrize("name", ["lt", "ge", "eq"])
 def test_conditions_on_the_size_itself_are_refused(name: str) -> None:
-    """No expression is known that is 1 where they hold."""
     with pytest.raises(NoQuotient):
         indicator(compared(name, symbolic_timesteps(), 7))
 

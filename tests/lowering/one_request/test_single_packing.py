@@ -21,7 +21,6 @@ LONGEST_WORD = 7
 
 
 def config_of(*, range_of_lengths: str = f", range: [1, {LONGEST_WORD}]", takes_lengths: bool = True) -> ServingConfig:
-    """Return a configuration with the characters of each word, and the length of each word."""
     counts = f"counts: {{dtype: int64, shape: [batch, time]{range_of_lengths}}}" if takes_lengths else ""
     return parse_config(
         f"""
@@ -47,7 +46,6 @@ class Words(nn.Module):
         self.gru = nn.GRU(12, 8, batch_first=True)
 
     def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
-        """Tag."""
         batch, time, _ = chars.shape
         words = self.encode(self, chars.view(batch * time, -1), counts.reshape(-1)).view(batch, time, -1)
         packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
@@ -55,22 +53,17 @@ class Words(nn.Module):
 
 
 class Counted(Words):
-    """The same, with the words' lengths counted from their characters."""
-
     def forward(self, chars: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]  # without the counts
-        """Tag."""
         return super().forward(chars, (chars != 0).sum(-1).clamp(min=1), lengths)
 
 
 def last_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """The states after each word's own last character, in both directions."""
     packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
     _, (h, _) = m.chars(packed)
     return torch.cat([h[0], h[1]], 1)
 
 
 def sorted_by_hand(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """Words in the order of their lengths, and back."""
     ordered, order = counts.sort(descending=True)
     packed = pack_padded_sequence(m.embedding(chars)[order], ordered.cpu(), batch_first=True)
     _, (h, _) = m.chars(packed)
@@ -78,14 +71,12 @@ def sorted_by_hand(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 
 
 def all_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """The largest of all states of a word, padded to the longest word there is."""
     packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
     states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True, total_length=LONGEST_WORD)
     return states.max(1)[0]
 
 
 def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """States padded to the longest word of the batch, which is data."""
     packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
     states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True)
     return states.max(1)[0]
@@ -94,7 +85,6 @@ def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 @pytest.mark.ci
 @pytest.mark.parametrize("encode", [pytest.param(last_states, marks=pytest.mark.long), all_states])
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
-    """In ragged batches as each request alone; a request with a length out of the range is not served."""
     torch.manual_seed(0)
     model, config = Words(encode), config_of()
 
@@ -116,7 +106,6 @@ class Sentences(nn.Module):
         self.out = nn.Linear(8, 3)
 
     def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
-        """Classify a document of words (`chars`) in sentences."""
         batch, time, longest = chars.shape
         counts = counts.reshape(-1)
         words = self.embedding(chars.view(batch * time, longest))
@@ -128,7 +117,6 @@ class Sentences(nn.Module):
         return self.out(self.attended(1, y, lengths))
 
     def attended(self, level: int, y: Tensor, lengths: Tensor) -> Tensor:
-        """Return the mean of y[N, T, F], weighted by a softmax over the own length of each row."""
         padding = torch.arange(y.size(1)).unsqueeze(0) >= lengths.unsqueeze(1)
         scores = self.score[level](y).squeeze(2).masked_fill(padding, float("-inf"))
         return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
@@ -136,7 +124,6 @@ class Sentences(nn.Module):
 
 @pytest.mark.ci
 def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
-    """A GRU over words, whose lengths are data, below a GRU over sentences, both with attention."""
     torch.manual_seed(0)
     model, config = Sentences(), config_of()
 
@@ -145,7 +132,6 @@ def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
 
 @pytest.mark.long
 def test_words_may_be_sorted_by_the_model() -> None:
-    """The order depends on data, and is undone."""
     torch.manual_seed(0)
     model, config = Words(sorted_by_hand), config_of()
 
@@ -175,10 +161,7 @@ def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(decla
 
 
 class PackedTwice(Words):
-    """Words of packed sentences, by lengths that are packed with them."""
-
     def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
-        """Encode the words of the data of a PackedSequence."""
         packed, sizes = (pack_padded_sequence(x, lengths.tolist(), True, False) for x in (chars, counts))
         words = self.encode(self, packed.data, sizes.data)
         packed = PackedSequence(words, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
@@ -186,7 +169,6 @@ class PackedTwice(Words):
 
 
 def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    """The same states, with lengths as a list of numbers."""
     packed = pack_padded_sequence(m.embedding(chars), counts.tolist(), batch_first=True, enforce_sorted=False)
     _, (h, _) = m.chars(packed)
     return torch.cat([h[0], h[1]], 1)
@@ -194,7 +176,6 @@ def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 
 @pytest.mark.ci
 def test_lengths_of_words_keep_their_range_when_they_are_packed() -> None:
-    """Sentences are packed before their words are, with the lengths of the words."""
     torch.manual_seed(0)
     model, config = PackedTwice(lengths_as_a_list), config_of()
 
@@ -213,6 +194,5 @@ def test_a_layer_on_packed_words_is_refused_with_what_to_write() -> None:
 
 
 def test_padding_to_the_longest_word_is_refused_with_the_argument_to_pass() -> None:
-    """Its size is data."""
     with pytest.raises(LoweringError, match=r"the longest of its sequences.*pass total_length=7"):
         lower(Words(longest_of_batch), config_of())

@@ -24,8 +24,6 @@ neuron_lstm:
 
 
 class Branching(nn.Module):
-    """A branch on a copy of the ids, to which something is written."""
-
     def __init__(self, write: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.gru = nn.GRU(1, 4, batch_first=True)
@@ -39,13 +37,11 @@ class Branching(nn.Module):
 
 
 def to_a_view(ids: Tensor) -> None:
-    """A view by indices."""
     first = ids[:, :1]
     first -= 1
 
 
 def to_an_element(ids: Tensor) -> None:
-    """An element of a view."""
     ids.view(-1)[0] -= 1
 
 
@@ -66,14 +62,11 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.few(6)
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 def test_a_range_is_not_believed_after_a_write(write: Callable[[Tensor], Any]) -> None:
-    """Each write may leave the range, which then decides no branch."""
     with pytest.raises(LoweringError, match=r"depend on the values of its inputs .*# branch"):
         lower(Branching(write), CONFIG)
 
 
 def test_views_of_what_is_written_have_no_range_either() -> None:
-    """The view was made before the write to the ids."""
-
     class Earlier(Branching):
         def forward(self, ids: Tensor) -> Tensor:
             own = ids.clone()
@@ -87,7 +80,6 @@ def test_views_of_what_is_written_have_no_range_either() -> None:
 
 
 def changed(ids: Tensor) -> None:
-    """Copies are changed, and views of copies."""
     copied = ids * 1
     copied.view(-1).sub_(1)
     ids.clone().sub_(1)
@@ -95,5 +87,4 @@ def changed(ids: Tensor) -> None:
 
 
 def test_a_range_is_believed_while_copies_are_changed() -> None:
-    """A copy has memory of its own."""
     assert lower(Branching(changed), CONFIG).decided == {"ids"}

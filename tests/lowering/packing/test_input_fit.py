@@ -17,8 +17,6 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 
 class Packed(nn.Module):
-    """A packed recurrence of 12 features."""
-
     def __init__(self, cell: Any = nn.LSTM) -> None:
         super().__init__()
         self.layer = cell(12, 8, batch_first=True)
@@ -30,49 +28,36 @@ class Packed(nn.Module):
 
 
 class Padded(Packed):
-    """The same without packing."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0])  # layer
 
 
 class LastState(Packed):
-    """An output without time."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0].mean(1))  # layer
 
 
 class FixedState(Packed):
-    """An initial state for a batch of four."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x, (torch.zeros(1, 4, 8), torch.zeros(1, 4, 8)))[0])  # state
 
 
 class FixedView(Packed):
-    """An output for a batch of four."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0]).reshape(4, -1, 9)  # view
 
 
 class Branch(Packed):
-    """A branch on the values of the input."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(-x if x.sum() > 0 else x)[0])  # branch
 
 
 class CountedClasses(Packed):
-    """One-hot vectors as long as the largest id of the batch needs."""
-
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(nn.functional.one_hot(x[:, :, 0].long()).float())[0])  # classes
 
 
 def lowered(model: nn.Module, shape: str = "[batch, time, 12]", dtype: str = "float32") -> LoweredModel:
-    """Lower a model for one input."""
     text = f"neuron_lstm: {{inputs: {{x: {{dtype: {dtype}, shape: {shape}}}}}, lengths: lengths, "
     return lower(
         model.eval(), parse_config(f"{text}buckets: {{batch: [1, 4], length: [4, 9]}}}}\n", "model-config.yaml")
@@ -80,7 +65,6 @@ def lowered(model: nn.Module, shape: str = "[batch, time, 12]", dtype: str = "fl
 
 
 def refusal(model: nn.Module, **inputs: str) -> str:
-    """The message for inputs that do not fit."""
     with pytest.raises(LoweringError) as refused:
         lowered(model, **inputs)
     return str(refused.value)
@@ -99,7 +83,6 @@ def test_features_of_another_size_are_told_with_both_sizes(kind: type[Packed], c
 
 @pytest.mark.parametrize("kind", [Packed, Padded, LastState])
 def test_swapped_axes_are_told_at_the_layer(kind: type[Packed]) -> None:
-    """A batch-first layer does not take time first; the way out of the message is taken."""
     text = refusal(kind(), shape="[time, batch, 12]")
 
     assert "takes the batch as time" in text
@@ -110,7 +93,6 @@ def test_swapped_axes_are_told_at_the_layer(kind: type[Packed]) -> None:
 
 @pytest.mark.parametrize("kind", [Packed, Padded])
 def test_time_in_the_place_of_the_features_is_told(kind: type[Packed]) -> None:
-    """The last dimension is that of the features."""
     assert "at the last dimension, which is batch or time here" in refusal(kind(), shape="[batch, 12, time]")
 
 
@@ -135,7 +117,6 @@ def test_a_state_or_view_of_one_batch_size_is_told_at_its_line(kind: type[nn.Mod
 def test_weights_of_another_precision_than_the_inputs_are_told(
     kind: type[Packed], inputs: str, weights: torch.dtype
 ) -> None:
-    """The way out is `dtype` of the inputs, and is taken."""
     text = refusal(kind().to(weights), dtype=inputs)
 
     assert f"{str(weights).removeprefix('torch.')} weights but gets {inputs} data" in text.replace(",", "")
@@ -153,7 +134,6 @@ def test_a_refused_branch_leaves_standard_error_empty(capfd: pytest.CaptureFixtu
 
 
 def test_one_hot_without_a_number_of_classes_is_told_with_the_way_out() -> None:
-    """The number of classes would depend on the values."""
     text = refusal(CountedClasses())
 
     assert "# classes" in text

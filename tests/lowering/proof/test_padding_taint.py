@@ -22,8 +22,6 @@ CONFIG = parse_config(YAML, "model-config.yaml")
 
 
 class Model(nn.Module):
-    """Some function of x [B, T, 4], with a few layers; forward() takes no lengths."""
-
     def __init__(self, function: Callable[[Model, Tensor], Any]) -> None:
         super().__init__()
         self.function = function
@@ -34,7 +32,6 @@ class Model(nn.Module):
         self.table = nn.Parameter(torch.randn(20, 4))
 
     def forward(self, x: Tensor) -> Any:
-        """Apply the function."""
         return self.function(self, x)
 
 
@@ -44,7 +41,6 @@ def _is_proved(function: Callable[[Model, Tensor], Any]) -> bool:
 
 
 def written(model: Model, x: Tensor) -> Tensor:
-    """A mean over time, written to a part of zeros."""
     out = x.new_zeros(x.size(0), 8)
     out[:, :4] = x.mean(1)
     return out
@@ -106,14 +102,12 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
 @pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMLESS.values(), ids=HARMLESS.keys())
 def test_what_keeps_timesteps_apart_is_proved(function: Callable[[Model, Tensor], Any]) -> None:
-    """Such a model is padded to any bucket."""
     assert _is_proved(function)
 
 
 @pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMFUL.values(), ids=HARMFUL.keys())
 def test_what_mixes_timesteps_is_not_proved(function: Callable[[Model, Tensor], Any]) -> None:
-    """Such a model without lengths is served at exact bucket lengths only."""
     assert not _is_proved(function)
 
 
@@ -126,7 +120,6 @@ class WithLengths(nn.Module):
         self.lstm = nn.LSTM(4, 4, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Read by the index."""
         index = torch.sub(lengths, 1, alpha=self.alpha)
         read: Tensor = self.lstm(x)[0][torch.arange(x.size(0)), index]
         return read

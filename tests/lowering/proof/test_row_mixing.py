@@ -27,8 +27,6 @@ CONFIG = parse_config(YAML, "model-config.yaml")
 
 
 class Model(nn.Module):
-    """A function of x[B, T, 4] and static[B, 4], with a few layers."""
-
     def __init__(self, function: Callable[[Model, Tensor, Tensor], Any]) -> None:
         super().__init__()
         self.function = function
@@ -38,7 +36,6 @@ class Model(nn.Module):
         self.own_statistics = nn.BatchNorm1d(4, track_running_stats=False)
 
     def forward(self, x: Tensor, static: Tensor) -> Any:
-        """Apply the function."""
         return self.function(self, x, static)
 
 
@@ -50,7 +47,6 @@ def default_scale(m: Model, x: Tensor, static: Tensor) -> Any:
 
 
 def filled(m: Model, x: Tensor, static: Tensor) -> Any:
-    """Write a value of the whole batch into a part of a tensor."""
     y = torch.zeros_like(static)
     y[:, 1:] = static.mean()
     return m.lstm(x)[1][0][-1] + y
@@ -93,7 +89,6 @@ def _mixing(function: Callable[[Model, Tensor, Tensor], Any]) -> Any:
 
 @pytest.mark.parametrize("function", APART.values(), ids=APART.keys())
 def test_operators_that_keep_rows_apart_are_proved(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
-    """Such a model is lowered from the trace of a batch."""
     assert _mixing(function) is None
 
 
@@ -109,7 +104,6 @@ def test_every_test_model_is_proved(case: Case) -> None:
 @pytest.mark.few(12)
 @pytest.mark.parametrize("function", MIXED.values(), ids=MIXED.keys())
 def test_operators_that_mix_rows_are_named(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
-    """The operator and the line of the model are known."""
     mixing = _mixing(function)
 
     assert mixing is not None

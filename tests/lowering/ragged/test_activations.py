@@ -45,8 +45,6 @@ ACTIVATIONS = (
 
 
 class EachOfThem(nn.Module):
-    """The values of every activation function side by side."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(3, 4, batch_first=True)
@@ -64,7 +62,6 @@ def _features(activation: nn.Module, x: Tensor) -> Any:
 
 @pytest.mark.ci
 def test_every_activation_function_is_served() -> None:
-    """Outputs of a ragged batch equal those of each request alone."""
     torch.manual_seed(0)
     model = EachOfThem().eval()
     traced, _, _ = lower_request(model, parse_config(YAML, "model-config.yaml"))

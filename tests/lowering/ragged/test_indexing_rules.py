@@ -27,8 +27,6 @@ LOWEST, HIGHEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
 
 
 class Sorting(nn.Module):
-    """A function that sorts over time."""
-
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.function = function
@@ -38,7 +36,6 @@ class Sorting(nn.Module):
 
 
 def half(x: Tensor) -> int:
-    """Half of the timesteps, and at least one."""
     return max(1, x.size(1) // 2)
 
 
@@ -62,8 +59,6 @@ WITH_TIES: dict[str, Callable[[Tensor], Any]] = {
 
 
 def within(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """The values, and whether each index is of a timestep of the request."""
-
     def checked(x: Tensor) -> Any:
         values, order = function(x)
         return values, order < x.size(1)
@@ -72,13 +67,11 @@ def within(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 
 def requests() -> list[Tensor]:
-    """Requests in which the values of padding occur."""
     generator = torch.Generator().manual_seed(0)
     return [VALUES[torch.randint(4, (1, length, 3), generator=generator)] for length in LENGTHS]
 
 
 def padded(items: list[Tensor], padding: float) -> Tensor:
-    """Requests in the longest bucket."""
     x = torch.full((len(items), 64, 3), padding)
     for row, item in zip(x, items, strict=True):
         row[: item.size(1)] = item[0]
@@ -104,7 +97,6 @@ def test_padding_is_chosen_by_no_index_of_equal_values(function: Callable[[Tenso
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 def test_padding_is_chosen_by_no_index(function: Callable[[Tensor], Any]) -> None:
-    """The values are those of each request alone, and each index is of a timestep of the request."""
     program = lower(Sorting(function), CONFIG)
     assert program.padding == "masked"
     items = requests()
@@ -120,7 +112,6 @@ def test_padding_is_chosen_by_no_index(function: Callable[[Tensor], Any]) -> Non
 
 
 def test_the_order_of_a_stable_sort_is_kept() -> None:
-    """Equal values stay in the order of the timesteps."""
     function = FUNCTIONS["stable"]
     x = VALUES[torch.randint(4, (1, 40, 3), generator=torch.Generator().manual_seed(0))]
     batch = torch.cat([x, torch.full((1, 24, 3), float("inf"))], 1)

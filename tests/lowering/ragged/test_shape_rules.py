@@ -17,12 +17,10 @@ TIME = 7
 
 
 def padded(sizes: tuple[SizeExpr, ...]) -> list[int]:
-    """Return the padded sizes."""
     return [evaluate(size, TIME) for size in sizes]
 
 
 def own_part(tensor: torch.Tensor, sizes: tuple[SizeExpr, ...], length: int) -> torch.Tensor:
-    """Cut a row to its own sizes."""
     for dim, size in enumerate(sizes):
         tensor = tensor.narrow(dim, 0, evaluate(size, length))
     return tensor
@@ -41,7 +39,6 @@ def own_part(tensor: torch.Tensor, sizes: tuple[SizeExpr, ...], length: int) -> 
     ids=str,
 )
 def test_every_row_is_reshaped_within_its_own_sizes(before: tuple[SizeExpr, ...], after: tuple[SizeExpr, ...]) -> None:
-    """A group between other dimensions; the padding is not a number."""
     batch = Batch(len(LENGTHS), TIME, torch.tensor(LENGTHS))
     around = (TWO, before, (T,)), (TWO, after, (T,))
     sizes = [(first, *group, *last) for first, group, last in around]

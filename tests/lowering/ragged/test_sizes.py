@@ -17,12 +17,10 @@ TIMESTEPS = range(1, 61)
 
 
 def linear(slope: int, offset: int) -> sympy.Expr:
-    """Return a polynomial of degree 1."""
     return slope * T + offset
 
 
 def sizes() -> st.SearchStrategy[sympy.Expr]:
-    """Sums and products of polynomials in T, and of quotients and remainders of them by constants."""
     polynomials = st.builds(linear, SMALL, SMALL)
     rounded = st.one_of(
         st.builds(functions.FloorDiv, polynomials, DIVISORS), st.builds(functions.PythonMod, polynomials, DIVISORS)
@@ -32,12 +30,10 @@ def sizes() -> st.SearchStrategy[sympy.Expr]:
 
 
 def value(size: sympy.Expr, timesteps: int) -> int:
-    """Return the value of a size at a number of timesteps."""
     return int(sympy.sympify(size).xreplace({T: sympy.Integer(timesteps)}))
 
 
 def always_equal(first: sympy.Expr, second: sympy.Expr) -> bool:
-    """Whether two sizes are equal at all of many numbers of timesteps."""
     return all(value(first, timesteps) == value(second, timesteps) for timesteps in TIMESTEPS)
 
 
@@ -58,7 +54,6 @@ def test_a_size_is_its_quotient_and_its_remainder(size: sympy.Expr, divisor: int
 
 
 def value_degree(size: sympy.Expr) -> int:
-    """Return the degree of a size as a polynomial, with quotients as of their dividends."""
     if not size.free_symbols:
         return 0
     if size.is_Symbol:
@@ -71,7 +66,6 @@ def value_degree(size: sympy.Expr) -> int:
 
 @given(sizes(), st.integers(1, 5), st.integers(1, 9))
 def test_a_size_that_differs_at_few_timesteps_is_another_size(size: sympy.Expr, period: int, offset: int) -> None:
-    """An indicator of one residue class is added."""
     residue = offset % period
     indicator = 1 - functions.FloorDiv(functions.PythonMod(T - residue, period) + period - 1, period)
 
@@ -92,7 +86,6 @@ def test_a_quotient_of_sizes_is_replaced_by_a_number_only_if_it_always_is_that(
 
 @given(sizes(), st.builds(linear, st.integers(1, 3), st.integers(0, 3)))
 def test_simplified_sizes_have_the_same_values(dividend: sympy.Expr, divisor: sympy.Expr) -> None:
-    """At every number of timesteps."""
     quotient = functions.FloorDiv(dividend, divisor) if not dividend.is_Integer else dividend
 
     assert always_equal(simplified(sympy.sympify(quotient)), quotient)
