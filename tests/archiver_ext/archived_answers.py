@@ -15,7 +15,6 @@ from .conftest import Project
 
 
 def unpacked(archive: Path, into: Path) -> Path:
-    """An archive, unpacked as on a host."""
     if archive.is_dir():
         return archive
     if archive.suffix == ".mar":
@@ -34,7 +33,6 @@ def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Ten
 
 
 def sequence(length: int) -> torch.Tensor:
-    """Some ids."""
     return (torch.arange(length) * 7 + length) % 11
 
 
@@ -51,6 +49,5 @@ def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple
 
 
 def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
-    """Check that an unpacked archive answers a batch as the user's model answers each sequence alone."""
     for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

@@ -78,7 +78,6 @@ class Project:
         return {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **more}
 
     def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of this environment in the folder."""
         return subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             cwd=self.folder,
@@ -101,7 +100,6 @@ class Project:
         return [*words.split(), "--config-file", "model-config.yaml"]
 
     def listing(self) -> set[str]:
-        """Every file and folder of the user and of the temporary directory."""
         return {str(path) for root in (self.folder, self.temporary) for path in root.rglob("*")}
 
 
@@ -141,7 +139,6 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:
-    """Seeded weights for the tiny model."""
     torch.manual_seed(0)
     shapes = {
         "embedding": torch.nn.Embedding(11, 5),

@@ -14,7 +14,6 @@ class One(torch.nn.Module):
 
 
 def write(folder: Path, text: str, name: str = "the_model.py") -> Path:
-    """Write a user's file."""
     path = folder / name
     path.write_text(text)
     return path

@@ -45,7 +45,6 @@ class Task:
 
     @property
     def archive(self) -> Path:
-        """The path of the archive."""
         return self.root / "store" / f"tiny{SUFFIXES[self.format]}"
 
     def trial(self, files: FailingFiles, previous: Path, fault: Fault, successes: int) -> dict[str, Any]:
@@ -82,7 +81,6 @@ class Task:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder."""
     if source.is_dir():
         shutil.copytree(source, target)
     else:
@@ -90,13 +88,11 @@ def copy(source: Path, target: Path) -> None:
 
 
 def content(archive: Path) -> dict[str, str]:
-    """The sha256 of each file of a folder, or of the one file."""
     paths = [path for path in archive.rglob("*") if path.is_file()] if archive.is_dir() else [archive]
     return {path.relative_to(archive).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def is_whole(archive: Path) -> bool:
-    """Whether all files of the archive are as listed."""
     try:
         check_files(archive)
     except ArchiveError:
@@ -105,13 +101,11 @@ def is_whole(archive: Path) -> bool:
 
 
 def flags(root: Path, form: str) -> model_archiver.Flags:
-    """The flags of the command line."""
     more = f"--config-file model-config.yaml --export-path {root / 'store'} --archive-format {form} --force"
     return model_archiver.parse([*WORDS.split(), *more.split()])
 
 
 def packaging(root: Path, form: str) -> Callable[[], int]:
-    """The whole command."""
     return lambda: archive_command.archive(flags(root, form), model_archiver.manifest_json(flags(root, form)))
 
 
@@ -155,7 +149,6 @@ def main() -> None:
 
 
 def say(found: dict[str, Any]) -> None:
-    """Write what was found as a line."""
     sys.stdout.write(f"{json.dumps(found)}\n")
     sys.stdout.flush()
 

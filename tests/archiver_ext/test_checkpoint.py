@@ -23,13 +23,11 @@ STATE = MODEL.state_dict()
 
 
 def saved(folder: Path, content: Any, name: str = "checkpoint.pt") -> Path:
-    """The content in a file."""
     torch.save(content, folder / name)
     return folder / name
 
 
 def prefixed(prefix: str) -> dict[str, torch.Tensor]:
-    """The weights under longer names."""
     return {prefix + name: tensor for name, tensor in STATE.items()}
 
 
@@ -56,7 +54,6 @@ def optimizer_state() -> dict[str, Any]:
     ],
 )
 def test_weights_are_found_under_keys_and_prefixes(tmp_path: Path, content: Any, key: str, prefix: str) -> None:
-    """The names are those of the model; key and prefix are told."""
     file = saved(tmp_path, content)
     found = find_weights(file, STATE)
 
@@ -73,7 +70,6 @@ segments = st.text(st.characters(categories=["L", "Nd"], include_characters="_-"
 
 @given(st.lists(segments, max_size=3))
 def test_every_prefix_is_left_out(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
-    """A prefix is any number of names with dots."""
     prefix = "".join(f"{name}." for name in names)
     found = find_weights(saved(tmp_path_factory.mktemp("w"), prefixed(prefix)), STATE)
 
@@ -88,7 +84,6 @@ def test_a_prefix_of_safetensors_is_left_out(tmp_path: Path) -> None:
 
 
 def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> None:
-    """Only the user knows the ones to serve."""
     file = saved(tmp_path, {"state_dict": STATE, "ema": {"model": prefixed("module.")}})
     with pytest.raises(PackagingError) as refused:
         find_weights(file, STATE)
@@ -98,13 +93,11 @@ def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> No
 
 
 def test_shapes_choose_among_state_dicts_of_the_same_names(tmp_path: Path) -> None:
-    """A teacher beside its student has the same names."""
     file = saved(tmp_path, {"teacher": nn.LSTM(3, 8).state_dict(), "student": STATE})
     assert find_weights(file, STATE).key == "['student']"
 
 
 def test_the_nearest_weights_are_returned_if_none_fit(tmp_path: Path) -> None:
-    """So that the differences can be listed: what has no prefix keeps its name."""
     wrong = {"state_dict": {**prefixed("model."), "loss.weight": torch.ones(1)}, "other": {"a": torch.ones(1)}}
     found = find_weights(saved(tmp_path, wrong), STATE)
 
@@ -113,21 +106,18 @@ def test_the_nearest_weights_are_returned_if_none_fit(tmp_path: Path) -> None:
 
 
 def test_names_without_the_prefix_of_the_others_are_no_weights_of_the_model(tmp_path: Path) -> None:
-    """The prefix must be that of all names."""
     names = list(STATE)
     mixed = {name if name == names[0] else f"module.{name}": tensor for name, tensor in STATE.items()}
     assert set(find_weights(saved(tmp_path, mixed), STATE).weights) == set(mixed)
 
 
 def test_objects_of_other_classes_are_not_loaded(tmp_path: Path) -> None:
-    """They could run any code."""
     with pytest.raises(WeightsError, match="more than tensors"):
         find_weights(saved(tmp_path, {"state_dict": STATE, "model": MODEL}), STATE)
 
 
 @pytest.mark.parametrize("content", [[STATE], {"epoch": 3}, {"a": {"b": 1.0}}, torch.ones(3)])
 def test_a_file_without_weights_is_refused(tmp_path: Path, content: Any) -> None:
-    """The remedy is the call that writes a state dict."""
     with pytest.raises(WeightsError, match=r"save torch.save\(model.state_dict|Save the model's alone"):
         find_weights(saved(tmp_path, content), STATE)
 
@@ -136,7 +126,6 @@ def test_a_file_without_weights_is_refused(tmp_path: Path, content: Any) -> None
 def test_tensors_without_numbers_in_a_row_are_refused(
     tmp_path: Path, odd: Callable[[torch.Tensor], torch.Tensor], kind: str
 ) -> None:
-    """The message names them, and says what to save."""
     content = {**STATE, "weight_hh_l0": odd(STATE["weight_hh_l0"])}
     with pytest.raises(PackagingError, match=rf"weight_hh_l0 \({kind}\).*Save dense tensors"):
         find_weights(saved(tmp_path, content), STATE)
@@ -153,7 +142,6 @@ def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
 
 
 def test_a_header_nested_too_deep_is_called_damaged(tmp_path: Path) -> None:
-    """The reader of JSON runs out of stack."""
     header = b"[" * 200_000
     (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(WeightsError, match="damaged"):
@@ -190,19 +178,16 @@ class One(torch.nn.Module):
 
 
 def refusal(serialized: Path | None) -> str:
-    """The text of the refusal of a file for `One`."""
     with pytest.raises(PackagingError) as refused:
         load_state_dict(One(), serialized)
     return str(refused.value)
 
 
 def test_a_model_without_weights_needs_no_file() -> None:
-    """A model without parameters loads no weights."""
     assert load_state_dict(torch.nn.Tanh(), None) is None
 
 
 def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
-    """Missing and unexpected weights, and weights of other shapes, are listed together."""
     path = tmp_path / "weights.pt"
     torch.save({"linear.weight": torch.zeros(2, 4), "other": torch.zeros(1)}, path)
     text = refusal(path)
@@ -213,12 +198,10 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 
 
 def test_a_model_with_weights_needs_a_file() -> None:
-    """The remedy is the call that writes one."""
     assert "torch.save(model.state_dict()" in refusal(None)
 
 
 def test_a_pickled_module_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """Only tensors are unpickled."""
     path = tmp_path / "weights.pt"
     torch.save(torch.nn.Linear(3, 2), path)
 
@@ -226,7 +209,6 @@ def test_a_pickled_module_is_refused_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_torchscript_archive_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """A scripted module holds code beside tensors."""
     path = tmp_path / "weights.pt"
     torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), path)
 
@@ -234,7 +216,6 @@ def test_a_torchscript_archive_is_refused_with_the_way_out(tmp_path: Path) -> No
 
 
 def test_the_part_of_a_checkpoint_that_was_read_is_told(tmp_path: Path) -> None:
-    """A plain state dict is not worth a sentence."""
     told: list[str] = []
     model, state = One(), One().state_dict()
     torch.save(state, tmp_path / "weights.pt")

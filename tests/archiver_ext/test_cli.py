@@ -24,7 +24,6 @@ def _in_the_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_is_shown_without_importing_torch() -> None:
-    """Slow imports are deferred."""
     program = (
         "import sys\nfrom torchserve_neuron_lstm.archiver_ext.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n"
@@ -37,7 +36,6 @@ def test_help_is_shown_without_importing_torch() -> None:
 
 
 def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
-    """The usage is printed, as argparse does."""
     for arguments in ([], ["frobnicate"], ["init", "--model-file", "m", "--args", "=3"]):
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
@@ -55,7 +53,6 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
     ],
 )
 def test_a_wrong_command_line_of_packaging_is_one_line(capsys: Capture, arguments: list[str], message: str) -> None:
-    """The usage of torch-model-archiver does not hide what is wrong."""
     assert cli.main(["archive", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {message}")
@@ -63,14 +60,12 @@ def test_a_wrong_command_line_of_packaging_is_one_line(capsys: Capture, argument
 
 
 def test_the_version_is_that_of_the_package(capsys: Capture) -> None:
-    """It is on standard output."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, f"neuron-lstm {version('torchserve-neuron-lstm')}\n")
 
 
 def test_the_help_of_packaging_begins_with_the_usual_command(capsys: Capture) -> None:
-    """The archiver's options follow."""
     with pytest.raises(SystemExit):
         cli.main(["archive", "--help"])
     usual, _, options = capsys.readouterr().out.partition("usage: torch-model-archiver")
@@ -79,19 +74,16 @@ def test_the_help_of_packaging_begins_with_the_usual_command(capsys: Capture) ->
 
 
 def test_another_handler_is_refused(capsys: Capture, project: Project) -> None:
-    """`neuron-lstm archive` makes archives with our handler only."""
     assert cli.main(["archive", *project.flags(), "--handler", "image_classifier"]) == 2
     assert "image_classifier" in capsys.readouterr().err
 
 
 def test_the_schema_is_json(capsys: Capture) -> None:
-    """An editor can load it."""
     assert cli.main(["schema"]) == 0
     assert "neuron_lstm" in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
-    """A valid file gives its number of buckets; a wrong one gives every problem with its line, and code 1."""
     assert cli.main(["verify-config", "model-config.yaml"]) == 0
     assert capsys.readouterr().out == "model-config.yaml: valid, 4 buckets\n"
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {inputs: {}}\n")
@@ -102,7 +94,6 @@ def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> Non
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
-    """The written file passes the check; the next command is shown; --force is needed to overwrite."""
     assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
     told = capsys.readouterr().err
     assert "--model-file model.py --serialized-file WEIGHTS.pt --config-file new.yaml" in told
@@ -119,7 +110,6 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     "archive_format", ["default", *(pytest.param(name, marks=pytest.mark.long) for name in ("tgz", "no-archive"))]
 )
 def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archive_format: str) -> None:
-    """The output is a table or the manifest itself, for every format."""
     assert cli.main(["archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format]) == 0
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
     capsys.readouterr()
@@ -135,7 +125,6 @@ def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archiv
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
 def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: Project, archive_format: str) -> None:
-    """It has no manifest of this package."""
     done = project.archive("--archive-format", archive_format, "--export-path", ".", handler="image_classifier")
     assert done.returncode == 0
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
@@ -145,7 +134,6 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
 
 
 def test_a_file_that_is_no_archive_is_refused(capsys: Capture, tmp_path: Path) -> None:
-    """Examples are a file of another kind, and a missing one."""
     assert cli.main(["inspect", "model.py"]) == 1
     assert "model.py is not an archive" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1
@@ -175,7 +163,6 @@ def test_a_reader_that_ends_early_is_named_in_one_line(arguments: tuple[str, ...
 @pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
 def test_a_full_disk_below_standard_output_is_one_line(arguments: tuple[str, ...]) -> None:
-    """The exit code is 1, and not that of Python when it ends."""
     with Path("/dev/full").open("wb") as full:
         code, _, error = run_into(full.fileno(), *arguments)
 
@@ -198,7 +185,6 @@ def test_a_closed_standard_output_is_one_line(arguments: str) -> None:
 
 
 def test_an_exception_that_is_no_error_is_one_line(capsys: Capture, project: Project) -> None:
-    """A class of the model's own that derives from BaseException is named with its line."""
     (project.folder / "model.py").write_text("class Own(BaseException): pass\nraise Own('stop')\n")
 
     assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1
@@ -208,7 +194,6 @@ def test_an_exception_that_is_no_error_is_one_line(capsys: Capture, project: Pro
 
 @pytest.mark.ci
 def test_what_an_encoding_lacks_is_escaped(capsys: Capture, project: Project) -> None:
-    """A table is cut with an ellipsis, and a path may have any bytes."""
     assert cli.main(["archive", *project.flags(), "--export-path", "."]) == 0
     capsys.readouterr()
     name = os.fsdecode(b"\xfc.mar")

@@ -44,7 +44,6 @@ class Words:
 
 
 def built(folder: Path, **args: Any) -> torch.nn.Module:
-    """The model, made as packaging makes it."""
     (folder / "model.py").write_text(MODEL)
     (folder / "words.py").write_text(WORDS)
     with importable(folder):
@@ -52,7 +51,6 @@ def built(folder: Path, **args: Any) -> torch.nn.Module:
 
 
 def test_a_mapping_is_an_object_with_attributes_and_a_dict(tmp_path: Path) -> None:
-    """The constructor reads both, asks for names that may be missing, and sets others."""
     model: Any = built(tmp_path, opt={"vocabulary": 9, "width": 3, "hidden": 4})
 
     assert (model.embed.num_embeddings, model.rnn.num_layers, model.out.out_features) == (9, 1, 8)
@@ -60,7 +58,6 @@ def test_a_mapping_is_an_object_with_attributes_and_a_dict(tmp_path: Path) -> No
 
 
 def test_an_object_is_made_by_a_class_of_the_users_files(tmp_path: Path) -> None:
-    """`_target_` names the class; `_partial_` leaves the call to the constructor."""
     model: Any = built(
         tmp_path,
         opt={"vocabulary": 9, "width": 3, "hidden": 4},
@@ -83,20 +80,17 @@ def test_an_object_is_made_by_a_class_of_the_users_files(tmp_path: Path) -> None
     ],
 )
 def test_a_mapping_that_makes_no_object_is_refused(args: dict[str, Any], said: str, tmp_path: Path) -> None:
-    """The message names what is missing."""
     with pytest.raises(PackagingError, match=said):
         built(tmp_path, **args)
 
 
 def test_a_list_may_hold_objects() -> None:
-    """Mappings are followed to any depth."""
     layers = as_argument([{"size": 3, "norm": {"kind": "layer"}}])
 
     assert (layers[0].size, layers[0].norm.kind) == (3, "layer")
 
 
 def test_init_writes_nested_arguments(tmp_path: Path) -> None:
-    """The file that it writes loads again."""
     built(tmp_path, opt={"vocabulary": 9, "width": 3, "hidden": 4})
     with importable(tmp_path):
         text = starting_config(load_class(tmp_path / "model.py"), {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}})
@@ -105,6 +99,5 @@ def test_init_writes_nested_arguments(tmp_path: Path) -> None:
 
 
 def test_an_argument_that_is_a_value_and_a_mapping_is_refused() -> None:
-    """`--args opt=3 opt.hidden=8` names both."""
     with pytest.raises(PackagingError, match=r"--args opt\.hidden: opt is given as 3 too"):
         nested({"opt": 3, "opt.hidden": 8})

@@ -23,7 +23,6 @@ OURS = "import sys; print([name for name in sys.modules if 'neuron_lstm' in name
 
 @pytest.mark.parametrize("handler", ["text_classifier", "my_handler.py", "my_handler:run"])
 def test_other_handlers_are_archived_as_without_the_hook(project: Project, handler: str) -> None:
-    """A built-in and a file handler give the same archive, byte for byte, as without the hook."""
     (project.folder / "my_handler.py").write_text("def run(data, context):\n    return data\n")
     flags = [*project.flags(), "--handler", handler]
 
@@ -35,13 +34,11 @@ def test_other_handlers_are_archived_as_without_the_hook(project: Project, handl
 
 
 def made(folder: Path) -> str:
-    """A new folder, as a flag's value."""
     folder.mkdir()
     return str(folder)
 
 
 def content(archive: Path) -> dict[str, Any]:
-    """Every file by name; MANIFEST.json without the time."""
     with zipfile.ZipFile(archive) as file:
         files: dict[str, Any] = {entry.filename: (entry.compress_type, file.read(entry)) for entry in file.infolist()}
     manifest = json.loads(files.pop("MAR-INF/MANIFEST.json")[1])
@@ -50,7 +47,6 @@ def content(archive: Path) -> dict[str, Any]:
 
 
 def test_the_failures_of_other_handlers_are_the_archivers_own(project: Project) -> None:
-    """A missing handler file gives the same error as without the hook."""
     done = project.archive(handler="nowhere")
 
     assert done.returncode == 1
@@ -59,7 +55,6 @@ def test_the_failures_of_other_handlers_are_the_archivers_own(project: Project) 
 
 
 def test_other_programs_import_nothing_of_ours(tmp_path: Path) -> None:
-    """An interpreter of any other program has none of our modules."""
     assert started_as(tmp_path / "other-program", OURS) == "[]"
 
 
@@ -72,7 +67,6 @@ def test_the_archiver_imports_the_hook_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
-    """If the line runs several times, there is one finder and one wrapper."""
     program = (
         f"import os, sys; [exec(open({str(PTH)!r}).read()) for _ in range(2)];"
         "import model_archiver.model_packaging as m;"
@@ -83,7 +77,6 @@ def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
 
 
 def started_as(program: Path, code: str) -> str:
-    """The output of a program of this name."""
     program.write_text(code)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -92,7 +85,6 @@ def started_as(program: Path, code: str) -> str:
 
 @pytest.mark.parametrize(("asked", "code"), [("neuron_lstm", 1), ("text_classifier", 0)])
 def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
-    """A broken package is reported in one line, and stops the program if our handler was requested."""
     words = ["torch-model-archiver", "--handler", asked]
     program = f"import os, sys; sys.argv = {words}; exec(open({str(PTH)!r}).read())"
 
@@ -103,7 +95,6 @@ def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
 
 
 def test_wrapping_twice_wraps_once() -> None:
-    """The second call finds the first wrapper."""
     archiver = fake_archiver()
     hook.wrap(archiver)
     once = archiver.package_model
@@ -113,7 +104,6 @@ def test_wrapping_twice_wraps_once() -> None:
 
 
 def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None:
-    """The handler's name decides; a code other than 0 is the program's exit code."""
     archiver = fake_archiver()
     hook.wrap(archiver, archive=lambda config, manifest: int(config.code))
 
@@ -125,7 +115,6 @@ def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None
 
 
 def fake_archiver() -> Any:
-    """A double of the archiver's module, whose `package_model` records its arguments."""
     module = ModuleType("model_archiver.model_packaging")
     module.package_model = lambda config, manifest: ("stock", config.handler, manifest)  # type: ignore[attr-defined]  # a module may have any name
     return module
@@ -134,7 +123,6 @@ def fake_archiver() -> Any:
 def test_an_unsupported_archiver_fails_for_our_handler_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An unsupported version of the archiver is named; with another handler it still works."""
     monkeypatch.setattr(sys, "argv", ["torch-model-archiver", "--handler", "image_classifier"])
     hook.wrap(ModuleType("model_archiver.model_packaging"))
     assert "has no package_model" in capsys.readouterr().err

@@ -83,7 +83,6 @@ def files(environment: Path) -> set[Path]:
 
 
 def run(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command. Returns both outputs as one text."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
         command, cwd=cwd, env={**kept, **more}, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -91,13 +90,11 @@ def run(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[st
 
 
 def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[str]:
-    """Run the standard command of that environment."""
     command = [str(environment / "bin" / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
     return run(*command, cwd=project.folder, TMPDIR=str(project.temporary))
 
 
 def build(source: Path, folder: Path, target: str) -> Path:
-    """Build one distribution."""
     done = run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder), cwd=source)
     assert done.returncode == 0, done.stdout
     (made,) = folder.iterdir()
@@ -105,7 +102,6 @@ def build(source: Path, folder: Path, target: str) -> Path:
 
 
 def wheel_of_source_distribution(checkout: Path) -> Path:
-    """Build the source distribution, and the wheel of its files."""
     beside = checkout.parent
     unpacked = beside / "unpacked"
     with tarfile.open(build(checkout, beside / "source", "sdist")) as packed:
@@ -116,7 +112,6 @@ def wheel_of_source_distribution(checkout: Path) -> Path:
 
 @pytest.mark.ci
 def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
-    """A wheel of the source distribution has the files of one of a clone; the index accepts both."""
     own = build(checkout, checkout.parent / "own", "wheel")
     other = wheel_of_source_distribution(checkout)
     with zipfile.ZipFile(own) as ours, zipfile.ZipFile(other) as theirs:
@@ -141,7 +136,6 @@ def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
 def test_the_handler_is_there_once_installed_and_gone_once_uninstalled(
     project: Project, checkout: Path, environment: Path, way: str
 ) -> None:
-    """Both commands work; afterwards the environment has the files of before."""
     before = files(environment)
     install, uninstall = ([word.format(venv=environment) for word in words] for words in WAYS[way])
     installable = wheel_of_source_distribution(checkout) if way.startswith("wheel") else checkout

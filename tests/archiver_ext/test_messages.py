@@ -17,7 +17,6 @@ MODEL_OF_PARTS = "import torch\nfrom {module} import Block\nclass Whole(torch.nn
 
 
 def loaded(folder: Path, *more: str) -> str:
-    """The name of the class that the archive's model file defines, staged as for packaging."""
     staged = folder / "staged"
     staged.mkdir(exist_ok=True)
     words = ["--model-name", "tiny", "--version", "1.0", "--handler", "neuron_lstm", "--model-file", "model.py"]
@@ -28,7 +27,6 @@ def loaded(folder: Path, *more: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's folder, with a package `myproject`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "myproject").mkdir()
     (tmp_path / "myproject" / "__init__.py").touch()
@@ -37,7 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_package_of_ones_own_goes_into_a_folder_for_extra_files(folder: Path) -> None:
-    """The archiver puts the content of a folder into the archive; the message's way out is taken."""
     (folder / "model.py").write_text(MODEL_OF_PARTS.format(module="myproject.layers"))
     with pytest.raises(PackagingError, match="give --extra-files parts"):
         loaded(folder, "--extra-files", "myproject/")
@@ -48,7 +45,6 @@ def test_a_package_of_ones_own_goes_into_a_folder_for_extra_files(folder: Path) 
 
 
 def test_a_relative_import_is_told_both_ways_out(folder: Path) -> None:
-    """The import of a file beside the model's, and the package as a whole."""
     relative = MODEL_OF_PARTS.format(module=".layers")
     (folder / "model.py").write_text(relative)
     with pytest.raises(PackagingError, match=r"from layers import Block.*class Model\(Net\): pass"):
@@ -68,7 +64,6 @@ def test_a_relative_import_is_told_both_ways_out(folder: Path) -> None:
 def test_an_unknown_backend_is_no_valid_configuration(
     folder: Path, capsys: pytest.CaptureFixture[str], name: str, near: str
 ) -> None:
-    """The message has the line, the closest name and all others."""
     text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
     (folder / "model-config.yaml").write_text(text)
 
@@ -94,7 +89,6 @@ def test_every_backend_of_the_registry_is_valid_where_it_is_not_installed(
 
 
 def test_a_missing_file_of_lengths_is_told_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No number of an error."""
     assert cli.main(["tune", "nothere"]) == 1
 
     error = capsys.readouterr().err
@@ -105,13 +99,11 @@ def test_a_missing_file_of_lengths_is_told_in_words(folder: Path, capsys: pytest
 def test_an_archive_that_is_a_folder_of_nothing_is_told_in_words(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Errors of the system have their file and no number."""
     assert cli.main(["tune", "--archive", "nothere.mar", "myproject/layers.py"]) == 1
     assert "Errno" not in capsys.readouterr().err
 
 
 def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Project) -> None:
-    """No traceback, and no archive."""
     done = project.archive(handler="neuron-lstm")
 
     assert done.returncode == 1
@@ -121,7 +113,6 @@ def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Projec
 
 
 def test_an_empty_weights_file_is_told_to_be_empty(project: Project) -> None:
-    """The way out is the call that saves weights."""
     (project.folder / "weights.pt").write_bytes(b"")
 
     done = project.archive()

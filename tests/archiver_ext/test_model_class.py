@@ -16,14 +16,12 @@ from .model_files import FUNCTION, ONE, TWO, write
 
 
 def refusal(folder: Path, model_file: Path, name: str | None = None) -> str:
-    """The text of the refusal."""
     with importable(folder), pytest.raises(PackagingError) as refused:
         load_class(model_file, name)
     return str(refused.value)
 
 
 def test_classes_of_which_each_can_be_the_model_are_refused_with_their_names(tmp_path: Path) -> None:
-    """Imported classes do not count; the message has the key of the YAML."""
     text = refusal(tmp_path, write(tmp_path, TWO))
 
     assert "defines 2 torch.nn.Module classes (One, Two)" in text
@@ -31,7 +29,6 @@ def test_classes_of_which_each_can_be_the_model_are_refused_with_their_names(tmp
 
 
 def test_a_named_class_is_the_model(tmp_path: Path) -> None:
-    """The file may also import the class, and then needs none of its own."""
     file = write(tmp_path, TWO)
     other = write(tmp_path, "from the_model import One\n", "other.py")
     with importable(tmp_path):
@@ -40,7 +37,6 @@ def test_a_named_class_is_the_model(tmp_path: Path) -> None:
 
 
 def test_a_wrong_class_name_is_answered_with_the_closest(tmp_path: Path) -> None:
-    """A name that is nothing like the others is answered with all."""
     file = write(tmp_path, f"{TWO}\nthree = 3\n")
     for name, said in [
         ("Too", "the_model.py has no class Too: did you mean Two?"),
@@ -51,7 +47,6 @@ def test_a_wrong_class_name_is_answered_with_the_closest(tmp_path: Path) -> None
 
 
 def test_an_imported_class_must_be_named(tmp_path: Path) -> None:
-    """The message names it."""
     write(tmp_path, ONE)
     other = write(tmp_path, "from the_model import One\n", "other.py")
 
@@ -59,7 +54,6 @@ def test_an_imported_class_must_be_named(tmp_path: Path) -> None:
 
 
 def test_the_class_that_uses_the_others_is_taken_and_told(tmp_path: Path) -> None:
-    """The sentence names the class and the others."""
     told: list[str] = []
     user = (
         "class Whole(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = One(2)\n"
@@ -70,12 +64,10 @@ def test_the_class_that_uses_the_others_is_taken_and_told(tmp_path: Path) -> Non
 
 
 def test_a_file_without_a_class_is_refused(tmp_path: Path) -> None:
-    """An imported class is not the model's."""
     assert "defines no torch.nn.Module class" in refusal(tmp_path, write(tmp_path, "from torch.nn import LSTM\n"))
 
 
 def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> None:
-    """The function must be defined in the file; imported and underscored functions do not count."""
     file = write(tmp_path, FUNCTION)
     with importable(tmp_path):
         model = load_class(file)()
@@ -86,7 +78,6 @@ def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> Non
 
 
 def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
-    """The model among them is unknown."""
     text = refusal(tmp_path, write(tmp_path, FUNCTION.replace("_twice", "twice")))
 
     assert "2 functions (twice, func)" in text
@@ -94,7 +85,6 @@ def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
 
 
 def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -> None:
-    """The functions are used by the class."""
     file = write(tmp_path, f"{FUNCTION}{ONE}")
     with importable(tmp_path):
         assert load_class(file).__name__ == "One"
@@ -120,12 +110,10 @@ BLOCK = "class Block: ...\n"
     ],
 )
 def test_a_class_that_uses_the_others_is_found(rest: str) -> None:
-    """Directly, or through functions and variables of the file."""
     assert outermost_class(BLOCK + rest, {"Block": True, "Model": True}) == "Model"
 
 
 def test_a_chain_of_uses_is_followed() -> None:
-    """The outermost class need not mention the innermost one."""
     source = f"{BLOCK}class Stack:\n    block = Block()\nclass Model:\n    stack = Stack()"
     assert outermost_class(source, {"Block": True, "Stack": True, "Model": True}) == "Model"
 
@@ -147,6 +135,5 @@ def test_a_base_class_without_forward_is_used_by_its_subclass() -> None:
     ],
 )
 def test_nothing_is_guessed(rest: str) -> None:
-    """Classes that are not used, are used by two others, or use each other, leave a choice."""
     served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
     assert outermost_class(BLOCK + rest, served) is None

@@ -12,14 +12,12 @@ from .model_files import ONE, write
 
 
 def refusal(folder: Path, model_file: Path) -> str:
-    """The text of the refusal."""
     with importable(folder), pytest.raises(PackagingError) as refused:
         load_class(model_file)
     return str(refused.value)
 
 
 def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_path: Path) -> None:
-    """A sibling file can be imported while packaging; no module, path entry or cache folder remains."""
     write(tmp_path, "import torch\nclass Block(torch.nn.Linear):\n    pass\n", "blocks_of_mine.py")
     file = write(
         tmp_path,
@@ -37,7 +35,6 @@ def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_
 
 
 def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
-    """The error is shown; for a missing module, the remedy too."""
     assert "SyntaxError" in refusal(tmp_path, write(tmp_path, "class\n"))
     text = refusal(tmp_path, write(tmp_path, "import not_there_at_all\n"))
     assert "give not_there_at_all.py with --extra-files" in text.lower()

@@ -130,7 +130,6 @@ LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("onnxruntime", "
 
 
 def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
-    """Package the model; the archive's folder and the model."""
     done, model = archived(folder, backend, source, keys)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "m", model
@@ -139,7 +138,6 @@ def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "
 def archived(
     folder: Path, backend: str, source: str, keys: str = "", config: str | None = None
 ) -> tuple[subprocess.CompletedProcess[str], torch.nn.Module]:
-    """Run the command; how it ended, and the model."""
     (folder / "model.py").write_text(source)
     (folder / "model-config.yaml").write_text((config or CONFIG) % backend + keys)
     spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
@@ -160,7 +158,6 @@ def archived(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", *LONG])
 def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tmp_path: Path) -> None:
-    """Every request of a batch gets its own frames, as many as the model returns for it alone."""
     folder, model = packaged(tmp_path, backend)
     rng = torch.Generator().manual_seed(1)
     requests = [torch.randn(length, 3, generator=rng) for length in LENGTHS]
@@ -206,7 +203,6 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
 
 @pytest.mark.long
 def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
-    """The model returns [T * B, 5]; each request gets its own [T, 5]."""
     folder, model = packaged(tmp_path, "eager", FLATTENED)
     assert_served(folder, lambda x: model(x[None]))
 
@@ -214,7 +210,6 @@ def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
 def assert_answers(
     responses: Sequence[WorkerResponse], requests: Sequence[torch.Tensor], alone: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    """Compare each response with the model's answer to its request alone."""
     for x, response in zip(requests, responses, strict=True):
         assert response.status == 200, response.body
         with torch.no_grad():
@@ -222,7 +217,6 @@ def assert_answers(
 
 
 def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Compare each response of an archive with the model's answer to its request alone."""
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
     with loaded(folder) as service:
         responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
@@ -231,7 +225,6 @@ def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -
 
 @pytest.mark.ci
 def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
-    """Clients send the input only; the model branches on the mask in Python."""
     folder, model = packaged(tmp_path, "native", MASKED, "  mask: {name: pad, true_for: padding}\n")
     assert_served(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
 
@@ -240,14 +233,12 @@ def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
-    """A loop over timesteps that is no standard cell."""
     folder, model = packaged(tmp_path, backend, OWN_CELL)
     assert_served(folder, lambda x: model(x[None])[0])
 
 
 @pytest.mark.long
 def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(tmp_path: Path) -> None:
-    """The engines over ONNX name the reason; nothing is written."""
     done, _ = archived(tmp_path, "onnxruntime", OWN_CELL)
 
     assert done.returncode != 0

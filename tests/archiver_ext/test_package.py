@@ -21,7 +21,6 @@ SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "sessions", "_
 
 @pytest.mark.ci
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
-    """The archive holds the user's files, the serving code and the programs; no other file has changed."""
     precious = project.temporary / "tiny" / "precious.txt"  # the unmodified archiver would delete it
     precious.parent.mkdir()
     precious.write_text("mine")
@@ -65,7 +64,6 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
 def test_every_archive_format_unpacks_to_what_was_verified(
     project: Project, package: Package, tmp_path: Path, archive_format: str, name: str
 ) -> None:
-    """Each can be loaded where it is unpacked; zip-store does not compress."""
     code, _, error = package("--archive-format", archive_format)
 
     assert code == 0, error
@@ -78,7 +76,6 @@ def test_every_archive_format_unpacks_to_what_was_verified(
 
 
 def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Project, package: Package) -> None:
-    """Without -f, not even the model's file is read."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "model.py").write_text("raise SystemError('read')")
 
@@ -93,7 +90,6 @@ def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Proj
 def test_force_replaces_a_folder_as_a_whole(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The new archive contains no file of the old one."""
     (project.folder / "tiny").mkdir()
     (project.folder / "tiny" / "stale.py").write_text("old")
 
@@ -109,7 +105,6 @@ def test_force_replaces_a_folder_as_a_whole(
 def test_force_keeps_the_old_archive_when_packaging_fails(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is replaced at the end, in one step."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "weights.pt").write_bytes(b"rubbish")
 
@@ -121,7 +116,6 @@ def test_force_keeps_the_old_archive_when_packaging_fails(
 
 
 def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_path: Path) -> None:
-    """Wildcards, folders and sub-folders are placed as by the archiver; hidden files are left out."""
     more = project.folder / "more"
     for name in ("words.txt", "deep/er.txt", ".hidden/secret.txt", "__pycache__/old.pyc"):
         (more / name).parent.mkdir(parents=True, exist_ok=True)

@@ -47,7 +47,6 @@ LENGTHS = [3, 7, 1, 5, 4]
 
 @pytest.fixture(scope="module", params=["sequence", "chunk"])
 def packaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Path]:
-    """A model in each mode of execution, and its archive, unpacked as on a host."""
     place = tmp_path_factory.mktemp("cuda")
     whole = request.param == "sequence"
     text = MODEL.format(both=", bidirectional=True" if whole else "", width=12 if whole else 6)
@@ -62,7 +61,6 @@ def packaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Path]:
-    """A model with one operator on the CPU, and its archive, unpacked as on a host."""
     place = tmp_path_factory.mktemp("partitioned")
     (place / "tagger.py").write_text(MODEL.format(both=", bidirectional=True", width=12))
     keys = 'backend: cuda\npartitioner_config: {ops_to_partition: ["aten::clamp"]}\n'
@@ -75,7 +73,6 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Path]
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> GraphDevice:
-    """A double of the first of two GPUs."""
     made = GraphDevice()
     monkeypatch.setattr(engine, "gpu_missing", lambda: None)
     monkeypatch.setattr(engine, "gpu_name", lambda setting: made.name)
@@ -86,7 +83,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> GraphDevice:
 
 @torch.no_grad()
 def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
-    """The largest difference between a ragged batch's answers and the model's for each sequence alone."""
     sequences = [(torch.arange(length) * 7 + length) % 50 for length in LENGTHS]
     answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
     alone = [model(one[None], torch.tensor([len(one)])) for one in sequences]
@@ -99,7 +95,6 @@ def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float
 
 @pytest.mark.few(1)
 def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], device: GraphDevice) -> None:
-    """All graphs are captured while the archive is loaded; none while requests come."""
     source, host = packaged
     variants = load_archive(host, threads=1)
     captured = len(device.captured)
@@ -112,7 +107,6 @@ def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], d
 def test_segments_share_the_weights_and_are_captured_at_load(
     partitioned: tuple[Source, Path], device: GraphDevice
 ) -> None:
-    """Each weight is on the GPU once for all segments; no request waits for a capture."""
     source, host = partitioned
     variants = load_archive(host, threads=1, device="cuda:1")
     captured, buckets = len(device.captured), len(variants.manifest.grid.buckets)
@@ -123,7 +117,6 @@ def test_segments_share_the_weights_and_are_captured_at_load(
 
 
 def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source, Path], device: GraphDevice) -> None:
-    """As whole programs are."""
     with pytest.raises(LoadError, match=r"there is no cuda:2 here"):
         load_archive(partitioned[1], threads=1, device="cuda:2")
 
@@ -131,7 +124,6 @@ def test_segments_are_on_the_gpu_that_the_server_gives(partitioned: tuple[Source
 def test_buckets_whose_segments_do_not_fit_are_named_with_the_grid_that_would_fit(
     partitioned: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch, device: GraphDevice
 ) -> None:
-    """As for whole programs: one message, which says what each bucket takes."""
     load_archive(partitioned[1], threads=1)
     monkeypatch.setattr(engine, "TorchDevice", lambda index: GraphDevice(device.used))
     with pytest.raises(
@@ -156,7 +148,6 @@ def test_loading_segments_needs_no_more_memory_than_serving_them(
 
 
 def test_a_gpu_that_is_not_there_is_told(packaged: tuple[Source, Path], device: GraphDevice) -> None:
-    """Whoever named it: the server, or the archive."""
     _, host = packaged
     with pytest.raises(LoadError, match=r"there is no cuda:2 here, but cuda:0 to cuda:1"):
         load_archive(host, threads=1, device="cuda:2")
@@ -164,7 +155,6 @@ def test_a_gpu_that_is_not_there_is_told(packaged: tuple[Source, Path], device: 
 
 
 def test_a_host_without_a_gpu_refuses(packaged: tuple[Source, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not serve slowly instead."""
     monkeypatch.setattr(engine, "gpu_missing", lambda: "torch sees no NVIDIA GPU")
     with pytest.raises(LoadError, match="run on an NVIDIA GPU: torch sees no NVIDIA GPU"):
         load_archive(packaged[1], threads=1)

@@ -27,7 +27,6 @@ from .conftest import MODEL, Package, Project, save_weights
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is compiled, verified and measured like our own; the archive holds none of our engines."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", python_path(site))
@@ -80,7 +79,6 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
 def test_auto_goes_on_without_a_compiler_and_says_so(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines that need a compiler are reported with the package to install; another engine is kept."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.configure(backend="auto")
 
@@ -97,10 +95,6 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
 def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """Engines are tried in chunks or over whole sequences, and all are measured.
-
-    The archive holds only the fastest, and the report says so.
-    """
     project.configure(backend="{auto: {try: [native, inductor, onnxruntime]}}", batch=[2], length=[4])
 
     code, output, error = package("--json")
@@ -127,10 +121,6 @@ def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
 def test_a_native_archive_runs_whole_sequences_of_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """Whole sequences are used although the model can be chunked; the archive holds no other engine.
-
-    The report, the manifest and `inspect` give the reason.
-    """
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
     said = "native stops each row at its own end, so chunked execution would save nothing"
 
@@ -161,10 +151,6 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
 def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """The archive stays below 1.2 times the weights plus 450 KB for each program.
-
-    A long sequence takes as many buckets as it needs.
-    """
     hidden, length = 300, [3, 5]
     save_weights(project, hidden=hidden)
     project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
@@ -191,7 +177,6 @@ def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """One program for chunks and one for heads serve all lengths up to the longest."""
     project.configure(backend="onnxruntime", longest=50)
 
     code, output, error = package()
@@ -213,7 +198,6 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
 
 
 def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
-    """The line that needs the whole sequence is in the report and in the archive."""
     text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
     text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
     (project.folder / "model.py").write_text(text)

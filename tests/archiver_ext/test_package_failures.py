@@ -20,37 +20,31 @@ from .conftest import BIN, MODEL, Package, Project, save_weights
 
 
 def no_config(project: Project) -> list[str]:
-    """Name a config file that does not exist."""
     (project.folder / "model-config.yaml").unlink()
     return []
 
 
 def bad_config(project: Project) -> list[str]:
-    """Write a key that TorchServe would ignore, and an empty one."""
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {}\n")
     return []
 
 
 def packed_answer(project: Project) -> list[str]:
-    """Write a model that returns packed data."""
     (project.folder / "model.py").write_text(MODEL.replace("self.head(answers), state[-1]", "packed.data"))
     return []
 
 
 def other_weights(project: Project) -> list[str]:
-    """Save a state dict of a larger model."""
     save_weights(project, hidden=7)
     return []
 
 
 def taken_name(project: Project) -> list[str]:
-    """Add an extra file with the name of our manifest."""
     (project.folder / "variants.json").write_text("{}")
     return ["--extra-files", "variants.json"]
 
 
 def same_name_twice(project: Project) -> list[str]:
-    """Add an extra file with the name of the model's file."""
     (project.folder / "more").mkdir()
     (project.folder / "more" / "model.py").write_text("# another")
     return ["--extra-files", "more"]
@@ -76,7 +70,6 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
 def test_a_refusal_is_one_message_and_leaves_nothing(
     project: Project, package: Package, spoil: Callable[[Project], list[str]], complaint: str
 ) -> None:
-    """Errors in the user's files give no traceback, no archive, and no other file."""
     more = spoil(project)
     before = project.listing()
 
@@ -103,7 +96,6 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 def test_a_named_engine_that_fails_stops_the_packaging(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
-    """A third-party engine that fails is named, and no file remains."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", python_path(site))
@@ -121,7 +113,6 @@ def test_a_named_engine_that_fails_stops_the_packaging(
 def test_a_wrong_result_is_reported_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The table of errors names bucket, result, error and output."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", python_path(site))
@@ -143,8 +134,6 @@ def test_a_wrong_result_is_reported_for_every_bucket(
 def test_memory_that_does_not_suffice_is_no_bug(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line says it, and no file is left."""
-
     def full(*_: object) -> None:
         raise MemoryError
 
@@ -161,7 +150,6 @@ def test_memory_that_does_not_suffice_is_no_bug(
 def test_an_unexpected_error_is_shown_with_its_traceback(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unexpected error is shown with its traceback and the place to report it, and leaves no file."""
     monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
     before = project.listing()
 
@@ -176,7 +164,6 @@ def test_an_unexpected_error_is_shown_with_its_traceback(
 @pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
-    """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     before = project.listing()
@@ -215,7 +202,6 @@ def stopped_while_compiling(
 
 @pytest.mark.ci
 def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
-    """The command survives a crash of compiled code."""
     project.configure(backend="crashes")
     before = project.listing()
 

@@ -49,26 +49,22 @@ LENGTHS = [3, 7, 1, 5, 4]
 
 
 def source_of(place: Path, block: str = BLOCK) -> Source:
-    """The classifier as files in a user's folder."""
     (place / "classifier.py").write_text(MODEL)
     return write_source(place / "user", place / "classifier.py", block)
 
 
 def unpacked(place: Path, name: str) -> Path:
-    """An archive, unpacked as on a host."""
     with ZipFile(place / f"{name}.mar") as file:
         file.extractall(place / name)
     return place / name
 
 
 def sequence(length: int) -> torch.Tensor:
-    """Some ids."""
     return (torch.arange(length) * 7 + length) % 50
 
 
 @torch.no_grad()
 def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
-    """The largest difference between a ragged batch's answers and the model's for each sequence alone."""
     sequences = [sequence(length) for length in LENGTHS]
     answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
     alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
@@ -77,7 +73,6 @@ def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float
 
 @pytest.mark.ci
 def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None:
-    """Each bucket has a program, which is compiled, verified and loaded with torch.jit.load."""
     source = source_of(tmp_path)
     with neuron_doubles.on_path():
         archived(source, "classifier", tmp_path)
@@ -128,7 +123,6 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
 
 
 def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:
-    """No archive is made."""
     done = archive(source_of(tmp_path), "classifier", tmp_path)
 
     assert done.returncode != 0

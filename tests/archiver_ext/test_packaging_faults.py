@@ -33,7 +33,6 @@ pytestmark = [pytest.mark.xdist_group("packaging-faults"), pytest.mark.ci]
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of file operations that can fail."""
     return failing_files.build(tmp_path_factory.mktemp("library"))
 
 
@@ -67,7 +66,6 @@ def trials(library: Path, root: Path, task: str, counts: Mapping[Fault, int]) ->
 
 
 def _previous(root: Path, form: str) -> None:
-    """Make the previous archive of a format from the folder."""
     target = root / f"previous{FORMATS[form]}"
     if form == "default" and not target.exists():
         shutil.make_archive(str(root / "previous"), "zip", root / "previous")
@@ -78,7 +76,6 @@ def _previous(root: Path, form: str) -> None:
 
 
 def violated_properties(trial: Mapping[str, Any]) -> list[str]:
-    """The properties that do not hold for a trial."""
     said, properties = trial["said"], {}
     properties["leftovers are reported"] = all(path in said for path in trial["left"])
     if trial["code"] == 0:
@@ -93,7 +90,6 @@ def violated_properties(trial: Mapping[str, Any]) -> list[str]:
 
 
 def check(found: list[dict[str, Any]]) -> None:
-    """Check all properties of all trials."""
     broken = [
         (violated_properties(trial), trial["calls"][:1], trial["said"][-500:])
         for trial in found
@@ -107,7 +103,6 @@ def check(found: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("task", ["publish:default", "rewrite:no-archive"])
 def test_a_fault_leaves_the_previous_archive_or_makes_a_whole_one(library: Path, root: Path, task: str) -> None:
-    """Nothing half-written is left without a word, by the last step and by a change in place."""
     check(trials(library, root, task, {Fault.USUAL: 1, Fault.PART: 1}))
 
 
@@ -116,7 +111,6 @@ def test_a_fault_leaves_the_previous_archive_or_makes_a_whole_one(library: Path,
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", ["publish", "rewrite"])
 def test_every_kind_of_fault_in_every_format(library: Path, root: Path, kind: str, form: str) -> None:
-    """Three calls of each kind fail in each way."""
     check(trials(library, root, f"{kind}:{form}", {fault: 3 for fault in Fault if fault is not Fault.NONE}))
 
 
@@ -124,5 +118,4 @@ def test_every_kind_of_fault_in_every_format(library: Path, root: Path, kind: st
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", [Fault.USUAL, Fault.FULL], ids=lambda fault: fault.name)
 def test_the_whole_command_on_a_disk_that_fails(library: Path, root: Path, fault: Fault) -> None:
-    """One call of each kind fails, from reading the configuration to the archive in its place."""
     check(trials(library, root, "package:default", {fault: 1}))

@@ -34,7 +34,6 @@ neuron_lstm:
 
 
 def archive_with(folder: Path, config: str | None, **facts: object) -> Path:
-    """An archive that was packaged with this YAML."""
     archive = make_archive(folder, **facts)
     if config is not None:
         told = archive / "MAR-INF" / "MANIFEST.json"

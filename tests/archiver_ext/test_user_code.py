@@ -20,7 +20,6 @@ from .conftest import Project
 
 
 def test_a_codec_must_be_a_class_in_the_archive(tmp_path: Path) -> None:
-    """The reasons have different messages."""
     (tmp_path / "words.py").write_text("class Text:\n    pass\n")
     (tmp_path / "broken.py").write_text("import not_there_at_all\n")
     with importable(tmp_path):
@@ -49,7 +48,6 @@ Package = Callable[..., Said]
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """A function that packages the user's folder with a selector: exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
@@ -68,7 +66,6 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project: Project, package: Package) -> None:
-    """Whole sequences are used even if the model can be chunked and the engine supports every shape."""
     code, output, error = package("my_kernel:choose", "--extra-files", "my_kernel.py")
 
     assert code == 0, error
@@ -95,7 +92,6 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project:
 def test_a_choice_that_cannot_be_served_by_is_refused(
     project: Project, package: Package, kernel: str, more: list[str], block: str, complaint: str
 ) -> None:
-    """There is one message, and no file remains."""
     before = project.listing()
 
     code, output, error = package(kernel, *more, block=block)

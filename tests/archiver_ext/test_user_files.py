@@ -62,7 +62,6 @@ REQUESTS = ([1, 2, 3], [4])
 
 
 def written(project: Project, backend: str = "eager", key: str = "class: Tagger,") -> torch.nn.Module:
-    """Write the files of a training project; its model."""
     (project.folder / "model.py").write_text(MODEL)
     (project.folder / "model-config.yaml").write_text(CONFIG % (key, backend))
     spec = importlib.util.spec_from_file_location("model_with_a_method", project.folder / "model.py")
@@ -76,7 +75,6 @@ def written(project: Project, backend: str = "eager", key: str = "class: Tagger,
 
 
 def checkpoint(project: Project, model: torch.nn.Module, name: str) -> None:
-    """Save the model as a data parallel training does, beside its optimizer."""
     optimizer = torch.optim.Adam(model.parameters())
     ids, lengths = torch.tensor([[1, 2, 3]]), torch.tensor([3])
     model(ids, lengths, targets=ids - 1)[1].backward()
@@ -87,7 +85,6 @@ def checkpoint(project: Project, model: torch.nn.Module, name: str) -> None:
 
 
 def served(folder: Path) -> list[torch.Tensor]:
-    """The responses of TorchServe's worker."""
     with loaded(folder) as service:
         responses = predict(service, [request(json.dumps(ids).encode(), "application/json") for ids in REQUESTS])
     assert [response.status for response in responses] == [200, 200]
@@ -95,7 +92,6 @@ def served(folder: Path) -> list[torch.Tensor]:
 
 
 def expected(model: torch.nn.Module) -> list[torch.Tensor]:
-    """The answers of the method, each request alone."""
     infer: Any = model.infer
     with torch.no_grad():
         return [infer(torch.tensor([ids]), torch.tensor([len(ids)]), 2.0)[0] for ids in REQUESTS]
@@ -110,7 +106,6 @@ def expected(model: torch.nn.Module) -> list[torch.Tensor]:
 def test_a_method_of_one_of_two_classes_is_served_with_the_weights_of_a_checkpoint(
     project: Project, backend: str, key: str
 ) -> None:
-    """The archive holds the weights alone; what was chosen is told."""
     model = written(project, backend, key)
     done = project.archive("--archive-format", "no-archive")
     assert done.returncode == 0, done.stderr
@@ -125,7 +120,6 @@ def test_a_method_of_one_of_two_classes_is_served_with_the_weights_of_a_checkpoi
 @pytest.mark.ci
 @pytest.mark.timeout(300)
 def test_weights_are_replaced_by_those_of_a_checkpoint(project: Project) -> None:
-    """The class and the method of the archive verify them."""
     model = written(project)
     assert project.archive().returncode == 0
     checkpoint(project, model, "later.pth")
@@ -141,7 +135,6 @@ def test_weights_are_replaced_by_those_of_a_checkpoint(project: Project) -> None
 
 @pytest.mark.timeout(120)
 def test_a_method_with_other_arguments_is_named_in_the_refusal(project: Project) -> None:
-    """Not forward(), which has other arguments."""
     written(project)
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("temperature: 2.0", "heat: 2.0"))

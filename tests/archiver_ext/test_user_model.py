@@ -20,14 +20,12 @@ from .model_files import ONE, write
 
 
 def saved(folder: Path, size: int = 3) -> Path:
-    """Weights of `One`."""
     path = folder / "weights.pt"
     torch.save(torch.nn.ModuleDict({"linear": torch.nn.Linear(size, 2)}).state_dict(), path)
     return path
 
 
 def refusal(folder: Path, model_file: Path, serialized: Path | None = None, **args: object) -> str:
-    """The text of the refusal."""
     with importable(folder), pytest.raises(PackagingError) as refused:
         load_model(model_file, serialized, ModelArguments(args=args))
     return str(refused.value)
@@ -35,7 +33,6 @@ def refusal(folder: Path, model_file: Path, serialized: Path | None = None, **ar
 
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".safetensors"])
 def test_a_model_has_the_weights_of_its_file_and_is_in_eval_mode(tmp_path: Path, suffix: str) -> None:
-    """Each format of a state dict fills the model that the arguments make."""
     state = torch.nn.ModuleDict({"linear": torch.nn.Linear(3, 2)}).state_dict()
     path = tmp_path / f"weights{suffix}"
     if suffix == ".safetensors":
@@ -50,19 +47,16 @@ def test_a_model_has_the_weights_of_its_file_and_is_in_eval_mode(tmp_path: Path,
 
 
 def test_wrong_arguments_are_answered_with_the_signature(tmp_path: Path) -> None:
-    """Unknown and missing arguments are both named."""
     file = write(tmp_path, ONE)
     assert "the class takes One(size, deep=False)" in refusal(tmp_path, file)
     assert "'width'" in refusal(tmp_path, file, None, size=3, width=1)
 
 
 def test_a_failing_constructor_is_shown_as_called(tmp_path: Path) -> None:
-    """The message has the call, and the error that it raised."""
     assert "One(size='x') fails: TypeError" in refusal(tmp_path, write(tmp_path, ONE), None, size="x")
 
 
 def test_lists_become_tuples_where_the_class_asks_for_them(tmp_path: Path) -> None:
-    """An annotation or a default tells it; other lists stay lists."""
     text = """
 import torch
 from typing import Optional, Tuple
@@ -85,7 +79,6 @@ def test_a_train_method_that_returns_nothing_is_no_problem(tmp_path: Path) -> No
 
 
 def test_a_constructor_that_ends_python_is_refused(tmp_path: Path) -> None:
-    """The call is named."""
     text = ONE.replace("super().__init__()", "raise SystemExit(0)")
 
     assert "One(size=3) fails: SystemExit: 0" in refusal(tmp_path, write(tmp_path, text), saved(tmp_path), size=3)
@@ -136,7 +129,6 @@ def test_a_replaced_forward_may_call_the_method() -> None:
 
 
 def test_a_method_that_fails_leaves_the_model_as_it_was() -> None:
-    """The next call runs the method again."""
     model = Scored()
     serve_method(model, "infer")
     with pytest.raises(RuntimeError):
@@ -178,7 +170,6 @@ def test_a_model_of_one_request_takes_a_batch_of_one() -> None:
 
 
 def test_forward_itself_changes_nothing() -> None:
-    """The class's own method stays."""
     model = Scored()
     serve_method(model, "forward")
     assert "forward" not in vars(model)
@@ -194,7 +185,6 @@ def test_forward_itself_changes_nothing() -> None:
     ],
 )
 def test_a_name_that_is_no_method_is_refused(name: str, said: str) -> None:
-    """With the closest name, or all of them; a submodule is no method."""
     with pytest.raises(PackagingError) as refused:
         serve_method(Scored(), name)
     assert f"neuron_lstm.model.method: {said}" in str(refused.value)

@@ -14,8 +14,6 @@ from .conftest import Project
 
 
 class Masked(torch.nn.Module):
-    """A layer beside a mask of minus infinity."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(3, 2)
@@ -34,13 +32,11 @@ def saved(folder: Path, dtype: torch.dtype = torch.float32, number: float | None
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_one_weight_that_is_no_finite_number_is_refused_by_name(tmp_path: Path, number: float) -> None:
-    """The message has the weight's name, and how many of its numbers it is."""
     with pytest.raises(PackagingError, match=r"weights\.pt: 1 of 4 weights(.|\n)*linear\.weight: 1 of 6"):
         load_state_dict(Masked(), saved(tmp_path, number=number))
 
 
 def test_an_infinite_mask_is_a_weight_like_any_other(tmp_path: Path) -> None:
-    """Buffers and frozen parameters may be infinite."""
     model = Masked()
     load_state_dict(model, saved(tmp_path))
 
@@ -48,7 +44,6 @@ def test_an_infinite_mask_is_a_weight_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_mask_of_nan_is_refused() -> None:
-    """No computation has a use for it."""
     model = Masked()
     model.get_buffer("mask")[0, 1] = float("nan")
     with pytest.raises(PackagingError, match="mask: 1 of 4"):
@@ -66,13 +61,11 @@ def test_weights_of_another_precision_are_counted_and_named(tmp_path: Path, dtyp
 
 
 def test_the_way_out_for_another_precision_works(tmp_path: Path) -> None:
-    """`model.float()` before saving, as the message says."""
     torch.save(Masked().double().float().state_dict(), tmp_path / "weights.pt")
     load_state_dict(Masked(), tmp_path / "weights.pt")
 
 
 def test_nan_weights_are_refused_before_anything_is_compiled(project: Project) -> None:
-    """No archive is written."""
     weights = torch.load(project.folder / "weights.pt")
     weights["lstm.weight_hh_l0"][0, 0] = float("nan")
     torch.save(weights, project.folder / "weights.pt")

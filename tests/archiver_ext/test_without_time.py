@@ -21,8 +21,6 @@ from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a user."""
-
     code: str
     inputs: Mapping[str, list[object]]
     """The shape of each input."""
@@ -86,7 +84,6 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def packaged(source: Source, engine: str) -> Path:
-    """The archive, made in the working directory."""
     Path("model.py").write_text(source.code)
     Path("model-config.yaml").write_text(f"{source.block}  backend: {engine}\n")
     flags = ["--model-name", "it", "--version", "1", "--model-file", "model.py", "--config-file", "model-config.yaml"]
@@ -100,7 +97,6 @@ def packaged(source: Source, engine: str) -> Path:
 
 
 def eager_model(source: Source) -> torch.nn.Module:
-    """The model with the weights of the folder, if it has some."""
     names: dict[str, Any] = {}
     exec(source.code, names)
     if "func" in names:
@@ -129,7 +125,6 @@ def eager_model(source: Source) -> torch.nn.Module:
     ],
 )
 def test_it_is_packaged_and_served_as_the_model_answers(name: str, engine: str, tmp_path: Path) -> None:
-    """Three requests in one batch are answered as alone; one of another shape is refused by itself."""
     source = SOURCES[name]
     shapes = {key: [size for size in shape if isinstance(size, int)] for key, shape in source.inputs.items()}
     requests = [{key: torch.randn(shape) for key, shape in shapes.items()} for _ in range(3)]

@@ -29,7 +29,6 @@ for folder in sys.argv[1:]:
 
 
 def names(engine: str, **other: object) -> set[str]:
-    """The carried files of an archive as strings."""
     return {file.as_posix() for file in carried_files(engine, **other)}  # type: ignore[arg-type]
 
 
@@ -55,7 +54,6 @@ def test_imports_at_the_top_are_followed_and_no_others(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_what_serving_starts_from_can_be_imported_from_the_carried_files(tmp_path: Path) -> None:
-    """Files for each engine and for each store."""
     for engine, store in [*((engine, None) for engine in registry.ENGINES), *(("eager", store) for store in STORES)]:
         folder = tmp_path / f"{engine}_{store}"
         package = folder / "torchserve_neuron_lstm"
@@ -74,7 +72,6 @@ def test_what_serving_starts_from_can_be_imported_from_the_carried_files(tmp_pat
 
 @pytest.mark.parametrize("name", registry.ENGINES)
 def test_no_file_of_packaging_is_carried(name: str) -> None:
-    """Nor is one of another engine."""
     carried = names(name)
     folders = {spec.module.partition(".")[0] for spec in registry.ENGINES.values() if "." in spec.module}
     own = registry.ENGINES[name].module.partition(".")[0]
@@ -87,7 +84,6 @@ def test_no_file_of_packaging_is_carried(name: str) -> None:
 
 
 def test_a_store_and_the_segments_of_the_cpu_are_carried_where_they_are_needed() -> None:
-    """An archive without sessions has no store, and one of a store has no other."""
     without, client, disk, redis = (names("onnxruntime", store=store) for store in (None, *STORES))
 
     assert not any(file.startswith(("sessions/sqlite/", "sessions/redis/")) for file in without | client)

@@ -32,7 +32,6 @@ from torchserve_neuron_lstm.inference.private_directory import private_directory
 
 
 def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_path: Path) -> None:
-    """It is removed even after an error."""
     with suppress(KeyError), private_directory(tmp_path) as directory:
         (directory / "deep").mkdir()
         assert directory.stat().st_mode & 0o777 == 0o700
@@ -103,7 +102,6 @@ def test_a_hangup_that_nohup_ignores_does_not_end_a_command() -> None:
 
 
 def folder(path: Path, content: str) -> Path:
-    """A folder with one file."""
     path.mkdir()
     (path / "file").write_text(content)
     return path
@@ -136,7 +134,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, *moves: int, error: BaseException =
 
 @pytest.mark.usefixtures("way")
 def test_the_new_folder_is_at_the_path_of_the_old_one(tmp_path: Path) -> None:
-    """The old one may be where the new one was made, and nothing else is left."""
     new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
     replace_atomically(new, old)
 
@@ -147,7 +144,6 @@ def test_the_new_folder_is_at_the_path_of_the_old_one(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("way")
 def test_a_file_replaces_a_file_and_a_first_folder_needs_no_old_one(tmp_path: Path) -> None:
-    """Both are plain moves."""
     (tmp_path / "a").write_text("new")
     (tmp_path / "b").write_text("old")
     replace_atomically(tmp_path / "a", tmp_path / "b")
@@ -189,7 +185,6 @@ def test_an_old_folder_that_cannot_be_put_back_is_kept_and_its_path_told(
 
 
 def test_two_paths_are_exchanged_in_one_step_or_stay(tmp_path: Path) -> None:
-    """This system can."""
     one, other = folder(tmp_path / "one", "1"), folder(tmp_path / "other", "2")
 
     assert exchange(one, other)
@@ -215,7 +210,6 @@ def test_a_file_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) ->
 
 
 def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
-    """The content is new, at the place to which the link leads."""
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("before")
     target.chmod(0o640)
@@ -228,14 +222,12 @@ def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
 
 
 def test_a_device_is_written_to_directly() -> None:
-    """It cannot be replaced."""
     write_output(Path("/dev/null"), b"nothing")
 
     assert Path("/dev/null").is_char_device()
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    """The message has no name of a temporary file."""
     with pytest.raises(ArchiveError) as refused:
         write_output(tmp_path / "none" / "file", b"")
 

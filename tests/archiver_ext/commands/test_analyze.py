@@ -38,7 +38,6 @@ def odd(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
-    """The JSON output of the command, by backend."""
     assert cli.main([*COMMAND, "--json", *more]) == 0
     return {one["backend"]: one for one in json.loads(capsys.readouterr().out)}
 
@@ -46,7 +45,6 @@ def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_unsupported_operators_come_with_the_lines_of_the_users_model(capsys: Capture) -> None:
-    """Each has its line and the engine's message; the others are counted by their names in torch."""
     (found,) = told(capsys, "--backend", "onnxruntime").values()
     assert found["unsupported_operators"] == [
         {
@@ -69,7 +67,6 @@ def test_unsupported_operators_come_with_the_lines_of_the_users_model(capsys: Ca
 @pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
-    """Engines that are not installed are represented by their lists of operators, and labelled so."""
     found = told(capsys)
     assert set(found) >= {"inductor", "onnxruntime", "openvino", "neuronx", "neuron", "vollo", "eager"}
     assert found["eager"]["support_percentage"] == "100.00%"
@@ -83,7 +80,6 @@ def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
 @pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
-    """The output has an overview, the operators with their lines, and the key that runs them on the CPU."""
     assert cli.main([*COMMAND, "--backend", "onnxruntime", "--backend", "neuronx"]) == 0
     out = capsys.readouterr().out
     assert "model.py:20: odd = torch.special.bessel_j0(answers)" in out
@@ -95,7 +91,6 @@ def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
 def test_a_model_that_every_engine_takes_needs_no_advice(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    """The output is one table, and given weights are loaded."""
     monkeypatch.chdir(project.folder)
     assert cli.main([*COMMAND, "--backend", "onnxruntime", "--serialized-file", "weights.pt"]) == 0
     out = capsys.readouterr().out
@@ -115,7 +110,6 @@ def test_a_model_that_every_engine_takes_needs_no_advice(
     ],
 )
 def test_a_wrong_call_ends_with_1(more: list[str], text: str, capsys: Capture) -> None:
-    """There is one message, and no standard output."""
     assert cli.main([*COMMAND, *more]) == 1
     out, error = capsys.readouterr()
     assert text in error
@@ -125,7 +119,6 @@ def test_a_wrong_call_ends_with_1(more: list[str], text: str, capsys: Capture) -
 @pytest.mark.ci
 @pytest.mark.usefixtures("odd")
 def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, capsys: Capture) -> None:
-    """Operators in `analyze_parameters.additional_ignored_ops` do not count."""
     ignoring = "{analyze_parameters: {additional_ignored_ops: ['aten::special_bessel_j0']}}"
     text = (odd.folder / "model-config.yaml").read_text().replace("eager", "onnxruntime")
     (odd.folder / "model-config.yaml").write_text(f"{text}  partitioner_config: {ignoring}\n")
@@ -135,7 +128,6 @@ def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, caps
 
 @pytest.mark.ci
 def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The output has the compiler's message; a compiler that is not installed cannot be tried."""
     picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
     monkeypatch.setattr(
         "torchserve_neuron_lstm.archiver_ext.commands.operator_support.get_backend",

@@ -30,14 +30,12 @@ def archive(tmp_path: Path) -> Path:
 
 
 def flags(archive: Path, *more: str) -> list[str]:
-    """The command's arguments, with few rounds."""
     lengths = str(archive.with_name("lengths.txt"))
     return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
 
 
 @pytest.mark.ci
 def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
-    """The JSON of a process has every length of the list in a batch, and answers of each way."""
     command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -52,7 +50,6 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
 
 
 def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
-    """The table has the same three ways."""
     assert cli.main(flags(archive)) == 0
     told = capsys.readouterr().out
     assert "as served" in told
@@ -60,7 +57,6 @@ def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
 
 
 def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
-    """Files without lengths, and archives that cannot be loaded, are named too."""
     (archive.with_name("lengths.txt")).write_text("9")
     assert cli.main(flags(archive)) == 1
     assert "does not serve all of these lengths: a sequence of 9 timesteps" in capsys.readouterr().err
@@ -75,7 +71,6 @@ def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -
 
 @pytest.mark.ci
 def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
-    """The beginning of a sequence beyond the longest bucket is served."""
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("100")
     archive = make_archive(tmp_path / "sums", overflow="truncate")
@@ -86,7 +81,6 @@ def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, c
 @pytest.mark.few(3)
 @pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
 def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
-    """The exit code is 2, as for any wrong command line."""
     with pytest.raises(SystemExit) as ended:
         cli.main(flags(archive, *wrong))
     assert ended.value.code == 2
@@ -111,7 +105,6 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
 
 
 def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture) -> None:
-    """Every layer computes whole buckets."""
     assert cli.main(flags(archive, "--json")) == 0
     ways = json.loads(capsys.readouterr().out)["ways"]
     assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
@@ -119,7 +112,6 @@ def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture
 
 
 def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """Standard error and the JSON have a line for rounds that vary, and for costs of a busy machine."""
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("3")
     archive = make_archive(tmp_path / "sums", measurement=CostMeasurement(1, 1.5))

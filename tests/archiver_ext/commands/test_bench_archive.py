@@ -22,7 +22,6 @@ class Day:
         self.now += seconds
 
     def costing(self, name: str, *seconds: float) -> Callable[[], None]:
-        """A call that takes each of the times in turn, and then the last one."""
         left = list(seconds)
 
         def call() -> None:
@@ -43,7 +42,6 @@ def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> N
 
 
 def test_every_round_begins_with_another_one() -> None:
-    """The order changes in every round, and a pause precedes each call."""
     day = Day()
     calls = {name: day.costing(name, 1) for name in "abc"}
     seconds = time_interleaved(calls, TimingConfig(rounds=4, slice_s=1), day, day.rest)
@@ -53,7 +51,6 @@ def test_every_round_begins_with_another_one() -> None:
 
 
 def test_a_slow_call_is_timed_once_a_turn_and_a_fast_one_for_the_whole_of_it() -> None:
-    """A turn lasts about as long for both."""
     day = Day()
     time_interleaved({"s": day.costing("s", 8), "f": day.costing("f", 0.5)}, TimingConfig(1, slice_s=2), day, day.rest)
 

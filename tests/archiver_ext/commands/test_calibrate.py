@@ -29,18 +29,15 @@ def archive(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ragged(tmp_path: Path) -> Path:
-    """The same archive, with measured costs of padding."""
     return make_archive(tmp_path / "ragged", shapes="any", costs=COSTS, padding_costs=COSTS[:1])
 
 
 def calibrated(archive: Path, *words: object) -> Manifest:
-    """The manifest of the archive after the command."""
     assert cli.main(["calibrate", str(archive), "--threads", "1", *map(str, words)]) == 0
     return read_manifest(archive)
 
 
 def buckets(costs: tuple[MeasuredCost, ...]) -> set[Bucket]:
-    """The buckets of the costs, which must all be measured on this machine."""
     assert {cost.part for cost in costs} == {"sequence"}
     assert all(0 < cost.milliseconds < ABSURD_MS for cost in costs)
     return {cost.bucket for cost in costs}
@@ -71,7 +68,6 @@ def test_what_padding_costs_is_measured_again_where_it_was_known(ragged: Path) -
 def test_another_archive_may_be_written_and_machines_are_told_both(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The given archive is not changed."""
     before = read_manifest(archive)
 
     assert calibrated(archive, "-o", tmp_path / "other", "--json") == before
@@ -84,14 +80,12 @@ def test_another_archive_may_be_written_and_machines_are_told_both(
 
 
 def measuring(*turns: float) -> Callable[..., dict[CostKey, tuple[float, ...]]]:
-    """A measurement in which each call took these milliseconds."""
     return lambda calls, **_: dict.fromkeys(calls, turns)
 
 
 def test_costs_of_a_busy_machine_are_told_until_they_are_measured_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The manifest and the JSON have the spread, standard error says in plain words what to do."""
     monkeypatch.setattr(measured_costs, "measure", measuring(4.0, 8.0, 9.0))
 
     assert calibrated(archive, "--json").measurement == CostMeasurement(1, 2.0)
@@ -121,7 +115,6 @@ def test_no_bucket_costs_more_than_a_larger_one(archive: Path, monkeypatch: pyte
 def test_people_see_padding_threads_and_operators_on_the_cpu(
     native_archive: Path, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An archive whose engine stops rows, and one that is divided between an engine and the CPU."""
     padded = shutil.copy(native_archive, tmp_path)
     divided = shutil.copy(divided_archive, tmp_path)
 

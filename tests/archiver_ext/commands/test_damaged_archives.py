@@ -27,22 +27,18 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of an archive called tiny."""
     return write_streaming_archive(tmp_path / "tiny", streaming_manifest(StreamingConfig().settings("0" * 32)))
 
 
 def as_mar(folder: Path) -> Path:
-    """All files at the root of a zip file."""
     return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
 
 
 def as_tar(folder: Path) -> Path:
-    """All files in one folder of a tar file."""
     return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
 
 
 def cut(archive: Path) -> Path:
-    """The first half of a file."""
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
     return archive
 
@@ -57,8 +53,6 @@ def with_other_bytes(archive: Path) -> Path:
 
 
 def with_manifest(content: bytes) -> Damage:
-    """Overwrite variants.json."""
-
     def damage(folder: Path) -> Path:
         (folder / "variants.json").write_bytes(content)
         return folder
@@ -91,7 +85,6 @@ def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: st
 @pytest.mark.parametrize("command", ["inspect", "sessions"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Path, capsys: Capture) -> None:
-    """The message has its name, without a traceback."""
     archive = damage(folder)
 
     assert cli.main([command, str(archive)]) == 1
@@ -102,7 +95,6 @@ def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Pa
 
 @pytest.mark.parametrize("content", [b"\xff", b"{", b"[" * 100_000])
 def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: Path, capsys: Capture) -> None:
-    """The message has the remedy; commands do not need the archive's own name."""
     (folder / "MAR-INF" / "MANIFEST.json").write_bytes(content)
 
     assert cli.main(["sessions", str(as_mar(folder))]) == 1
@@ -115,7 +107,6 @@ def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: P
 @pytest.mark.few(1)
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
 def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -> None:
-    """Bytes anywhere and every tenth length are damaged: the read values are the same, or refused."""
     archive = pack(folder)
     content, text = archive.read_bytes(), ArchiveReader(archive).manifest_json()
     draw = random.Random(0)
@@ -135,7 +126,6 @@ def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -
 
 @pytest.mark.parametrize("content", ["{}", '{"format": 1}', '{"format": 1, "checks": 3}', '{"variants": [1]}'])
 def test_a_manifest_without_its_keys_is_a_refusal(content: str, folder: Path, capsys: Capture) -> None:
-    """The message names what is missing."""
     (folder / "variants.json").write_text(content)
 
     assert cli.main(["inspect", str(folder)]) == 1

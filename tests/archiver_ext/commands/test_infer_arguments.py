@@ -38,8 +38,6 @@ class Headed(nn.Module):
 
 
 class Named(nn.Module):
-    """A required text."""
-
     def __init__(self, size: int, kind: str) -> None:
         super().__init__()
         self.layer = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](size, 4)
@@ -60,7 +58,6 @@ sizes = st.integers(1, 40)
 @settings(max_examples=8)
 @given(words=sizes, width=sizes, hidden=st.integers(2, 40), tags=sizes, layers=st.integers(1, 3), both=st.booleans())
 def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> None:
-    """The class has the weights' names and shapes then; what is equal to its default is left out."""
     file = saved(tmp_path_factory.mktemp("w"), Sized(**sizes))
     defaults = {"layers": 1, "both": False}
     found = infer_arguments(Sized, {}, file)
@@ -69,7 +66,6 @@ def test_every_size_is_found(tmp_path_factory: pytest.TempPathFactory, **sizes: 
 
 
 def test_given_arguments_stay(tmp_path: Path) -> None:
-    """Also those that do not show in the weights."""
     found = infer_arguments(Headed, {"heads": 3}, saved(tmp_path, Headed(12, 3)))
     assert found == {"heads": 3, "size": 12}
 
@@ -87,7 +83,6 @@ def test_given_arguments_stay(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_made_up(tmp_path: Path, model: nn.Module, given: dict[str, Any], said: str) -> None:
-    """An argument that has no effect on the weights, one of another kind, and weights of another model."""
     with pytest.raises(PackagingError) as refused:
         infer_arguments(type(model), given, saved(tmp_path, model))
     assert said in str(refused.value)
@@ -105,13 +100,11 @@ class Configured(nn.Module):
 
 
 def configured(**sizes: int) -> nn.Module:
-    """Make the tagger."""
     names = ("width", "hidden", "layers")
     return Configured(Options({name: sizes[name] for name in names}), Options({"words": sizes["words"]}), sizes["tags"])
 
 
 def test_the_values_of_configuration_objects_are_found(tmp_path: Path) -> None:
-    """Each has the name of the object before its own."""
     file = saved(tmp_path, configured(width=6, hidden=20, layers=2, words=37, tags=3))
 
     found = infer_arguments(Configured, {"opt.dropout": 0.2}, file)
@@ -120,7 +113,6 @@ def test_the_values_of_configuration_objects_are_found(tmp_path: Path) -> None:
 
 
 def test_values_of_configuration_objects_are_asked_for_by_name() -> None:
-    """Without weights, all of them."""
     needed = required_arguments(Configured, {"tags": 3, "opt.width": 6})
 
     assert sorted(needed) == ["data.words", "opt.hidden", "opt.layers"]

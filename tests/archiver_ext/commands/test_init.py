@@ -23,7 +23,6 @@ from torchserve_neuron_lstm.config.schema import ServingConfig
 
 
 def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
-    """The text of the file, and its configuration."""
     text = starting_config(model, args)
     return text, parse_config(text, "model-config.yaml")
 
@@ -38,7 +37,6 @@ Those are layouts of a single sequence, and of two inputs that are concatenated 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
-    """The file is valid in all cases."""
     text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
 
     assert config.grid.buckets
@@ -48,7 +46,6 @@ def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
 
 @pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
 def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
-    """Dtypes, layouts, feature sizes and the argument for lengths equal those of a hand-written file."""
     text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
     written = parse_config(case.yaml, "a test model")
 
@@ -73,7 +70,6 @@ class Padded(nn.Module):
 
 
 def test_what_the_layers_tell_is_written_down() -> None:
-    """The text has the vocabulary as a comment, the padding id, class arguments, constants, and defaults."""
     text, config = started(Padded, vocabulary=50, rate=1e-5)
 
     assert config.input_specs == (TensorSpec("ids", "int64", ("batch", "time"), 3),)
@@ -96,7 +92,6 @@ class Switch(nn.Module):
 
 
 def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
-    """Names of inputs and of arguments are read back as names."""
     _, config = started(Switch, off=5)
 
     assert config.input_specs == (TensorSpec("on", "float32", ("batch", "time", 5)),)
@@ -129,8 +124,6 @@ def test_constants_are_found_by_trying() -> None:
 
 
 class Reader(nn.Module):
-    """Attention over the timesteps that a mask marks as real, beside frames."""
-
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self.gru = nn.GRU(3, 8, batch_first=True)
@@ -141,7 +134,6 @@ class Reader(nn.Module):
 
 
 def test_an_argument_named_mask_is_made_of_the_lengths() -> None:
-    """Its name tells whether it marks padding; the user is asked to check that."""
     text, config = started(Reader)
 
     assert list(config.inputs) == ["x"]
@@ -164,7 +156,6 @@ class OneSentence(nn.Module):
 
 
 def test_a_model_of_one_sequence_is_served_in_batches() -> None:
-    """It accepts neither a batch with time nor time with a batch."""
     config = parse_config(starting_config(OneSentence, {}), "model-config.yaml")
 
     assert config.model.batched is False
@@ -172,7 +163,6 @@ def test_a_model_of_one_sequence_is_served_in_batches() -> None:
 
 
 def test_a_method_has_inputs_of_its_own() -> None:
-    """Class and method are written down."""
     text = starting_config(Switched, {}, "Switched", "infer")
     config = parse_config(text, "model-config.yaml")
 
@@ -202,14 +192,12 @@ class Whole(torch.nn.Module):
 
 
 def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Run the command on the file; exit code, output and errors."""
     (folder / "model.py").write_text(FILE)
     code = main(["init", "--model-file", str(folder / "model.py"), *words])
     return code, *capsys.readouterr()
 
 
 def test_a_checkpoint_tells_the_arguments_of_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The class that uses the others is written down; what was read is told."""
     state = {f"model.block.{name}": tensor for name, tensor in nn.LSTM(5, 7).state_dict().items()}
     torch.save({"net": state}, tmp_path / "w.pt")
     code, text, told = init(tmp_path, capsys, "--serialized-file", str(tmp_path / "w.pt"))
@@ -223,7 +211,6 @@ def test_a_checkpoint_tells_the_arguments_of_the_class(tmp_path: Path, capsys: p
 
 
 def test_a_missing_argument_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No file is written that does not work."""
     code, text, told = init(tmp_path, capsys)
 
     assert (code, text) == (1, "")
@@ -231,7 +218,6 @@ def test_a_missing_argument_is_asked_for(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong name is answered with the closest."""
     assert "did you mean Block?" in init(tmp_path, capsys, "--class", "Blok")[2]
     words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
     code, text, told = init(tmp_path, capsys, *words)
@@ -241,14 +227,11 @@ def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 class Opaque(nn.Module):
-    """A model that does not accept any guessed input."""
-
     def forward(self, signal: torch.Tensor, lengths: torch.Tensor) -> Any:
         raise RuntimeError("expected\nsomething: else # entirely {" + "x" * 500)
 
 
 def test_what_was_not_found_out_is_said() -> None:
-    """The guess is marked, with the model's error."""
     text, config = started(Opaque)
 
     assert "# Not inferred: write the inputs of forward()" in text
@@ -257,8 +240,6 @@ def test_what_was_not_found_out_is_said() -> None:
 
 
 class Bare(nn.Module):
-    """A model without a single argument."""
-
     def forward(self) -> Any:
         return torch.zeros(1)
 
@@ -272,13 +253,11 @@ def test_a_model_without_arguments_gets_a_placeholder() -> None:
 
 
 def test_a_class_that_cannot_be_made_is_refused() -> None:
-    """The message has the required arguments."""
     with pytest.raises(PackagingError, match="vocabulary"):
         starting_config(Padded, {})
 
 
 def test_arguments_without_a_plain_form_are_refused() -> None:
-    """YAML has no form for them."""
     with pytest.raises(PackagingError, match="cannot be written in YAML"):
         starting_config(Padded, {"vocabulary": 50, "rate": 1j})
 
@@ -294,7 +273,6 @@ plain = st.recursive(
 @given(plain)
 @example({"TRUE": None, "no": 1, "a b": [1e16, -0.0], "\ud800\x7f\U0001f600": "1e5"})
 def test_plain_values_are_read_back_as_they_were(value: Any) -> None:
-    """Numbers are numbers in YAML 1.1, and texts are texts."""
     block = "inputs: {x: {dtype: int64, shape: [batch]}}, buckets: {batch: [1]}"
     config = parse_config(f"neuron_lstm: {{model: {{args: {{x: {flow(value)}}}}}, {block}}}", "f")
 

@@ -24,12 +24,10 @@ ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake
 
 
 def times_of(manifest: Manifest) -> list[StepTime]:
-    """The times in the form of the command."""
     return step_times(json.loads(manifest_text(manifest)))
 
 
 def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
-    """The time is on the line through the measured ones."""
     times = times_of(streaming_manifest(SETTINGS, **ANY_SHAPE))
 
     assert [time.sessions for time in times] == [1, 4]
@@ -39,7 +37,6 @@ def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
 
 
 def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
-    """One timestep costs as much as four."""
     times = times_of(streaming_manifest(SETTINGS))
 
     assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
@@ -63,7 +60,6 @@ def test_answers_without_time_cost_a_call_of_their_own() -> None:
 
 
 def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The output has a separate table, and keys beside those of the manifest."""
     manifest = streaming_manifest(SETTINGS, **ANY_SHAPE)
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
@@ -83,7 +79,6 @@ def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The JSON equals the manifest, and there is no table of steps."""
     manifest = streaming_manifest(None, **ANY_SHAPE)
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
@@ -94,7 +89,6 @@ def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.C
 
 
 def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Threads, spread, and calls with as much padding as possible; machines find them in the manifest."""
     manifest = streaming_manifest(
         None,
         kind="sequence",
@@ -120,7 +114,6 @@ def test_how_costs_were_measured_is_told(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """An archive's files in a folder."""
     shutil.unpack_archive(archive, folder, "zip")
     return folder
 
@@ -130,7 +123,6 @@ def unpack(archive: Path, folder: Path) -> Path:
 def test_operators_on_the_cpu_are_read_from_the_programs(
     packed: bool, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are in the archive's lists of segments, whatever form the archive has."""
     archive = divided_archive if packed else unpack(divided_archive, tmp_path)
 
     assert cli.main(["inspect", str(archive)]) == 0
@@ -148,7 +140,6 @@ def test_the_file_of_segments_is_the_one_that_is_written() -> None:
 def test_a_damaged_list_of_segments_is_named(
     content: str, divided_archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """There is one message, with the file."""
     archive = unpack(divided_archive, tmp_path)
     damaged = next(archive.rglob(SEGMENTS))
     damaged.write_text(content)
@@ -162,7 +153,6 @@ def test_a_damaged_list_of_segments_is_named(
 def test_a_manifest_of_another_format_is_printed_for_machines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever keys it has."""
     archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None, **ANY_SHAPE))
     (archive / "variants.json").write_text('{"format": 99}')
 

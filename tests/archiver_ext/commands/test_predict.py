@@ -23,19 +23,16 @@ MODULE = "torchserve_neuron_lstm.archiver_ext.cli"
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 def write(file: Path, lines: Sequence[object]) -> Path:
-    """Write lines: text as it is, any other value as JSON."""
     text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
     file.write_text(text, "utf-8")
     return file
 
 
 def predict(archive: Path, lines: Sequence[object], folder: Path) -> tuple[int, list[Any]]:
-    """The exit code, and the parsed answers."""
     output = folder / "answers.jsonl"
     requests = write(folder / "requests.jsonl", lines)
     code = main(["predict", str(archive), str(requests), "-o", str(output), "--threads", "1"])
@@ -44,13 +41,11 @@ def predict(archive: Path, lines: Sequence[object], folder: Path) -> tuple[int, 
 
 @torch.no_grad()
 def expected(ids: list[int]) -> list[list[float]]:
-    """The model's answer to one sequence alone."""
     answer: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
     return answer
 
 
 def test_every_line_is_answered_in_its_place(archive: Path, tmp_path: Path) -> None:
-    """More than one window of them."""
     lines = [[(7 * step + row) % VOCABULARY for step in range(row % GRID.lengths[-1] + 1)] for row in range(2500)]
     code, answers = predict(archive, lines, tmp_path)
 
@@ -60,7 +55,6 @@ def test_every_line_is_answered_in_its_place(archive: Path, tmp_path: Path) -> N
 
 
 def test_a_line_may_have_any_json_form_of_a_request(archive: Path, tmp_path: Path) -> None:
-    """Those of the README."""
     entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [5, 17]}
     code, answers = predict(
         archive, [[5, 17], {"ids": [5, 17]}, {"instances": [[5, 17]]}, {"inputs": [entry]}], tmp_path
@@ -74,7 +68,6 @@ def test_a_line_may_have_any_json_form_of_a_request(archive: Path, tmp_path: Pat
 def test_a_bad_line_becomes_an_error_object_in_its_place(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All others are answered, and the exit code is 1."""
     lines: list[object] = [[1, 2], "no JSON", [VOCABULARY], "", [3], [1] * 9]
     code, answers = predict(archive, lines, tmp_path)
 
@@ -86,7 +79,6 @@ def test_a_bad_line_becomes_an_error_object_in_its_place(
 
 
 def test_a_file_of_nothing_has_no_answers(archive: Path, tmp_path: Path) -> None:
-    """The file of answers exists."""
     assert predict(archive, [], tmp_path) == (0, [])
 
 
@@ -112,7 +104,6 @@ def test_a_server_s_bounds_of_time_do_not_hold_here(tmp_path: Path) -> None:
 
 
 def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None:
-    """Its text becomes a JSON string."""
     archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec")
     code, answers = predict(archive, ["5 17", "x"], tmp_path)
 
@@ -138,7 +129,6 @@ def test_standard_input_and_output_are_streams(archive: Path) -> None:
 
 
 def test_an_unfinished_run_leaves_the_former_answers(archive: Path, tmp_path: Path) -> None:
-    """And no other file."""
     (tmp_path / "answers.jsonl").write_text("former\n", "utf-8")
     code = main(["predict", str(archive), str(tmp_path / "missing.jsonl"), "-o", str(tmp_path / "answers.jsonl")])
 
@@ -149,7 +139,6 @@ def test_an_unfinished_run_leaves_the_former_answers(archive: Path, tmp_path: Pa
 
 @pytest.mark.ci
 def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) -> None:
-    """One line says so, without a traceback."""
     requests = write(tmp_path / "requests.jsonl", [[1, 2]] * 20_000)
     command = [sys.executable, "-m", MODULE, "predict", str(archive), str(requests), "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -162,7 +151,6 @@ def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) ->
 
 
 def test_a_missing_folder_is_named(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything is computed."""
     requests = write(tmp_path / "requests.jsonl", [[1]])
 
     assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "missing" / "answers.jsonl")]) == 1
@@ -170,7 +158,6 @@ def test_a_missing_folder_is_named(archive: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_link_stays_and_its_file_keeps_its_mode(archive: Path, tmp_path: Path) -> None:
-    """The file that it names is replaced."""
     requests = write(tmp_path / "requests.jsonl", [[1]])
     (tmp_path / "real.jsonl").write_text("former\n", "utf-8")
     (tmp_path / "real.jsonl").chmod(0o600)
@@ -183,7 +170,6 @@ def test_a_link_stays_and_its_file_keeps_its_mode(archive: Path, tmp_path: Path)
 
 
 def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By a slip of the command line."""
     file = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", archive))
     requests, before = write(tmp_path / "requests.jsonl", [[1]]), file.read_bytes()
 
@@ -193,7 +179,6 @@ def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: p
 
 
 def test_the_requests_are_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not under another name either."""
     requests = write(tmp_path / "requests.jsonl", [[1]])
     (tmp_path / "link.jsonl").symlink_to(requests)
 
@@ -212,7 +197,6 @@ def test_a_line_cannot_ask_for_bytes(archive: Path, tmp_path: Path) -> None:
 
 
 def test_an_archive_may_be_a_folder_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its codec is found, and leaves nothing on the path of modules."""
     make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec")
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
@@ -223,7 +207,6 @@ def test_an_archive_may_be_a_folder_of_the_working_directory(tmp_path: Path, mon
 
 
 def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line."""
     archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Missing")
     requests = write(tmp_path / "requests.jsonl", [[1]])
 
@@ -234,7 +217,6 @@ def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_a_device_is_written_to_and_not_replaced(archive: Path, tmp_path: Path) -> None:
-    """Such as /dev/null, which a file must not take the place of."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     requests = write(tmp_path / "requests.jsonl", [[1]])

@@ -14,7 +14,6 @@ from torchserve_neuron_lstm.archiver_ext.cli import main
 def test_without_ray_the_message_has_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 1."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray", raising=False)
     monkeypatch.delitem(sys.modules, "torchserve_neuron_lstm.hosts.ray_serve.command", raising=False)
@@ -24,7 +23,6 @@ def test_without_ray_the_message_has_the_command(
 
 
 def test_fewer_at_most_than_at_the_start_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before Ray is looked for."""
     assert main(["serve-ray", "a.mar", "--replicas", "3", "--max-replicas", "2"]) == 1
     assert capsys.readouterr().err == "error: --max-replicas: expected 3 (--replicas) or more, got 2\n"
 
@@ -33,7 +31,6 @@ def test_fewer_at_most_than_at_the_start_are_refused(capsys: pytest.CaptureFixtu
     "words", [[], ["a.mar", "--port", "65536"], ["a.mar", "--grpc-port", "0"], ["a.mar", "--replicas", "none"]]
 )
 def test_a_wrong_command_line_has_exit_code_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """No archive, no such port, no number."""
     with pytest.raises(SystemExit) as end:
         main(["serve-ray", *words])
 

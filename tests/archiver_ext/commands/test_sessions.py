@@ -26,7 +26,6 @@ LIMITS = Limits(sessions=3, bytes=100_000, idle_seconds=60)
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory in which the host keeps sessions."""
     directory = tmp_path / "kept"
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(directory))
     return directory
@@ -34,8 +33,6 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def packaged(tmp_path: Path) -> Packaged:
-    """A function that makes an archive of a model called tiny, with these settings under `streaming`."""
-
     def package(**settings: object) -> str:
         config = StreamingConfig.model_validate(settings)
         return str(write_streaming_archive(tmp_path / "tiny", streaming_manifest(config.settings("0" * 32))))
@@ -45,26 +42,22 @@ def packaged(tmp_path: Path) -> Packaged:
 
 @pytest.fixture
 def archive(packaged: Packaged) -> str:
-    """An archive for at most 3 sessions."""
     return packaged(max_sessions=3, max_bytes=100_000, idle_seconds=60)
 
 
 def open_in(directory: Path, model: str, *names: str) -> None:
-    """Write sessions of 100 bytes each, as a worker would."""
     store = SqliteStore(directory, model, LIMITS)
     store.write([RecordUpdate(name, b"x" * 100, None) for name in names])
     store.close()
 
 
 def told(capsys: Capture, *arguments: str) -> dict[str, object]:
-    """The JSON output of the command."""
     assert cli.main(["sessions", *arguments, "--json"]) == 0
     figures: dict[str, object] = json.loads(capsys.readouterr().out)
     return figures
 
 
 def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: Path, capsys: Capture) -> None:
-    """The number, the bytes, the age of the oldest session, the limits and the location are reported."""
     open_in(directory, "tiny", "a", "b")
     figures = told(capsys, archive)
 
@@ -94,7 +87,6 @@ def test_an_archive_that_is_served_under_another_name_has_other_sessions(
 
 
 def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -> None:
-    """It has the same figures."""
     open_in(directory, "tiny", "a")
 
     assert cli.main(["sessions", archive]) == 0
@@ -112,7 +104,6 @@ def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture
 
 
 def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture) -> None:
-    """There is one message, and exit code 1."""
     archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None))
 
     assert cli.main(["sessions", str(archive)]) == 1
@@ -120,13 +111,11 @@ def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture
 
 
 def test_sessions_that_clients_carry_are_nowhere_to_count(packaged: Packaged, capsys: Capture) -> None:
-    """There is one message, and exit code 1."""
     assert cli.main(["sessions", packaged(store="client")]) == 1
     assert "keeps no sessions: with `store: client` each client keeps its own" in capsys.readouterr().err
 
 
 def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:
-    """The archive was made by hand."""
     (Path(archive) / "MAR-INF" / "MANIFEST.json").unlink()
 
     assert cli.main(["sessions", archive]) == 1
@@ -135,7 +124,6 @@ def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, c
 
 
 def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path, capsys: Capture) -> None:
-    """The message has the store's error, without a traceback."""
     directory.mkdir()
     (directory / "tiny.sessions").write_bytes(b"no database " * 100)
 
@@ -147,7 +135,6 @@ def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path,
 
 @pytest.mark.parametrize("program", one_and_others_long(server_programs()))
 def test_a_server_is_asked_over_the_network(packaged: Packaged, program: str, tmp_path: Path, capsys: Capture) -> None:
-    """With `store: redis`, the sessions of all hosts count, and those on this host's disk do not."""
     with running(RedisServer(server_programs()[program], tmp_path)) as server:
         store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tiny", LIMITS)
         store.write([RecordUpdate("a", b"x" * 100, None)])
@@ -179,7 +166,6 @@ def test_the_sessions_of_all_shards_are_counted(
 
 
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
-    """No server listens on that port."""
     assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
     assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err
 

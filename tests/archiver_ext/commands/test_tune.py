@@ -39,7 +39,6 @@ LOG = """\
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a configuration, in which the commands run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model-config.yaml").write_text(CONFIG)
     (tmp_path / "lengths.txt").write_text("3:50 5:20 9:10 30:2 31:1\n")
@@ -47,14 +46,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figures(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    """The output of the command with --json."""
     assert cli.main(["tune", *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def failure(capsys: Capture, *arguments: str) -> str:
-    """The standard error of the command, which must fail."""
     assert cli.main(["tune", *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -63,14 +60,12 @@ def failure(capsys: Capture, *arguments: str) -> str:
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the command as a process of its own."""
     command = [str(Path(sys.executable).with_name("neuron-lstm")), "tune", *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=100)
 
 
 @pytest.mark.ci
 def test_lengths_are_tuned_in_place(folder: Path) -> None:
-    """There are a table and a picture, and only the lengths of the configuration are changed."""
     done = run(
         str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "-o", "model-config.yaml", "--picture", "a.html"
     )
@@ -91,7 +86,6 @@ def test_lengths_are_tuned_in_place(folder: Path) -> None:
 
 @pytest.mark.ci
 def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
-    """Standard input is read too."""
     done = run("-", "--count", "2", given="3 3 3 9\n")
 
     assert done.returncode == 0
@@ -101,7 +95,6 @@ def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
 
 
 def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
-    """Models are separated, and files are added up."""
     (folder / "model_log.log").write_text(LOG)
 
     assert failure(capsys, "model_log.log").endswith(
@@ -116,7 +109,6 @@ def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
 
 
 def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Path) -> None:
-    """The file has the format of `histogram:`."""
     (folder / "model_log.log").write_text(LOG)
     assert cli.main(["tune", "model_log.log", "--model", "tagger", "--save-lengths", "kept.txt"]) == 0
     capsys.readouterr()
@@ -128,7 +120,6 @@ def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Pat
 
 
 def test_figures_are_there_for_programs(capsys: Capture) -> None:
-    """Current and proposed figures are the only standard output."""
     found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml", "--count", "16", "--longest", "324")
 
     assert found["today"]["computed_timesteps"] == 367178
@@ -169,7 +160,6 @@ RAGGED = {"shapes": "any", "padding_costs": tuple(MeasuredCost("sequence", Bucke
 
 
 def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, tmp_path: Path) -> None:
-    """The figures are those of whole sequences."""
     archive = str(make_archive(tmp_path / "archive", **CHUNKED))
 
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
@@ -178,7 +168,6 @@ def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, t
 
 
 def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, folder: Path) -> None:
-    """By a configuration alone: no padding today, none as proposed, and nothing to copy."""
     with (folder / "model-config.yaml").open("a") as file:
         file.write("  backend: native\n")
     found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml")
@@ -196,7 +185,6 @@ def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, f
 
 
 def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, tmp_path: Path) -> None:
-    """Its milliseconds are those of each sequence at its own length."""
     archive = str(make_archive(tmp_path / "archive", **RAGGED))
 
     found = figures(capsys, "lengths.txt", "--archive", archive)
@@ -240,7 +228,6 @@ def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: 
 
 
 def test_sequences_beyond_lengths_that_are_limits_are_counted(capsys: Capture, folder: Path) -> None:
-    """`buckets.longest` is the limit of an engine that takes every length."""
     text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 30") + "  backend: native\n"
     (folder / "model-config.yaml").write_text(text)
 
@@ -252,7 +239,6 @@ def test_sequences_beyond_lengths_that_are_limits_are_counted(capsys: Capture, f
 
 
 def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder: Path) -> None:
-    """`--longest` sets another limit, and `--count` another number."""
     with (folder / "model-config.yaml").open("a") as file:
         file.write("  backend: native\n")
     config = ("lengths.txt", "--config", "model-config.yaml")
@@ -262,7 +248,6 @@ def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder:
 
 
 def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
-    """Examples are a model without padding, one without time, another handler's archive and a damaged one."""
     exact = make_archive(tmp_path / "exact", padding="exact_lengths", padding_reason="model.py:3")
     timeless = make_archive(tmp_path / "timeless", inputs=(TensorSpec("x", "float32", ("batch", 3)),))
     (tmp_path / "damaged").mkdir()
@@ -278,7 +263,6 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
 
 
 def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: Capture, folder: Path) -> None:
-    """Then the largest length stays the length of the largest chunk."""
     text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 100")
     (folder / "model-config.yaml").write_text(text)
 
@@ -291,7 +275,6 @@ def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: 
 
 
 def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
-    """With overflow: truncate, no sequence is refused."""
     (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]"))
     refusing = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
     assert refusing["today"]["refused_sequences"] == 13
@@ -317,7 +300,6 @@ def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -
     ],
 )
 def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said: str) -> None:
-    """There is one message, exit code 1, no standard output and no file."""
     before = Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()
 
     assert said in failure(capsys, *arguments)
@@ -325,7 +307,6 @@ def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said
 
 
 def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Path) -> None:
-    """Its configuration has no lengths either."""
     text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
     (folder / "model-config.yaml").write_text(text)
 
@@ -346,7 +327,6 @@ def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Pa
     ],
 )
 def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: list[str]) -> None:
-    """The usage is printed, as argparse does."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["tune", *arguments])
 

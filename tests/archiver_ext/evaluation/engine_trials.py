@@ -16,10 +16,8 @@ GRID = {"batch": [1, 2, 3], "length": [2, 4]}
 
 
 def auto_tries(monkeypatch: pytest.MonkeyPatch, *names: str, fallback: Sequence[str] = ()) -> None:
-    """Let `auto` try these engines."""
     monkeypatch.setattr(selection, "auto_engines", lambda purpose: fallback if purpose == "fallback" else names)
 
 
 def names(report: Report, part: str = "engines") -> list[str]:
-    """The engines in a part of the report."""
     return [engine["backend"] for engine in report[part]]

@@ -114,13 +114,11 @@ class InChunks:
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:
-    """The reference for `program`."""
     x, ids = request.inputs
     return x.cumsum(0), x.sum() + ids
 
 
 def right(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`program` over padded tensors, without an error."""
     x, ids, lengths = tensors
     valid = torch.arange(x.shape[0])[:, None] < lengths
     x = torch.where(valid[..., None], x, 0.0)
@@ -132,7 +130,6 @@ def silent(done: int, total: int, text: str) -> None:
 
 
 def right_chunk(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """The two programs of `program` in chunks, without an error."""
     if part == "head":
         ids, _, so_far = tensors
         return [so_far.sum(1) + ids]

@@ -18,8 +18,6 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 
 class Whole(Eager):
-    """An engine that would gain nothing by chunks."""
-
     name = "whole"
     whole_sequences = "its rows end by themselves"
 
@@ -34,8 +32,6 @@ neuron_lstm:
 
 
 class CausalConvolution(nn.Module):
-    """A causal convolution before a GRU."""
-
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(3, 4, 3)
@@ -48,21 +44,18 @@ class CausalConvolution(nn.Module):
 
 
 def lowered(name: str) -> LoweredModel:
-    """A test model."""
     case = next(case for case in CASES if case.name == name)
     return lower(case.make().eval(), parse_config(case.yaml, "model-config.yaml"))
 
 
 @pytest.fixture(scope="module")
 def split() -> LoweredModel:
-    """A model that can be chunked."""
     program = lowered("ResidualStack")
     assert program.chunked is not None
     return program
 
 
 def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: LoweredModel) -> None:
-    """The engine's reason is reported; the rest of the program is unchanged, and the others keep chunks."""
     taken = make_candidate(Whole(), split, streams=False).program
 
     assert (taken.chunked, taken.chunking_reason) == (None, "its rows end by themselves")
@@ -92,7 +85,6 @@ def test_chunks_that_join_the_timesteps_before_them_are_only_run_where_they_are_
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
-    """The reason is the line that needs the whole sequence, not the engine's reason."""
     program = lowered("AttentionPooling")
     assert program.chunked is None
 

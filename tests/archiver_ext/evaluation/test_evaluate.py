@@ -29,7 +29,6 @@ GRID = BucketGrid((1, 4), (8, 16))
 
 
 def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
-    """The folder of each compiled program, with its file."""
     programs = {part: Path(f"{part}.pt2") for part in parts}
     jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
     assert all(job.program == programs[job.part] for job in jobs)
@@ -38,7 +37,6 @@ def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
 
 @pytest.mark.parametrize("parts", [("sequence",), ("chunk",), ("chunk", "head"), ("chunk", "start", "head")])
 def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramRole, ...]) -> None:
-    """This holds for any grid."""
     assert compiled("eager", *parts) == {f"work/programs/eager/{part}/any": f"eager {part} any shape" for part in parts}
 
 
@@ -89,15 +87,12 @@ class InTheGrid(SlowWherePadded):
 
 
 class NotRagged(SlowWherePadded):
-    """An engine that computes padding as it does data."""
-
     ragged = False
 
 
 def attempted(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[CandidateResult, BuildInput]:
-    """The trial of an engine with a model over whole sequences, and the build."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
     torch.manual_seed(0)
@@ -132,10 +127,6 @@ def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypa
 
 
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Padding costs are measured in the shapes of the full calls, with one full row, and are written.
-
-    All other rows have one timestep.
-    """
     engine = SlowWherePadded()
     found, build = attempted(engine, tmp_path, monkeypatch)
     trials.write_final_manifest(build, found)
@@ -155,7 +146,6 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then plans use the costs of full calls."""
     found, build = attempted(engine, tmp_path, monkeypatch)
     trials.write_final_manifest(build, found)
 

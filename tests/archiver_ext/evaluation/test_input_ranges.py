@@ -30,7 +30,6 @@ IDS = "ids: {dtype: int64, shape: [batch, time]%s}"
 
 
 def config(inputs: str) -> ServingConfig:
-    """A configuration with these inputs."""
     return parse_config(
         f"neuron_lstm: {{inputs: {{{inputs}}}, lengths: lengths, buckets: {{batch: [1, 2], length: [4, 9]}}}}\n",
         "model-config.yaml",
@@ -38,8 +37,6 @@ def config(inputs: str) -> ServingConfig:
 
 
 class Words(nn.Module):
-    """Logits of the words of a text."""
-
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(11, 5, padding_idx=0)
@@ -60,8 +57,6 @@ class Counting(Words):
 
 
 class Remembering(Words):
-    """The state of the last call is added."""
-
     last = 0.0
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Any:
@@ -73,8 +68,6 @@ class Remembering(Words):
 
 
 class Relative(nn.Module):
-    """Lengths are shares of the longest one."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru = nn.GRU(3, 4, batch_first=True)
@@ -86,8 +79,6 @@ class Relative(nn.Module):
 
 
 class Packed(nn.Module):
-    """A second input is packed by a third one."""
-
     def __init__(self) -> None:
         super().__init__()
         self.gru, self.weather = nn.GRU(3, 4, batch_first=True), nn.GRU(2, 4, batch_first=True)
@@ -98,15 +89,12 @@ class Packed(nn.Module):
 
 
 def drawn(model: nn.Module, settings: ServingConfig) -> int:
-    """The number of cases that verification draws."""
     program = lower(model.eval(), settings)
     reference = make_reference(model, settings, program.outputs)
     return len(draw_cases(_Facts(program), settings.grid, reference, lambda *_: None))
 
 
 class _Facts:
-    """Facts of a program over whole sequences."""
-
     kind: Any = "sequence"
     shortest = 1
     padding: Any = "masked"
@@ -119,7 +107,6 @@ class _Facts:
     ("dtype", "limits"), [("int64", (3, 5)), ("bool", (1, 1)), ("float32", (0.25, 1.0)), ("int8", (-3, -1))]
 )
 def test_values_are_drawn_from_the_range_both_ends_included(dtype: Any, limits: tuple[float, float]) -> None:
-    """Whole numbers reach both ends."""
     spec = TensorSpec("x", dtype, ("batch", "time"), value_range=limits)
     values = random_tensor(spec, (50, 9), torch.Generator().manual_seed(0)).double()
 
@@ -144,7 +131,6 @@ def test_a_model_that_keeps_state_is_refused_before_anything_is_compiled() -> No
 
 
 def test_relative_lengths_outside_their_domain_are_told_to_need_a_range() -> None:
-    """A negative length is no error of ours."""
     with pytest.raises(LoweringError, match=r"values drawn at random.*`range: \[least, largest\]`"):
         lower(
             Relative().eval(),
@@ -153,7 +139,6 @@ def test_relative_lengths_outside_their_domain_are_told_to_need_a_range() -> Non
 
 
 def test_whole_numbers_that_the_model_does_not_take_are_told_to_need_a_range() -> None:
-    """They are named with what was drawn; floats are not."""
     inputs = (
         "x: {dtype: float32, shape: [batch, time, 3]}, weather: {dtype: float32, shape: [batch, 6, 2]}, "
         "hours: {dtype: int64, shape: [batch]%s}"
@@ -167,7 +152,6 @@ def test_whole_numbers_that_the_model_does_not_take_are_told_to_need_a_range() -
 
 @pytest.mark.parametrize("kind", ["random", "large", "pad_value"])
 def test_integers_are_padded_with_what_serving_writes(kind: Any) -> None:
-    """Floats are poisoned all the same."""
     ids, x = TensorSpec("ids", "int64", ("batch", "time"), 7), TensorSpec("x", "float32", ("batch", "time"), 7)
     pad = poisoned_padding(kind, torch.Generator().manual_seed(0))
 
@@ -176,7 +160,6 @@ def test_integers_are_padded_with_what_serving_writes(kind: Any) -> None:
 
 
 def test_a_range_is_not_written_into_an_archive() -> None:
-    """The manifest of every archive has the keys that it had."""
     spec = TensorSpec("ids", "int64", ("batch", "time"), value_range=(1, 4))
     written = to_json(TensorSpec, spec)
 
@@ -194,13 +177,11 @@ def test_a_range_is_not_written_into_an_archive() -> None:
     ],
 )
 def test_a_range_that_is_none_is_refused(limits: str, complaint: str) -> None:
-    """The message has the form."""
     with pytest.raises(ConfigError, match=complaint.replace("[", r"\[")):
         config(IDS % f", range: {limits}")
 
 
 def test_init_writes_a_range_without_the_padding_of_the_embedding(tmp_path: Path) -> None:
-    """The file is valid as it is."""
     text = starting_config(Words, {})
 
     assert "range: [1, 10]" in text
@@ -218,8 +199,6 @@ neuron_lstm:
 
 
 class Pair(nn.Module):
-    """A regression from two sequences of different length."""
-
     def __init__(self) -> None:
         super().__init__()
         self.sensor, self.weather = nn.GRU(4, 5, batch_first=True), nn.GRU(3, 5, batch_first=True)
@@ -230,22 +209,18 @@ class Pair(nn.Module):
 
 
 class Scaled(Pair):
-    """The same input is a factor, which may have any value."""
-
     def forward(self, sensor: Tensor, weather: Tensor, hours: Tensor) -> Tensor:
         return self.sensor(sensor)[1][-1] * hours[:, None] + self.weather(weather)[1][-1]  # type: ignore[no-any-return]  # a tensor
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_an_input_by_which_another_one_is_packed_holds_lengths(dtype: str) -> None:
-    """Also if `forward()` casts it first."""
     config = parse_config(YAML.replace("DTYPE", dtype), "model-config.yaml")
 
     assert length_inputs(lower(Pair().eval(), config)) == {"hours"}
 
 
 def test_an_input_that_stops_no_recurrence_holds_none() -> None:
-    """Its values are not checked."""
     config = parse_config(YAML.replace("DTYPE", "int64"), "model-config.yaml")
 
     assert length_inputs(lower(Scaled().eval(), config)) == frozenset()

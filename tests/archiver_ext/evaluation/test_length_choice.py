@@ -52,12 +52,10 @@ stuck = picky_engines:Stuck
 
 
 def case(name: str) -> Case:
-    """A test model."""
     return next(case for case in CASES if case.name == name)
 
 
 def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") -> tuple[ServingConfig, LoweredModel]:
-    """A model's configuration with these lengths, and its program."""
     (tmp_path / "lengths.txt").write_text(" ".join(f"{length}:{number}" for length, number in SEEN.items()))
     written = case(name).yaml.split("  buckets:")[0]
     text = f"{written}  buckets: {{batch: [1, 4], length: {length}}}\n  backend: {backend}\n"
@@ -68,7 +66,6 @@ def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") ->
 
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_lengths_are_chosen_for_every_engine(tmp_path: Path, backend: str) -> None:
-    """They are observed lengths, as many as requested, up to the longest; the grid is then fixed."""
     config, program = configured(tmp_path, "Tagger", "{auto: 3, histogram: lengths.txt}", backend)
 
     settled = choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
@@ -81,7 +78,6 @@ def test_lengths_are_chosen_for_every_engine(tmp_path: Path, backend: str) -> No
 
 
 def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path: Path) -> None:
-    """Every point has a cost, and the progress is reported step by step."""
     config, program = configured(tmp_path, "MaskedMeanPooling", "{auto: 3, histogram: lengths.txt}", "eager")
     told: list[tuple[int, int, str]] = []
 
@@ -111,7 +107,6 @@ def test_what_is_measured_lies_within_the_grid(grid: BucketGrid) -> None:
     "length", ["[4, 16, 64]", "{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt, objective: timesteps}"]
 )
 def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
-    """No program is compiled or measured for them."""
     config, program = configured(tmp_path, "Tagger", length)
 
     assert choose_lengths(program, config, 1, tmp_path / "scratch", QUIET) is config
@@ -133,7 +128,6 @@ def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, 
 def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, reason: str
 ) -> None:
-    """An engine that is named is not replaced if one program of it would suffice."""
     offered = tmp_path / "picky_engines-1.0.dist-info"
     offered.mkdir()
     (tmp_path / "picky_engines.py").write_text(PICKY_ENGINES)
@@ -149,7 +143,6 @@ def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
 
 
 def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Project) -> None:
-    """The standard command measures, chooses, and compiles for the chosen lengths."""
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
     (project.folder / "lengths.txt").write_text("2:9 3:5 6:1")
@@ -165,7 +158,6 @@ def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Pro
 
 
 def test_a_histogram_that_cannot_be_read_leaves_no_archive(project: Project) -> None:
-    """The standard command names the file, and the line that refers to it."""
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
     before = project.listing()

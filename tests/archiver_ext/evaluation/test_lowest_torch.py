@@ -20,8 +20,6 @@ TABLE = Path(module.__file__).with_name("operators_since.json")
 
 
 class Called(nn.Module):
-    """A model that calls one function."""
-
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
         self.function = function
@@ -32,7 +30,6 @@ class Called(nn.Module):
 
 
 def attention(x: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Attention of x to itself, with four heads."""
     heads = x.view(2, 4, 3, 2)
     return nn.functional.scaled_dot_product_attention(heads, heads, heads, **options)
 
@@ -51,7 +48,6 @@ def attention(x: torch.Tensor, **options: Any) -> torch.Tensor:
 def test_a_program_needs_the_release_that_has_its_calls(
     function: Callable[[torch.Tensor], torch.Tensor], lowest: str | None
 ) -> None:
-    """An argument that was added later counts only where it is passed."""
     program = torch.export.export(Called(function), (torch.randn(8, 6),))
 
     assert lowest_torch(program_source(program), torch_version()) == lowest
@@ -61,14 +57,12 @@ def test_a_program_needs_the_release_that_has_its_calls(
 def test_a_program_of_a_torch_that_the_table_lacks_needs_that_one(
     function: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """Its operators may be new."""
     source = program_source(torch.export.export(Called(function), (torch.randn(8, 6),)))
 
     assert lowest_torch(source, "9.9.0") == "9.9.0"
 
 
 def test_operators_without_published_schemas_need_the_torch_that_wrote_the_program() -> None:
-    """Nothing is known of them."""
     source = "def program(tensors):\n    prims_cos = torch.ops.prims.cos.default\n    return prims_cos(1)\n"
 
     assert lowest_torch(source, "2.13.0") == "2.13.0"

@@ -13,7 +13,6 @@ from torchserve_neuron_lstm.config.manifest import Variant
 
 
 def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
-    """Chunks are measured in every bucket, start and head programs for every batch size."""
     manifest = make_manifest()
 
     assert buckets_to_measure("sequence", manifest) == GRID.buckets
@@ -22,7 +21,6 @@ def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
 
 
 def test_programs_for_any_shape_are_measured_where_it_tells_most() -> None:
-    """Row counts up to the largest, and for chunks a few and many timesteps, none beyond the longest."""
     variants = (Variant("sequence", None, "programs/any"),)
     manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((2, 10), (50, 200)), longest=200)
 

@@ -26,7 +26,6 @@ LENGTHS = (3, 1, 4)
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Make the archive. Returns exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
 
     def run() -> tuple[int, str, str]:
@@ -40,7 +39,6 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def configure(project: Project, backend: str, partitioner: str | None, model: str = HEAD) -> None:
-    """Configure an engine, the options of the partitioner, and the model's first output."""
     project.configure(backend=backend, batch=(2,), length=(4,))
     if partitioner is not None:
         with (project.folder / "model-config.yaml").open("a") as file:
@@ -50,14 +48,12 @@ def configure(project: Project, backend: str, partitioner: str | None, model: st
 
 
 def unpacked(project: Project) -> Path:
-    """An archive, unpacked as on a host."""
     with zipfile.ZipFile(project.folder / "tiny.mar") as archive:
         archive.extractall(project.folder / "host")
     return project.folder / "host"
 
 
 def assert_answers(project: Project, host: Path) -> None:
-    """Check that each answer of a batch is that of the user's model for the sequence alone."""
     variants = load_archive(host, threads=1)
     rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
     ours, _ = variants.run_plan(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
@@ -84,7 +80,6 @@ def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
 
 @pytest.mark.ci
 def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, package: Package) -> None:
-    """Without the key it is refused with a hint; with the key the archive answers as eager does."""
     configure(project, "onnxruntime", None, BESSEL)
     code, _, error = package()
     assert code == 1
@@ -109,7 +104,6 @@ def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, p
 
 @pytest.mark.ci
 def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Project, package: Package) -> None:
-    """The key is optional for the engine: one program for every shape stays one."""
     configure(project, "onnxruntime", "{}")
     assert package()[0] == 0
     host = unpacked(project)
@@ -120,10 +114,6 @@ def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Proje
 
 @pytest.mark.long
 def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
-    """The recurrence itself runs on the CPU, in chunks.
-
-    Its state is passed from segment to segment and from chunk to chunk.
-    """
     configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
     assert package()[0] == 0
     host = unpacked(project)
@@ -148,7 +138,6 @@ def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package
 def test_limits_that_are_not_kept_are_refused_by_their_path(
     options: str, text: str, project: Project, package: Package
 ) -> None:
-    """The refusal comes before any program is compiled."""
     configure(project, "eager", options)
     code, _, error = package()
     assert code == 1
@@ -157,7 +146,6 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
 
 
 def test_too_little_support_is_refused(project: Project, package: Package) -> None:
-    """The threshold counts the operators that the engine supports."""
     configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
     code, _, error = package()
     assert code == 1

@@ -22,7 +22,6 @@ from torchserve_neuron_lstm.config.schema import ServingConfig
 
 
 def config(**keys: object) -> ServingConfig:
-    """A configuration with these keys in its block."""
     inputs = {"x": {"dtype": "float32", "shape": ["batch", "time", 3]}}
     return ServingConfig.model_validate({"inputs": inputs, "buckets": {"batch": [1], "length": [4]}, **keys})
 
@@ -41,7 +40,6 @@ def test_auto_tries_bfloat16_only_where_it_is_allowed() -> None:
 
 
 def test_auto_tries_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elsewhere the reason is told, as for other engines that cannot be used."""
     monkeypatch.setattr(engine, "gpu_missing", lambda: "there is no GPU")
     _, rejected = candidate_engines(config(backend="auto"))
     assert [(one.backend, one.reason) for one in rejected if one.backend == "cuda"] == [("cuda", "there is no GPU")]
@@ -50,13 +48,11 @@ def test_auto_tries_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
-    """`backend: openvino` needs no bfloat16."""
     assert tried("openvino", "float32") == tried("openvino", "bfloat16") == {"openvino"}
 
 
 @pytest.mark.parametrize("name", ["inductor", "onnxruntime", "eager"])
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
-    """The refusal names an engine that supports it."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):
         candidate_engines(config(backend=name, precision="bfloat16"))
 
@@ -70,7 +66,6 @@ def test_an_engine_of_other_low_precisions_is_refused_by_all_of_its_own() -> Non
 
 
 def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
-    """The message has its path in the YAML."""
     with pytest.raises(PackagingError) as refusal:
         candidate_engines(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
     assert str(refusal.value).splitlines() == [
@@ -101,7 +96,6 @@ class Machine:
 
 
 def test_engines_take_turns_in_both_orders() -> None:
-    """No engine always follows the same other one; each turn begins with an untimed call."""
     machine = Machine()
     calls = {name: machine.call(name, 30) for name in "abc"}
 
@@ -141,14 +135,12 @@ def test_other_work_on_all_cores_does_not_decide_by_long_calls(seed: int) -> Non
 
 @pytest.mark.parametrize(("begin", "end"), [(0.0, 0.3), (0.1, 0.6), (0.25, 99.0)])
 def test_work_that_begins_or_ends_meanwhile_does_not_decide(begin: float, end: float) -> None:
-    """All engines have turns before or after it."""
     machine = Machine(lambda _, now: 5.0 if begin <= now < end else 1.0)
 
     assert machine.compare(slow=12, fast=10) == "fast"
 
 
 def test_rounds_end_at_the_limit() -> None:
-    """Each engine has six turns by then, however long they take."""
     machine = Machine(lambda _, now: 1 + 3 * now)
     calls = {"a": machine.call("a", 100), "b": machine.call("b", 100)}
 
@@ -158,7 +150,6 @@ def test_rounds_end_at_the_limit() -> None:
 
 
 def test_a_batch_whose_times_are_settled_is_not_repeated_with_the_others() -> None:
-    """Only the batch that other work disturbed has further rounds."""
     machine = Machine(lambda name, now: 5.0 if name == "long" and now < 1 else 1.0)
     quiet, disturbed = time_in_turns(
         [{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now
@@ -173,7 +164,6 @@ TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=4)
 
 @given(TIMES)
 def test_the_first_engine_within_the_margin_is_selected(times: list[float]) -> None:
-    """The fastest one saves more than the margin of those before it, and no more of its own time."""
     totals = {str(index): ms for index, ms in enumerate(times)}
     chosen = int(fastest(totals))
 
@@ -185,7 +175,6 @@ def test_the_first_engine_within_the_margin_is_selected(times: list[float]) -> N
 def test_small_differences_between_measurements_do_not_change_the_choice(
     times: list[float], noise: list[float]
 ) -> None:
-    """Unless an engine saves about as much as the margin."""
     if any(0.80 < second / first < 0.90 for first in times for second in times):
         return
     totals = {str(index): ms for index, ms in enumerate(times)}

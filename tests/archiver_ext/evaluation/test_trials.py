@@ -19,7 +19,6 @@ from .engine_trials import GRID, auto_tries, names
 def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_packaged(
     package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report has the times that decided."""
     auto_tries(monkeypatch, "late", "eager")
 
     report = package("auto", **GRID)
@@ -34,7 +33,6 @@ def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_pac
 def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report says that it was faster, and why it is not packaged."""
     auto_tries(monkeypatch, "eager", "onnxruntime")
     monkeypatch.setattr(selection, "total_ms", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
 
@@ -51,7 +49,6 @@ def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
 def test_engines_that_are_named_are_compiled_for_all_buckets(
     package: Callable[..., Any], told: Callable[[], list[str]]
 ) -> None:
-    """Nothing else is tried."""
     report = package("{auto: {try: [late, eager]}}", **GRID)
 
     assert "2 x 2" in told()
@@ -61,7 +58,6 @@ def test_engines_that_are_named_are_compiled_for_all_buckets(
 def test_an_engine_that_answers_wrongly_is_rejected(
     package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is verified before it is measured."""
     auto_tries(monkeypatch, "wrong", "eager")
 
     report = package("auto", **GRID)
@@ -84,7 +80,6 @@ def test_an_engine_that_answers_wrongly_is_rejected(
 def test_an_engine_that_cannot_be_compared_is_refused(
     package: Callable[..., Any], told: Callable[[], list[str]], names: str, message: str
 ) -> None:
-    """The message has the path of the key."""
     assert message in package(f"{{auto: {{try: {names}}}}}")
     assert told() == []
 

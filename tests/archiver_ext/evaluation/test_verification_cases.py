@@ -58,7 +58,6 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
-    """The number of chunks is limited, to save time."""
     cases = [
         VerificationCase(ReferenceRequest(timesteps, ()), ())
         for timesteps in lengths_to_try((length, 100), padded=True)
@@ -74,7 +73,6 @@ def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    """Verification is reproducible."""
     one, other = (draw_cases(program(), GRID, eager, silent) for _ in range(2))
 
     assert all(
@@ -102,10 +100,6 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
 def test_a_difference_is_finite_only_between_finite_numbers_or_equals(ours: float, theirs: float) -> None:
-    """The difference of equal values is 0, also for infinite ones and not-a-number.
-
-    A finite value differs from one that is not finite by infinity.
-    """
     a, b = torch.tensor([ours], dtype=torch.float64), torch.tensor([theirs], dtype=torch.float64)
     error, ratio = difference(a, b, (1e-5, 1e-5))
     same = ours == theirs or (math.isnan(ours) and math.isnan(theirs))

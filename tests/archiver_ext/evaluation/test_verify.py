@@ -44,39 +44,33 @@ def unmasked(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def last_row_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A program with an error in one row of a batch of several."""
     sums, whole = right(tensors)
     whole[-1] += 0.01 * (len(whole) > 1)
     return [sums, whole]
 
 
 def last_step_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A program with an error in the last timestep of the longest sequences."""
     sums, whole = right(tensors)
     sums[:, -1] += 0.01
     return [sums, whole]
 
 
 def shortest_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A program with an error for sequences of one timestep."""
     sums, whole = right(tensors)
     return [sums, whole + 0.01 * (tensors[2] == 1)]
 
 
 def not_a_number(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """A program that returns not-a-number."""
     return [torch.full_like(answer, float("nan")) for answer in right(tensors)]
 
 
 def check(run: Right, made: LoweredModel | None = None) -> list[VerificationResult]:
-    """Verify every bucket of the grid."""
     made = made or program()
     cases = draw_cases(made, GRID, eager, silent)
     return [verify_bucket(Whole(run, made), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_a_right_program_passes_in_every_bucket() -> None:
-    """Values in the padding and in dummy rows have no effect."""
     checked = check(right)
 
     assert all(found.passed and found.max_error < 1e-5 for found in checked)
@@ -85,7 +79,6 @@ def test_a_right_program_passes_in_every_bucket() -> None:
 
 @pytest.mark.parametrize("wrong", [unmasked, last_step_off, shortest_off, not_a_number])
 def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
-    """The result, the size of the error and its place are reported."""
     for found in check(wrong):
         assert not found.passed
         assert found.worst_ratio > 1
@@ -94,14 +87,11 @@ def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
 
 
 def test_a_program_of_another_shape_is_no_miss_but_broken() -> None:
-    """The outputs are not compared."""
     with pytest.raises(InvariantError, match="declares output 'sums'"):
         check(lambda tensors: [right(tensors)[0].unsqueeze(-1), right(tensors)[1]])
 
 
 def test_a_position_outside_of_a_row_that_fills_a_batch_is_an_error_with_a_remedy() -> None:
-    """The engine has failed: its error says what the model computes from values."""
-
     def counted(tensors: Tensors) -> list[torch.Tensor]:
         found = right(tensors)
         return [found[0], found[1] + tensors[0][tensors[0].shape[0] + tensors[1].max()].sum(-1)]
@@ -124,20 +114,17 @@ def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def check_chunks(run: ChunkRun, longest: int = LONGEST) -> list[VerificationResult]:
-    """Verify every bucket of the grid, with sequences longer than the longest bucket."""
     made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
     return [verify_bucket(InChunks(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_right_chunks_pass_in_every_bucket() -> None:
-    """A bucket is a chunk; some sequences need several chunks."""
     assert all(found.passed and found.max_error < 1e-5 for found in check_chunks(right_chunk))
 
 
 @pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
 def test_wrong_chunks_are_found_in_every_bucket(wrong: ChunkRun) -> None:
-    """Examples are a lost state, a wrong state, and a wrong head."""
     assert all(not found.passed for found in check_chunks(wrong))
 
 
@@ -149,7 +136,6 @@ def test_every_chunk_hands_its_state_on_where_there_is_a_longer_bucket() -> None
 
 
 def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
-    """An error in a shape between the buckets is found only there."""
     made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent)
     seen: set[int] = set()
@@ -177,12 +163,10 @@ def test_the_worse_of_two_is_worse_in_every_respect() -> None:
 
 
 def test_an_error_in_one_row_is_found() -> None:
-    """It is found in buckets of several rows only."""
     assert [found.passed for found in check(last_row_off)] == [True, True, False, False]
 
 
 def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
-    """Every row of every batch is as long as the bucket."""
     exact = program(padding="exact_lengths")
     seen = set()
 
@@ -199,7 +183,6 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
 
 def test_rows_that_agree_alone_only_are_explained() -> None:
-    """The table of a miss ends with what it means."""
     alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
 
     assert "right alone, but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))

@@ -29,7 +29,6 @@ PROGRAM = program(chunked=SPLIT)
 
 
 def cases() -> list[VerificationCase]:
-    """Cases of lengths from 1 to the longest, with the right answers."""
     rng = torch.Generator().manual_seed(0)
     found = []
     for length in (1, 2, 3, 7, 12, LONGEST):
@@ -41,8 +40,6 @@ def cases() -> list[VerificationCase]:
 
 @dataclass
 class Served:
-    """The served model, whose programs are a function of padded tensors."""
-
     run: ChunkRun
     manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
     pasts: list[ResumedState] = field(default_factory=list)
@@ -73,7 +70,6 @@ class Served:
 
 
 def fading(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Programs whose carry is a little too small."""
     answers = right_chunk(part, tensors)
     return answers if part == "head" else [answers[0], answers[1] * 0.999]
 
@@ -98,20 +94,17 @@ def counting_chunks(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Programs whose carry is not-a-number."""
     answers = right_chunk(part, tensors)
     return answers if part == "head" else [answers[0], torch.full_like(answers[1], torch.nan)]
 
 
 def check(model: Served, rows: int = ROWS, seed: int = 0) -> VerificationResult:
-    """Verify as packaging does."""
     return verify_streaming(model, PROGRAM, cases(), rows, TOLERANCE, seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows", [1, ROWS])
 def test_a_right_program_passes(rows: int, seed: int) -> None:
-    """This includes batches of one row."""
     found = check(Served(right_chunk), rows, seed)
 
     assert found.passed
@@ -121,7 +114,6 @@ def test_a_right_program_passes(rows: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("wrong", [forgetful, fading, heedless, counting_chunks, not_a_number])
 def test_a_wrong_carry_is_found(wrong: ChunkRun, seed: int) -> None:
-    """It is found for any cuts, and reported with the output and the chunks."""
     found = check(Served(wrong), seed=seed)
 
     assert not found.passed
@@ -138,7 +130,6 @@ def test_states_that_go_to_another_session_are_caught(seed: int) -> None:
 
 
 def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
-    """Serving has such batches, with sessions of different ages."""
     model = Served(right_chunk)
     check(model)
 
@@ -148,7 +139,6 @@ def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
 
 
 def test_the_same_seed_tries_the_same_cuts() -> None:
-    """A failure can be reproduced."""
     first, second = Served(right_chunk), Served(right_chunk)
     check(first)
     check(second)

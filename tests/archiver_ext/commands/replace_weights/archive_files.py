@@ -37,7 +37,6 @@ def as_format(archive: Path, suffix: str) -> Path:
 
 
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
-    """The answers to one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
     with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)

@@ -30,7 +30,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A copy of the user's folder, which a test may change."""
     made = Project(tmp_path / "project", tmp_path / "temporary")
     shutil.copytree(built, made.folder)
     made.temporary.mkdir()
@@ -42,8 +41,6 @@ def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
 
 @pytest.fixture
 def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Package the folder. Returns the archive."""
-
     def run(name: str) -> Path:
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
         flags = model_archiver.parse([*given, "--model-name", name])
@@ -56,8 +53,6 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
 
 @pytest.fixture
 def replace_weights(project: Project, capfd: pytest.CaptureFixture[str]) -> Replace:
-    """Run the command in the folder. Returns exit code, standard output and error."""
-
     def run(*words: object) -> Said:
         return cli.main(["replace-weights", *map(str, words)]), *capfd.readouterr()
 
@@ -65,7 +60,6 @@ def replace_weights(project: Project, capfd: pytest.CaptureFixture[str]) -> Repl
 
 
 def trained_further(folder: Path) -> None:
-    """Write weights of the same names, shapes and dtypes."""
     rng = torch.Generator().manual_seed(1)
     old = torch.load(folder / "weights.pt")
     torch.save(

@@ -66,7 +66,6 @@ def test_programs_with_weights_inside_are_refused(
 
 
 def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install engines of another distribution."""
     (site / "stubborn-1.dist-info").mkdir(parents=True)
     (site / "stubborn_engines.py").write_text(ENGINES)
     (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")

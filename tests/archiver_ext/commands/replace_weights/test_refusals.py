@@ -18,7 +18,6 @@ from .archive_files import Replace, manifest_of
 
 
 def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Remove a name, add an unknown one, and change a shape and a dtype."""
     return {
         **{name: tensor for name, tensor in weights.items() if name != "head.bias"},
         "head.scale": torch.zeros(3),
@@ -28,7 +27,6 @@ def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Replace) -> None:
-    """Names, shapes and dtypes are listed with the expected ones."""
     old = Path("tiny.mar")
     torch.save(renamed(torch.load("new.pt")), "new.pt")
     before, listing = old.read_bytes(), project.listing()
@@ -48,29 +46,24 @@ def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Re
 
 
 def no_file(archive: Path) -> Sequence[object]:
-    """Remove the new weights."""
     return [archive, "nowhere.pt"]
 
 
 def rubbish(archive: Path) -> Sequence[object]:
-    """Write a file that contains no weights."""
     Path("new.pt").write_bytes(b"rubbish")
     return [archive, "new.pt"]
 
 
 def not_a_number(archive: Path) -> Sequence[object]:
-    """Write weights for which the model has no finite answer."""
     torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
     return [archive, "new.pt"]
 
 
 def no_archive(archive: Path) -> Sequence[object]:
-    """Write a file that is no archive."""
     return ["new.pt", "new.pt"]
 
 
 def damaged(archive: Path) -> Sequence[object]:
-    """Change a file of the archive."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile("damaged.mar", "w") as new:
         for entry in old.infolist():
             new.writestr(entry, b"# other" if entry.filename == "model.py" else old.read(entry))
@@ -78,13 +71,11 @@ def damaged(archive: Path) -> Sequence[object]:
 
 
 def no_weights(archive: Path) -> Sequence[object]:
-    """Package the model without weights."""
     rewrite_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
     return ["none.mar", "new.pt"]
 
 
 def no_place(archive: Path) -> Sequence[object]:
-    """Name a folder that does not exist."""
     return [archive, "new.pt", "-o", "nowhere/new.mar"]
 
 
@@ -103,7 +94,6 @@ def no_place(archive: Path) -> Sequence[object]:
 def test_a_refusal_is_one_message_and_writes_nothing(
     project: Project, replace_weights: Replace, spoil: Callable[[Path], Sequence[object]], complaint: str
 ) -> None:
-    """The old archive is unchanged, and there is no new file beside it."""
     old = Path("tiny.mar")
     words = spoil(old)
     before, listing = old.read_bytes(), project.listing()

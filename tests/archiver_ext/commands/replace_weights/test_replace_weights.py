@@ -29,7 +29,6 @@ from .archive_files import Package, Replace, answers, as_format, entries, manife
 def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
     project: Project, package: Package, replace_weights: Replace, backend: str
 ) -> None:
-    """The old archive and the measured costs are unchanged."""
     model = project.folder / "model.py"
     model.write_text(model.read_text().replace("self.head(answers), state[-1]", "self.head(answers)"))
     project.configure(backend=backend, batch=[1], length=[4])
@@ -63,7 +62,6 @@ def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
 def test_every_other_file_of_an_archive_stays_as_it_was(
     project: Project, replace_weights: Replace, suffix: str, in_place: bool
 ) -> None:
-    """Each format is tried, in the place of the old archive or beside it; no other file remains."""
     old = as_format(project.folder / "tiny.mar", suffix)
     known, listing = entries(old), project.listing()
     target = old if in_place else old.with_name(f"other-{old.name}")

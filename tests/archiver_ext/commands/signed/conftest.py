@@ -23,7 +23,6 @@ Said = tuple[int, str, str]
 
 
 def write_key(path: Path) -> Ed25519PrivateKey:
-    """Write a new private key, and its public key beside it with the suffix .pub."""
     key = Ed25519PrivateKey.generate()
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)

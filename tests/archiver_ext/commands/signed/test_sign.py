@@ -34,7 +34,6 @@ from .conftest import Said, pack
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.mar"])
 def test_a_signed_archive_passes_in_both_forms(made: Path, verify: Callable[..., Said], name: str) -> None:
-    """The unsigned one does not, and the keys may be several."""
     both = made / "both.pub"
     both.write_bytes((made / "other.pub").read_bytes() + (made / "own.pub").read_bytes())
 
@@ -59,7 +58,6 @@ def test_a_key_is_not_replaced_by_an_archive(made: Path, tmp_path: Path, capsys:
 
 
 def test_one_bad_archive_of_several_is_told_and_gives_exit_code_1(made: Path, verify: Callable[..., Said]) -> None:
-    """The others are verified."""
     code, out, err = verify(made / "tiny.mar", made / "signed-tiny.mar", made / "missing.mar")
 
     assert code == 1
@@ -69,7 +67,6 @@ def test_one_bad_archive_of_several_is_told_and_gives_exit_code_1(made: Path, ve
 
 
 def test_every_file_of_a_packed_archive_is_compared(made: Path, tmp_path: Path, verify: Callable[..., Said]) -> None:
-    """A changed, an added and a removed file are named; a list that fits the change has no signature."""
     folder = Path(shutil.copytree(made / "signed-tiny", tmp_path / "folder"))
     for change, told in (
         (lambda: (folder / "weights.pt").write_bytes(b"other"), "weights.pt was changed"),
@@ -107,7 +104,6 @@ def test_a_large_file_keeps_its_form_in_a_rewritten_zip(
 
 @pytest.mark.parametrize("name", ["tiny", "tiny.mar"])
 def test_what_rewrites_an_archive_keeps_its_mode_and_a_link_to_it(made: Path, tmp_path: Path, name: str) -> None:
-    """The same users can read it, and the link leads to the new archive."""
     copy = shutil.copytree if (made / name).is_dir() else shutil.copy
     archive = Path(copy(made / name, tmp_path / name))
     archive.chmod(0o700)
@@ -135,7 +131,6 @@ def test_an_archive_that_was_replaced_meanwhile_is_left_as_it_is(made: Path, tmp
 def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    """A folder is changed in place, as `neuron-lstm calibrate` does it."""
     copy = shutil.copytree if (made / name).is_dir() else shutil.copy
     archive = Path(copy(made / name, tmp_path / name))
     with ArchiveReader(archive).unpacked() as folder:
@@ -153,7 +148,6 @@ def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
 def test_calibrate_says_that_a_signature_is_gone(
     made: Path, tmp_path: Path, verify: Callable[..., Said], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The archive is signed again, and passes."""
     archive = Path(shutil.copy(made / "signed-tiny.mar", tmp_path))
 
     assert main(["calibrate", str(archive), "--threads", "1", "--json"]) == 0
@@ -185,7 +179,6 @@ def test_a_changed_archive_is_not_signed(made: Path, tmp_path: Path, capsys: pyt
 
 
 def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each message says what is wrong with it."""
     keys = {name: tmp_path / f"{name}.pem" for name in ("open", "public", "encrypted", "elliptic", "missing")}
     shutil.copy(made / "own.pem", keys["open"])
     shutil.copy(made / "own.pub", keys["public"])
@@ -208,7 +201,6 @@ def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: p
 
 
 def test_trusted_keys_that_are_none_are_refused(made: Path, tmp_path: Path) -> None:
-    """An empty name, an empty file, other text and keys of another kind never let an archive pass."""
     elliptic = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for content in (None, b"", b"not a key", elliptic, elliptic + (made / "own.pub").read_bytes()):
         keys = tmp_path / "keys.pub"
@@ -221,7 +213,6 @@ def test_trusted_keys_that_are_none_are_refused(made: Path, tmp_path: Path) -> N
 def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message says what to install; without trusted keys the package is not needed."""
     for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "cryptography", None)
@@ -232,14 +223,12 @@ def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
 
 
 def test_a_missing_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message has the cause, without the number of the system's error."""
     (tmp_path / "keys.pem").write_text("")
     assert main(["verify", str(tmp_path / "none.mar"), "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'none.mar'}: no such file or directory\n"
 
 
 def test_a_missing_file_of_keys_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The archives are not blamed, signed or not."""
     archives = [str(made / "signed-tiny.mar"), str(made / "signed-tiny")]
     assert main(["verify", *archives, "--trusted-keys", str(tmp_path / "keys.pem")]) == 1
     assert capsys.readouterr().err == f"error: --trusted-keys: there is no file {tmp_path / 'keys.pem'}\n"

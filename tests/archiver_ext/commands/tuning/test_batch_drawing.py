@@ -25,7 +25,6 @@ neuron_lstm:
 
 @given(st.dictionaries(st.integers(1, 99), st.integers(0, 9), min_size=1).filter(lambda h: any(h.values())))
 def test_as_many_rows_as_sequences_are_the_sequences(histogram: dict[int, int]) -> None:
-    """Each sequence is then the middle of a part."""
     everything = [length for length, number in sorted(histogram.items()) for _ in range(number)]
 
     assert list(quantiles(histogram, len(everything))) == everything
@@ -35,7 +34,6 @@ def test_as_many_rows_as_sequences_are_the_sequences(histogram: dict[int, int]) 
 def test_a_batch_is_planned_as_its_engine_takes_it(
     backend: str, calls: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Padding costs nothing in one call that stops its rows; buckets divide it."""
     file = tmp_path_factory.mktemp("config") / "model-config.yaml"
     file.write_text(CONFIG.format(backend=backend))
     target = find_target(load_config(file), None, file)
@@ -49,7 +47,6 @@ def test_a_batch_is_planned_as_its_engine_takes_it(
 
 
 def test_sequences_that_only_the_configuration_serves_are_planned(tmp_path: Path) -> None:
-    """The archive, which has the costs, was packaged for shorter ones."""
     file = tmp_path / "model-config.yaml"
     file.write_text(CONFIG.format(backend="onnxruntime").replace("[16, 32]", "[16, 32], longest: 64"))
     variants = (Variant("sequence", None, "programs/any"),)
@@ -64,5 +61,4 @@ def test_sequences_that_only_the_configuration_serves_are_planned(tmp_path: Path
 
 
 def test_nothing_is_planned_for_an_unknown_target() -> None:
-    """Nor where no sequence is served."""
     assert make_sample_batch({3: 1}, Target(), (4,)) is None

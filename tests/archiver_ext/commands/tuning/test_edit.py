@@ -64,7 +64,6 @@ neuron_lstm:
     ],
 )
 def test_only_the_value_changes(written: str, expected: str) -> None:
-    """This holds for every YAML style, with the comments around it."""
     changed = replace_lengths(f"{HEAD}  {written}", "f", (4, 16))
 
     assert changed == f"{HEAD}  {expected}"
@@ -81,7 +80,6 @@ def test_aliased_values_are_not_changed(written: str) -> None:
 
 
 def test_a_model_without_time_has_no_lengths() -> None:
-    """There is no value to change."""
     text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
 
     with pytest.raises(ConfigError, match="no input has a time dimension"):
@@ -89,13 +87,11 @@ def test_a_model_without_time_has_no_lengths() -> None:
 
 
 def test_a_configuration_that_is_wrong_already_is_refused() -> None:
-    """All errors are reported."""
     with pytest.raises(ConfigError, match="threads: expected 1 or more"):
         replace_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
 
 
 def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
-    """The lengths replace the `auto` form, whose histogram is read from the given folder."""
     (tmp_path / "lengths.txt").write_text("1 2 3")
     text = f"{HEAD}  buckets: {{batch: [1], length: {{auto: 3, histogram: lengths.txt}}}}\n"
 
@@ -107,7 +103,6 @@ def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
 @settings(max_examples=30)
 @given(lengths=st.sets(st.integers(1, 10**6), min_size=1, max_size=40))
 def test_presets_can_be_changed(path: Path, lengths: set[int]) -> None:
-    """They get any lengths, and differ in one line."""
     text = path.read_text()
     wanted = tuple(sorted(lengths))
 

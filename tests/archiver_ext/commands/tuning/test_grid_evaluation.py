@@ -17,7 +17,6 @@ grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tu
 
 @given(histograms, grids)
 def test_buckets_add_up_to_the_grid(histogram: dict[int, int], lengths: tuple[int, ...]) -> None:
-    """Sequences, real timesteps and padding."""
     uses = bucket_uses(histogram, lengths, "bucket", {}, rows=8)
     total = padding_stats(histogram, lengths)
 
@@ -28,13 +27,11 @@ def test_buckets_add_up_to_the_grid(histogram: dict[int, int], lengths: tuple[in
 
 
 def test_padding_is_as_the_engine_pads() -> None:
-    """None is computed, or it depends on the batches."""
     assert [use.padded for use in bucket_uses({3: 2}, (4, 8), "none", {}, rows=8)] == [0, 0]
     assert [use.padded for use in bucket_uses({3: 2}, (4, 8), "call", {}, rows=8)] == [None, None]
 
 
 def test_milliseconds_are_those_of_a_full_call() -> None:
-    """They are interpolated between measured lengths."""
     costs = {Bucket(8, 4): 1.0, Bucket(8, 12): 2.0}
 
     assert [use.milliseconds for use in bucket_uses({3: 2}, (4, 8), "bucket", costs, rows=8)] == [1.0, 1.5]
@@ -46,7 +43,6 @@ PLANNER = make_planner("sequence", SHAPE, CostModel.proportional(SHAPE))
 
 @given(st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 20))
 def test_no_less_is_computed_than_is_real(histogram: dict[int, int], rows: int) -> None:
-    """The same arguments give the same figures, and nothing is padded beyond the longest."""
     work = plan_sample(histogram, PLANNER, rows, 99)
 
     assert work == plan_sample(histogram, PLANNER, rows, 99)
@@ -56,7 +52,6 @@ def test_no_less_is_computed_than_is_real(histogram: dict[int, int], rows: int) 
 
 
 def test_equal_lengths_need_no_padding() -> None:
-    """Every call is full."""
     work = plan_sample({7: 3}, PLANNER, 8, 99)
 
     assert work is not None
@@ -64,5 +59,4 @@ def test_equal_lengths_need_no_padding() -> None:
 
 
 def test_nothing_is_planned_without_a_sequence_that_is_served() -> None:
-    """A count of 0 is no sequence."""
     assert plan_sample({7: 0, 120: 5}, PLANNER, 8, 99) is None

@@ -27,7 +27,6 @@ grids = st.just(()) | st.sets(st.integers(1, 400), min_size=1, max_size=20).map(
 
 
 def area(panel: Panel, kind: str) -> float:
-    """The area that the bars of a panel cover."""
     return math.fsum(getattr(bar, kind) * (bar.right - bar.left) for bar in panel.bars)
 
 
@@ -50,7 +49,6 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[in
 @given(histograms, grids)
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Bars, edges and ticks are in order from left to right, and few enough to be visible."""
     chart = make_chart(propose(histogram, current=current))
 
     for panel in (chart.sequences, *chart.grids):
@@ -79,7 +77,6 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: t
 def test_lengths_that_are_limits_only_have_no_padding(
     histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
 ) -> None:
-    """Bars are real timesteps, and lengths that stay are drawn once."""
     proposal = propose(histogram, current=current, work=EngineWork(padding=padding))
     chart = make_chart(proposal)
 
@@ -88,7 +85,6 @@ def test_lengths_that_are_limits_only_have_no_padding(
 
 
 def test_the_saving_is_told() -> None:
-    """One line above the panels has it; sequences that are too long come first."""
     assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
     assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"

@@ -47,7 +47,6 @@ class Strict(HTMLParser):
 
 
 def parsed(page: TunedPage) -> Strict:
-    """The page, parsed to its end."""
     parser = Strict()
     parser.feed(page.html)
     parser.close()
@@ -56,19 +55,16 @@ def parsed(page: TunedPage) -> Strict:
 
 
 def drawings(page: TunedPage) -> list[ET.Element]:
-    """The drawings of a page, each well-formed XML."""
     return [ET.fromstring(svg) for svg in re.findall(r"<svg xmlns.*?</svg>", page.html, re.DOTALL)]
 
 
 def cells(page: TunedPage, caption: str) -> list[list[str]]:
-    """The cells of a table, row by row."""
     (table,) = re.findall(rf"<caption>{caption}</caption>(.*?)</table>", page.html, re.DOTALL)
     return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
 
 
 @every_page
 def test_a_page_is_whole_and_needs_nothing_else(name: str) -> None:
-    """All tags are closed, and nothing is loaded or run."""
     page = PAGES[name]()
 
     assert not {"script", "link", "img", "iframe", "object", "base"} & set(parsed(page).seen)
@@ -80,7 +76,6 @@ def test_a_page_is_whole_and_needs_nothing_else(name: str) -> None:
 
 @every_page
 def test_what_users_name_is_text(name: str) -> None:
-    """A file name with a script in it is shown, not run."""
     page = PAGES[name]()
 
     assert "<script" not in page.html
@@ -88,7 +83,6 @@ def test_what_users_name_is_text(name: str) -> None:
 
 
 def test_an_engine_and_a_note_are_text() -> None:
-    """Third parties name engines."""
     text = parsed(bucketed_page()).text
 
     assert "inductor<b>" in text
@@ -113,7 +107,6 @@ def test_every_drawing_has_a_title_and_a_description(name: str) -> None:
 
 @every_page
 def test_the_numbers_are_those_of_json(name: str) -> None:
-    """The table of the grids has every figure."""
     page = PAGES[name]()
     told = page.proposal.to_json()
     rows = cells(page, "Both grids" if told["today"] else "The grid")
@@ -130,7 +123,6 @@ def test_the_numbers_are_those_of_json(name: str) -> None:
 
 @every_page
 def test_the_buckets_add_up_to_the_grid(name: str) -> None:
-    """Their tables have the sequences and the timesteps of the whole."""
     page = PAGES[name]()
 
     for grid in page.proposal.distinct_grids:
@@ -142,7 +134,6 @@ def test_the_buckets_add_up_to_the_grid(name: str) -> None:
 
 
 def test_the_costs_are_those_of_the_archive() -> None:
-    """The table has every measured call, and the drawing a point for each."""
     page = bucketed_page()
     rows = {(int(batch), int(length)): float(ms) for batch, length, ms in cells(page, "Measured calls")}
 
@@ -151,7 +142,6 @@ def test_the_costs_are_those_of_the_archive() -> None:
 
 
 def test_unknown_costs_and_batches_are_told() -> None:
-    """The page says where they are to be found."""
     text = " ".join(parsed(bare_page()).text)
 
     assert "Not known: an archive has them. Give it with --archive." in text
@@ -159,7 +149,6 @@ def test_unknown_costs_and_batches_are_told() -> None:
 
 
 def bars(drawing: ET.Element, kind: str) -> Iterator[float]:
-    """The widths of the bars of a class."""
     return (float(bar.get("width", "")) for bar in drawing.iter(f"{SVG}rect") if bar.get("class", "").startswith(kind))
 
 
@@ -183,7 +172,6 @@ def _lengths_on_the_left(drawing: ET.Element) -> str:
 
 
 def test_rows_that_stop_have_no_padding() -> None:
-    """The batch is one call, and what follows the end of a row is drawn as not computed."""
     page = ragged_page()
     drawing = drawings(page)[-1]
 
@@ -195,7 +183,6 @@ def test_rows_that_stop_have_no_padding() -> None:
 
 
 def test_padding_by_batch_is_an_estimate() -> None:
-    """It has the figures of planned batches, and says so."""
     text = " ".join(parsed(dynamic_page()).text)
 
     assert "The padding is that of planned batches of 16 sequences." in text
@@ -204,14 +191,12 @@ def test_padding_by_batch_is_an_estimate() -> None:
 
 @pytest.mark.parametrize("histogram", [{1: 1}, {7: 10**12}, {1: 1, 999_999_999: 1}, {1000: 1, 1001: 5}])
 def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int]) -> None:
-    """Examples are a single length, a huge one, and a narrow range."""
     proposal = propose(histogram, current=(16, 32))
 
     parsed(TunedPage(proposal, Target(), html_page(proposal, Target(), "")))
 
 
 def test_the_drawing_of_lengths_is_what_was_counted() -> None:
-    """Its hatched areas are the padding of each grid, on one scale."""
     page = bucketed_page()
     boxes = list(drawings(page)[0].iter(f"{SVG}rect"))
     middle = max(float(one.get("y", "")) + float(one.get("height", "")) for one in boxes) - 200

@@ -20,7 +20,6 @@ TOUCHING = 1.0  # pixels by which boxes of texts may overlap, since they have ro
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Browser:
-    """The browser of this machine."""
     return browser_or_skip(tmp_path)
 
 
@@ -37,7 +36,6 @@ def overlapping(drawing: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def outside(drawing: dict[str, Any]) -> list[str]:
-    """Texts of a drawing that are cut off at its edge."""
     frame = drawing["box"]
     return [
         text["words"]
@@ -63,7 +61,6 @@ def _luminance(colour: str) -> float:
 
 @every_page
 def test_a_page_loads_nothing_and_has_no_error(browser: Browser, name: str) -> None:
-    """The console stays empty, and what users name is text."""
     page = PAGES[name]()
     found = browser.inspect(page.html)
     _, console = browser.screenshot(page.html)
@@ -74,7 +71,6 @@ def test_a_page_loads_nothing_and_has_no_error(browser: Browser, name: str) -> N
 
 @every_page
 def test_texts_are_within_their_drawing_and_apart(browser: Browser, name: str) -> None:
-    """Neither labels nor headings hide each other."""
     drawings = browser.inspect(PAGES[name]().html)["drawings"]
 
     assert drawings
@@ -85,7 +81,6 @@ def test_texts_are_within_their_drawing_and_apart(browser: Browser, name: str) -
 
 @every_page
 def test_a_page_fits_a_narrow_window(browser: Browser, name: str) -> None:
-    """Wide tables scroll within themselves."""
     found = browser.inspect(PAGES[name]().html, width=500)
 
     assert found["widest"] <= found["width"]
@@ -93,7 +88,6 @@ def test_a_page_fits_a_narrow_window(browser: Browser, name: str) -> None:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_texts_can_be_read_in_light_and_in_dark(browser: Browser, dark: bool) -> None:
-    """Their contrast is that which WCAG asks for, and the paper follows the reader's settings."""
     found = browser.inspect(PAGES["bucketed"]().html, dark=dark)
 
     assert (_luminance(found["paper"]) < 0.2) == dark
@@ -102,7 +96,6 @@ def test_texts_can_be_read_in_light_and_in_dark(browser: Browser, dark: bool) ->
 
 
 def test_the_tables_are_those_of_the_proposal(browser: Browser) -> None:
-    """The browser shows every row of the grids, the buckets, the costs and the calls."""
     page = PAGES["bucketed"]()
     tables = {table["caption"]: table["rows"] for table in browser.inspect(page.html)["tables"]}
 
@@ -113,7 +106,6 @@ def test_the_tables_are_those_of_the_proposal(browser: Browser) -> None:
 
 
 def test_padding_is_hatched(browser: Browser) -> None:
-    """Its pattern is found, and leaves stripes on the screen."""
     page = PAGES["bucketed"]()
     bars = [bar for drawing in browser.inspect(page.html)["drawings"] for bar in drawing["bars"]]
     picture, _ = browser.screenshot(page.html)
@@ -130,7 +122,6 @@ def test_padding_is_hatched(browser: Browser) -> None:
 
 
 def test_overlapping_texts_are_found(browser: Browser) -> None:
-    """A label that is moved onto another one is told."""
     html = PAGES["bucketed"]().html
     moved = re.sub(r'(<text[^>]* y=")[\d.]+(")', r"\g<1>100\2", html)
 

@@ -16,7 +16,6 @@ grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tu
 
 @given(histograms, grids)
 def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """They accept at least the currently accepted lengths and the observed ones."""
     proposal = propose(histogram, current=current)
 
     assert proposal.current is not None
@@ -30,7 +29,6 @@ def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], curre
 
 
 def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
-    """They are the optimum for the histogram, up to the longest observed length."""
     histogram = dict.fromkeys(range(1, 30), 1)
 
     proposal = propose(histogram)
@@ -43,7 +41,6 @@ def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
 
 
 def test_the_cost_decides_where_it_is_known() -> None:
-    """Timesteps decide if requested; both figures are reported."""
     histogram = {10: 5, 11: 5, 40: 1}
 
     def cost(length: int) -> float:
@@ -61,7 +58,6 @@ def test_the_cost_decides_where_it_is_known() -> None:
 
 
 def test_the_longest_length_can_be_given() -> None:
-    """Longer sequences are refused, or truncated if the configuration says so."""
     histogram = {10: 5, 20: 5, 40: 2}
 
     refusing = propose(histogram, count=2, longest=20, current=(16,))
@@ -79,7 +75,6 @@ def test_the_longest_length_can_be_given() -> None:
 
 
 def test_a_program_can_read_it() -> None:
-    """The values are plain, with unrounded shares."""
     told = propose({3: 1, 4: 1}, current=(8,), count=1).to_json()
 
     assert told["sequences"] == 2

@@ -25,7 +25,6 @@ neuron_lstm:
 
 
 def configured(folder: Path, *lines: str) -> EnginePadding:
-    """The padding of a configuration with these lines."""
     (folder / "model-config.yaml").write_text(CONFIG + "".join(f"  {line}\n" for line in lines))
     return padding_of_config(load_config(folder / "model-config.yaml"))
 
@@ -35,7 +34,6 @@ def configured(folder: Path, *lines: str) -> EnginePadding:
     [("native", "none"), ("onnxruntime", "call"), ("eager", "call"), ("inductor", "bucket"), ("openvino", "bucket")],
 )
 def test_an_engine_pads_as_it_declares(tmp_path: Path, backend: str, padding: str) -> None:
-    """An engine declares its shapes, and whether it stops each row."""
     found = configured(tmp_path, f"backend: {backend}")
 
     assert (found.engine, found.padding) == (backend, padding)
@@ -49,7 +47,6 @@ def test_sessions_run_in_chunks(tmp_path: Path) -> None:
 
 
 def test_a_bucket_selector_pads_to_its_buckets(tmp_path: Path) -> None:
-    """It chooses the bucket length, whatever the engine takes."""
     (tmp_path / "model-config.yaml").write_text(
         CONFIG.replace("length: [16, 32]}", "length: [16, 32], kernel: 'mine:choose'}") + "  backend: native\n"
     )
@@ -58,7 +55,6 @@ def test_a_bucket_selector_pads_to_its_buckets(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_auto_may_choose_is_named(tmp_path: Path) -> None:
-    """The figures are then those of the others; without such a candidate nothing is assumed."""
     every = configured(tmp_path)
     several = configured(tmp_path, "backend: {auto: {try: [inductor, eager]}}")
     padding = configured(tmp_path, "backend: {auto: {try: [inductor, openvino]}}")
@@ -71,7 +67,6 @@ def test_an_engine_that_auto_may_choose_is_named(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_not_installed_is_told(tmp_path: Path) -> None:
-    """The figures are still shown."""
     found = configured(tmp_path, "backend: elsewhere")
 
     assert (found.engine, found.padding) == ("elsewhere", "bucket")
@@ -79,7 +74,6 @@ def test_an_engine_that_is_not_installed_is_told(tmp_path: Path) -> None:
 
 
 def test_an_archive_knows(tmp_path: Path) -> None:
-    """The shapes of its programs say it, and whether padding was measured."""
     measured = (MeasuredCost("sequence", Bucket(4, 8), 0.1),)
     manifests = [
         read_manifest(make_archive(tmp_path / "grid")),
