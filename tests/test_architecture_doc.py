@@ -12,7 +12,6 @@ TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
 def folders_in(folder: Path) -> set[str]:
-    """The names of folders with files of the project."""
     found = [path for path in folder.iterdir() if path.is_dir() and path.name[0] not in "._"]
     return {path.name for path in found if any(file.suffix != ".pyc" for file in path.rglob("*") if file.is_file())}
 
@@ -28,12 +27,10 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_every_package_has_a_paragraph() -> None:
-    """Each sub-package is introduced by its name in bold."""
     assert {name for name in FOLDERS if f"**`{name}/`**" not in TEXT} == set()
 
 
 def test_every_folder_has_its_line() -> None:
-    """The table has every folder beside the sub-packages, and every example."""
     tops = folders_in(ROOT) - {*FOLDERS, "src", "build", "dist"}
     examples = folders_in(ROOT / "examples")
 
@@ -43,7 +40,6 @@ def test_every_folder_has_its_line() -> None:
 
 
 def test_arrows_are_allowed_imports() -> None:
-    """The diagram draws no import that the rules forbid, and puts every sub-package into a layer."""
     diagram = TEXT[TEXT.index("```mermaid") : TEXT.index("```", TEXT.index("```mermaid") + 3)]
     arrows = re.findall(r"(\w+) --> (\w+)", diagram)
 

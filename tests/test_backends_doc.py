@@ -19,7 +19,6 @@ OURS = tuple(registry.ENGINES)
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
@@ -31,12 +30,10 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 def code(names: tuple[str, ...]) -> str:
-    """Names in the form of a cell."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def takes(engine: Backend) -> list[str]:
-    """The expected row of the first table."""
     served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
     execution = "whole sequences or chunks"
     if engine.whole_sequences is not None:
@@ -45,7 +42,6 @@ def takes(engine: Backend) -> list[str]:
 
 
 def tried(name: str) -> str:
-    """The cell for the cases in which `auto` tries an engine."""
     if name in registry.auto_engines("serve_float32"):
         return "yes"
     if name in registry.auto_engines("serve_bfloat16"):
@@ -54,7 +50,6 @@ def tried(name: str) -> str:
 
 
 def has(engine: Backend) -> list[str]:
-    """The expected row of the second table."""
     example = ROOT / "examples" / "cpp" / engine.name
     return [
         "in each program" if engine.inlines_weights else "separate",
@@ -67,18 +62,15 @@ def has(engine: Backend) -> list[str]:
 
 @pytest.mark.parametrize(("heading", "told"), [("| backend | one program", takes), ("| backend | weights", has)])
 def test_the_tables_are_what_the_engines_say(heading: str, told: object) -> None:
-    """Every engine is listed in the registry's order, with its own members."""
     assert callable(told)
     assert rows(heading) == {name: told(registry.get_backend(name)) for name in OURS}
 
 
 def test_every_engine_is_told_what_it_was_run_on() -> None:
-    """No engine is missing."""
     assert set(rows("| backend | in the tests")) == set(OURS)
 
 
 def test_every_optional_member_is_described() -> None:
-    """The page has those of the base class, and two of a loaded program."""
     described = re.findall(r"^\| (`.*`) \|", TEXT[TEXT.index("| member | meaning") :], re.MULTILINE)
     members = [name for name in vars(Backend) if not name.startswith("_") and name not in Backend.__abstractmethods__]
     shown = {"options", "unavailable", "host", "refusal", "lists_operators"}  # with the example's code
@@ -90,7 +82,6 @@ def test_every_optional_member_is_described() -> None:
 
 
 def test_the_example_is_the_code_that_the_tests_install() -> None:
-    """The blocks are compared in full: the page shows all code of the class."""
     package = PACKAGE / "src" / "neuron_lstm_numpy"
     sources = {name: (package / f"{name}.py").read_text() for name in ("backend", "operators")}
     shown = blocks("python")
@@ -102,7 +93,6 @@ def test_the_example_is_the_code_that_the_tests_install() -> None:
 
 
 def test_the_yaml_is_taken() -> None:
-    """It is a part of a model's configuration."""
     needed = "inputs: {x: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [1], length: [4]}\n"
     inductor, auto = blocks("yaml")
     options, choice = (

@@ -14,7 +14,6 @@ TEXT = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
 def test_the_command_takes_the_options_that_are_shown() -> None:
-    """The parser has them."""
     shown = re.search(r"^neuron-lstm (bench .*)$", TEXT, re.MULTILINE)
     assert shown is not None
     options = _parser().parse_args([*shown[1].split(), "--threads", "1", "--json"])
@@ -23,7 +22,6 @@ def test_the_command_takes_the_options_that_are_shown() -> None:
 
 
 def test_targets_and_programs_are_there() -> None:
-    """Every program is named, and every target and program that is named exists."""
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert set(re.findall(r"`make ([\w-]+)", TEXT)) <= {*targets}

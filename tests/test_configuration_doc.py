@@ -14,14 +14,12 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
 
 
 def test_every_key_has_a_row_in_the_order_of_the_schema() -> None:
-    """The keys are those under `neuron_lstm:`; required ones are marked."""
     assert list(ROWS) == list(NeuronLstmBlock.model_fields)
     required = [name for name, field in NeuronLstmBlock.model_fields.items() if field.is_required()]
     assert [name for name, row in ROWS.items() if row.startswith("required |")] == required
 
 
 def test_written_defaults_are_those_of_the_schema() -> None:
-    """Defaults that are a word or "none" are those of the schema."""
     for name, row in ROWS.items():
         said = row.partition(" | ")[0]
         default = NeuronLstmBlock.model_fields[name].default
@@ -32,7 +30,6 @@ def test_written_defaults_are_those_of_the_schema() -> None:
 
 
 def test_keys_within_keys_are_named() -> None:
-    """Keys of the model's arguments, of an input, of a mask and of the buckets are named."""
     for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets), ("mask", MaskConfig)):
         names = [field.alias or name for name, field in block.model_fields.items()]
         assert all(f"`{name}`" in ROWS[key] for name in names)

@@ -33,7 +33,6 @@ def test_a(number): ...
 
 
 def test_of_many_cases_a_few_are_not_left_to_ci(tmp_path: Path) -> None:
-    """The first, the last and those between are chosen among the cases that are not marked long."""
     (tmp_path / "test_a.py").write_text(_CASES)
     conftest = Path(__file__).with_name("conftest.py")
     (tmp_path / "conftest.py").write_text(conftest.read_text("utf-8"))

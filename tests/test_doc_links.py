@@ -13,14 +13,12 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
 def test_links_to_our_own_files_lead_there(page: Path) -> None:
-    """Links to headings are checked too."""
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if link.startswith(("http://", "https://")):
             continue
@@ -32,7 +30,6 @@ def test_links_to_our_own_files_lead_there(page: Path) -> None:
 
 
 def test_there_are_pages() -> None:
-    """The first pages for readers exist."""
     assert {"README.md", "CONTRIBUTING.md", "backends.md"} <= {page.name for page in PAGES}
 
 

@@ -11,7 +11,6 @@ GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
 
 
 def test_the_index_lists_every_page() -> None:
-    """Each page of docs/, as the target of a row; the links themselves are checked in test_doc_links.py."""
     rows = "\n".join(line for line in INDEX.splitlines() if line.startswith("| "))
     listed = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", rows)}
 
@@ -19,7 +18,6 @@ def test_the_index_lists_every_page() -> None:
 
 
 def test_the_index_lists_every_example() -> None:
-    """Each README of examples/ counts as a page."""
     examples = {f"../examples/{page.parent.name}/README.md" for page in DOCS.parent.glob("examples/*/README.md")}
 
     assert examples
@@ -27,7 +25,6 @@ def test_the_index_lists_every_example() -> None:
 
 
 def test_the_readme_leads_to_the_index_and_to_the_glossary() -> None:
-    """The links come before the tour, for readers who search for a page."""
     top = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
 
     assert {"docs/README.md", "docs/glossary.md"} <= set(re.findall(r"\]\(([^)]+)\)", top))

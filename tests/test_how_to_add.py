@@ -178,7 +178,6 @@ class Checkout:
     project: Path
 
     def run(self, *arguments: str) -> str:
-        """Run Python on the copy. Returns the standard output."""
         environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, *arguments],
@@ -196,13 +195,11 @@ class Checkout:
         return self.run("-m", f"{PACKAGE}.archiver_ext.cli", *arguments)
 
     def archive(self) -> Path:
-        """Package the project. Returns the archive's folder."""
         flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt"
         self.command("archive", *flags.split(), "--config-file", "model-config.yaml", "--archive-format", "no-archive")
         return self.project / "m"
 
     def predict(self, folder: Path, requests: Sequence[tuple[str, str]]) -> list[list[object]]:
-        """The status and body of each (body, content type), by TorchServe's own worker."""
         support = str(ROOT / "tests" / "support")
         answers: list[list[object]] = json.loads(
             self.run("-c", PREDICT, support, str(folder), json.dumps(list(requests)))
@@ -232,20 +229,17 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture(scope="module")
 def archive(checkout: Checkout) -> Path:
-    """The folder of an archive with the additions."""
     return checkout.archive()
 
 
 @pytest.fixture(scope="module")
 def answers(checkout: Checkout, archive: Path) -> list[list[object]]:
-    """Status and body of each response."""
     csv = ("1,2,3", "text/csv"), ("1,2,3,4,5", "text/csv")
     return checkout.predict(archive, [*csv, ("[1.0, 2.0]", "application/json")])
 
 
 @pytest.mark.parametrize("name", ADDITIONS)
 def test_an_addition_is_made_in_few_places(name: str) -> None:
-    """No more files than CONTRIBUTING says are touched."""
     places, edits = ADDITIONS[name]
 
     assert len({edit.file for edit in edits}) == places
@@ -253,7 +247,6 @@ def test_an_addition_is_made_in_few_places(name: str) -> None:
 
 @pytest.mark.ci
 def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]]) -> None:
-    """It is carried in the archive, without the other engines."""
     assert json.loads((archive / "variants.json").read_text())["backend"] == "example"
     assert (archive / PACKAGE / "backends" / "example.py").is_file()
     assert not (archive / PACKAGE / "backends" / "onnxruntime.py").exists()
@@ -261,25 +254,21 @@ def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]
 
 
 def test_a_yaml_key_is_in_the_schema_and_in_the_manifest(checkout: Checkout, archive: Path) -> None:
-    """It is checked when it is read, and the serving code reads it."""
     assert json.loads((archive / "variants.json").read_text())["owner"] == "speech"
     assert '"Team that answers for the model."' in checkout.command("schema")
 
 
 def test_a_request_format_is_decoded_and_refused_as_its_own(answers: list[list[object]]) -> None:
-    """A body of the new type is answered in it."""
     assert answers[0] == [200, "6"]
     assert answers[1][0] == 413
 
 
 def test_a_command_is_in_the_help_and_runs(checkout: Checkout) -> None:
-    """It needs no other change."""
     assert "say hello" in checkout.command("--help")
     assert checkout.command("example") == "hello\n"
 
 
 def test_the_page_says_so() -> None:
-    """CONTRIBUTING has a row for each addition, which names every file of it."""
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
     for name, (_, edits) in ADDITIONS.items():

@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
-    """Source folders with these files only."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,12 +19,10 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_the_package_keeps_its_import_rules() -> None:
-    """Every file of every source folder is checked."""
     assert violations(ROOT) == []
 
 
 def test_the_rules_are_read_off_every_source_folder() -> None:
-    """The folders are those of the package, and known files and imports are found."""
     links = {link.name for link in (ROOT / "src" / "torchserve_neuron_lstm").iterdir() if link.is_dir()} - {
         "__pycache__"
     }
@@ -37,7 +34,6 @@ def test_the_rules_are_read_off_every_source_folder() -> None:
 
 
 def test_folders_that_are_not_there_yet_break_nothing(tmp_path: Path) -> None:
-    """A tree of one empty file keeps every rule."""
     assert violations(tree(tmp_path, {"bucketing/__init__.py": ""})) == []
 
 
@@ -113,7 +109,6 @@ BROKEN = [
 
 @pytest.mark.parametrize(("file", "source", "message"), BROKEN, ids=[f"{file}: {source}" for file, source, _ in BROKEN])
 def test_a_broken_rule_is_found_with_its_place(tmp_path: Path, file: str, source: str, message: str) -> None:
-    """One line of code gives one message with the file, the line and the rule."""
     line = max(number for number, text in enumerate(source.split("\n"), 1) if "import" in text)
 
     found = violations(tree(tmp_path, {file: source}))
@@ -155,12 +150,10 @@ KEPT = [
 
 @pytest.mark.parametrize(("file", "source"), KEPT, ids=[f"{file}: {source}" for file, source in KEPT])
 def test_what_the_rules_allow_is_left_alone(tmp_path: Path, file: str, source: str) -> None:
-    """The checker gives no false alarm."""
     assert violations(tree(tmp_path, {file: source})) == []
 
 
 def test_an_import_is_seen_with_what_stands_around_it(tmp_path: Path) -> None:
-    """Functions, guards and type checking are distinguished."""
     source = "import a\ndef f():\n    try:\n        import b\n    except ImportError:\n        import c\n"
 
     found = imports_of(tree(tmp_path, {"config/x.py": source}) / "config" / "x.py", tmp_path)

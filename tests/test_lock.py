@@ -21,7 +21,6 @@ ENTRIES = re.split(r"\n(?=\S)", LOCK.strip())
 
 
 def pinned(entry: str) -> Requirement:
-    """The requirement of an entry."""
     return Requirement(entry.partition("\\\n")[0])
 
 

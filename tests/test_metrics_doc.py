@@ -16,21 +16,18 @@ TEXT = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 
 
 def block(language: str) -> str:
-    """The first fenced block of a language."""
     found = re.search(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
 
 def test_the_table_has_every_metric_with_its_type_and_label() -> None:
-    """There are no others."""
     rows = re.findall(r"^\| `(neuron_lstm_\w+)` \| (\w+) \| (?:`(\w+)`)? *\|", TEXT, re.MULTILINE)
 
     assert rows == [(metric.name, metric.type, metric.dimension or "") for metric in METRICS]
 
 
 def test_the_questions_ask_for_metrics_that_there_are() -> None:
-    """Counters have their name, histograms their sum and count."""
     names = {metric.name for metric in METRICS if metric.type == "counter"}
     names |= {f"{metric.name}_{part}" for metric in METRICS if metric.type == "histogram" for part in ("sum", "count")}
 
@@ -41,7 +38,6 @@ def test_the_questions_ask_for_metrics_that_there_are() -> None:
 
 
 def test_the_command_copies_the_file(tmp_path: Path) -> None:
-    """The source is the folder of the installed plug-in."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(block("bash"), shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
 
@@ -50,7 +46,6 @@ def test_the_command_copies_the_file(tmp_path: Path) -> None:
 
 
 def test_the_line_of_lengths_is_the_one_that_a_batch_leaves() -> None:
-    """Three sequences of 12 timesteps and one of 50."""
     counts = BatchMetrics(requests=4, stats=BatchStats(lengths=(12, 50, 12, 12)))
 
     assert block("text") == f"neuron_lstm lengths {counts.lengths_text}\n"

@@ -20,7 +20,6 @@ REST = "inputs: {x: {dtype: float32, shape: [batch, time]}}\nbuckets: {batch: [1
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_its_yaml_is_valid(block: str, tmp_path: Path) -> None:
-    """It is the block of a model-config.yaml."""
     indented = "".join(f"  {line}\n" for line in (block + REST).splitlines())
     (tmp_path / "model-config.yaml").write_text(f"minWorkers: 1\nmaxWorkers: 1\nneuron_lstm:\n{indented}")
 
@@ -28,7 +27,6 @@ def test_its_yaml_is_valid(block: str, tmp_path: Path) -> None:
 
 
 def test_it_names_what_is_installed_as_the_refusals_do() -> None:
-    """The page has the package index, the releases, and the variable that allows emulation."""
     for word in ("pip.repos.neuron.amazonaws.com", "torch 2.9", "SDK 2.31 or earlier"):
         assert word in neuronx.TOOLCHAIN.install
         assert word in TEXT

@@ -30,13 +30,11 @@ assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 
 
 def serving_files() -> list[Path]:
-    """Return the files that an archive for `neuron` carries."""
     return [PACKAGE / file for file in carried_files("neuron")]
 
 
 @pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
-    """Attributes of any object are checked."""
     tree = ast.parse(path.read_text("utf-8"))
 
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _SINCE] == []
@@ -44,7 +42,6 @@ def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
 
 @pytest.mark.ci
 def test_the_serving_half_is_imported_by_a_torch_without_later_names() -> None:
-    """A separate process removes the names from torch first."""
     done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr

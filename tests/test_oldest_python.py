@@ -25,7 +25,6 @@ OLDEST = "3.9"
 
 
 def serving_files() -> list[Path]:
-    """Return every file that an archive of any engine and store carries."""
     carried = {
         file
         for name in ENGINES
@@ -36,7 +35,6 @@ def serving_files() -> list[Path]:
 
 
 def problems(files: list[Path]) -> str:
-    """Names of Python newer than the oldest one, as `vermin` finds them; empty if there are none."""
     command = [sys.executable, "-c", "from vermin import main; main()", f"-t={OLDEST}-", "--no-tips", "-vvv"]
     done = subprocess.run([*command, *map(str, files)], capture_output=True, text=True, check=False)
     assert "Minimum required versions" in done.stdout, done.stderr
@@ -45,7 +43,6 @@ def problems(files: list[Path]) -> str:
 
 
 def test_no_file_of_an_archive_needs_a_newer_python() -> None:
-    """Modules, functions, arguments and syntax."""
     assert problems(serving_files()) == ""
 
 
@@ -71,7 +68,6 @@ CODED = (Manifest, Signature, SegmentList, device._Facts, engine._Facts)
 
 
 def types_within(kind: Any, seen: set[Any]) -> Iterator[Any]:
-    """Yield a type, those of its fields and those that it is made of."""
     if isinstance(kind, type) and kind in seen:
         return
     yield kind
@@ -85,7 +81,6 @@ def types_within(kind: Any, seen: set[Any]) -> Iterator[Any]:
 
 
 def unions(kind: Any) -> list[Any]:
-    """Unions written as `X | Y` within a type."""
     return [part for part in types_within(kind, set()) if isinstance(part, UnionType)]
 
 
@@ -100,5 +95,4 @@ class _Newer(NamedTuple):
 
 
 def test_a_union_within_a_field_is_found() -> None:
-    """However deep it is."""
     assert unions(dict[str, tuple[_Newer, ...]]) == [int | None]

@@ -37,14 +37,12 @@ neuron_lstm:
 
 
 def block(language: str) -> str:
-    """The first example in a language."""
     found = re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
     assert found is not None
     return found[1]
 
 
 def test_the_table_has_every_option_and_its_default() -> None:
-    """The YAML and Python have the same."""
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCUMENT, re.MULTILINE))
     python, written = PartitionerConfig(), Written()
     assert list(rows) == list(Written.model_fields)
@@ -57,7 +55,6 @@ def test_the_table_has_every_option_and_its_default() -> None:
 
 
 def test_its_yaml_is_read() -> None:
-    """The key is used as shown."""
     own = "".join(f"{line}\n" for line in block("yaml").splitlines()[1:])
     assert parse_config(CONFIG + own, "f").partitioner_config == Written()
 
@@ -66,7 +63,6 @@ def test_its_yaml_is_read() -> None:
 def test_what_analyze_prints_for_machines_is_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The keys are compared, for the model of the page."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL.lstrip())
     (tmp_path / "c.yaml").write_text(CONFIG)

@@ -33,12 +33,10 @@ NOT_BUILT = "not built here: no Docker on the machine of the tests"
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def commands(program: str) -> list[list[str]]:
-    """The words of the page's commands that begin with this program."""
     lines = "".join(blocks("bash")).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))[:1] == [program]]
 
@@ -56,17 +54,14 @@ def unit(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def instructions(name: str) -> list[str]:
-    """The arguments of each instruction of this name in the Dockerfile."""
     return re.findall(rf"^{name} (.*)$", DOCKERFILE, re.MULTILINE)
 
 
 def section(title: str) -> str:
-    """The text below a heading of the page."""
     return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def port(setting: str) -> str:
-    """The port of an address in config.properties."""
     return PROPERTIES[setting].rpartition(":")[2]
 
 
@@ -92,7 +87,6 @@ def test_the_files_are_those_of_the_table() -> None:
 
 
 def test_the_page_shows_the_settings_of_the_files() -> None:
-    """Both are shown whole."""
     assert blocks("properties") == [(FOLDER / "config.properties").read_text()]
     assert blocks("yaml") == [(FOLDER / "prometheus.yml").read_text()]
 
@@ -109,7 +103,6 @@ def test_every_setting_is_one_that_torchserve_reads() -> None:
 
 
 def test_no_port_is_open_to_other_hosts_and_tokens_are_on() -> None:
-    """Loopback for all five; archives come from the model store alone."""
     addresses = {key: value for key, value in PROPERTIES.items() if key.endswith("_address")}
 
     assert len(addresses) == 5
@@ -120,7 +113,6 @@ def test_no_port_is_open_to_other_hosts_and_tokens_are_on() -> None:
 
 
 def test_the_queue_is_that_of_the_rule() -> None:
-    """Requests per second times seconds."""
     found = re.search(r"with (\d+) requests per second and\s+clients that wait (\d+) s needs (\d+)", TEXT)
 
     assert found is not None
@@ -128,7 +120,6 @@ def test_the_queue_is_that_of_the_rule() -> None:
 
 
 def test_prometheus_reads_the_metrics_port() -> None:
-    """The address is that of config.properties."""
     (job,) = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
 
     assert job["metrics_path"] == "/metrics"
@@ -136,12 +127,10 @@ def test_prometheus_reads_the_metrics_port() -> None:
 
 
 def expressions() -> list[str]:
-    """The queries of the dashboard."""
     return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def test_the_dashboard_asks_for_metrics_and_labels_that_there_are() -> None:
-    """Selectors and groupings name dimensions of their metric."""
     known = metric_dimensions()
     words = re.compile(r"sum by \(([\w, ]+)\) \((?:rate|increase)\((\w+)(\{[^}]*\})?\[\$__rate_interval\]\)\)")
     for expression in expressions():
@@ -167,7 +156,6 @@ def test_the_padding_is_zero_before_the_first_padded_timestep() -> None:
 
 
 def test_the_panels_lie_beside_each_other() -> None:
-    """No two panels share an id or a place; each has the data source of the variable."""
     panels = DASHBOARD["panels"]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
@@ -179,7 +167,6 @@ def test_the_panels_lie_beside_each_other() -> None:
 
 
 def test_the_unit_runs_the_command_with_the_folders_of_the_page() -> None:
-    """Each folder of the page's table is in the unit or in config.properties."""
     service = unit(UNIT.read_text())["Service"]
     folders = re.findall(r"`(/[\w/]+)`", section("The host").partition("| folder |")[2])
     made = {f"/run/{name}" for name in service["RuntimeDirectory"]}
@@ -201,7 +188,6 @@ def test_the_unit_runs_the_command_with_the_folders_of_the_page() -> None:
 
 
 def test_the_optional_check_of_signatures_is_the_command_of_security_md() -> None:
-    """The line is a comment, with the archive that is loaded."""
     (line,) = re.findall(r"^#ExecStartPre=(.*)$", UNIT.read_text(), re.MULTILINE)
     archive = PROPERTIES["load_models"].partition("=")[2]
     security = (ROOT / "SECURITY.md").read_text()
@@ -229,7 +215,6 @@ def test_systemd_finds_no_error_in_the_unit(tmp_path: Path, optional: bool) -> N
 
 
 def test_the_image_has_the_archive_where_the_settings_look_for_it() -> None:
-    """Files, archive and command are those of the page."""
     archive = PROPERTIES["load_models"].partition("=")[2]
     copied = {target: words for *words, target in (line.split() for line in instructions("COPY"))}
     (entry,) = instructions("ENTRYPOINT")
@@ -289,6 +274,5 @@ def test_the_pip_lines_name_what_the_extra_does() -> None:
 
 
 def test_every_command_is_valid_bash() -> None:
-    """The shell reads each block without running it."""
     for block in blocks("bash"):
         subprocess.run(["bash", "-n", "-c", block], check=True)

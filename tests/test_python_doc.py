@@ -31,7 +31,6 @@ def test_the_example_answers_each_sequence(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_public_name_is_on_the_page() -> None:
-    """And every error."""
     public = [name for name in vars(open_archive.OpenArchive) if not name.startswith("_")]
     errors = [ArchiveError.__name__, values.InvalidSequence.__name__]
 

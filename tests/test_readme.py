@@ -63,7 +63,6 @@ def files(markdown: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tutorial up to the archive, in a folder of its own."""
     folder = tmp_path_factory.mktemp("tour")
     markdown = README.read_text()
     for name, text in files(markdown).items():
@@ -76,13 +75,11 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tour_server(tour: Path) -> Iterator[TorchServe]:
-    """The archive of the tour, served."""
     with serving(tour, {"tagger": "tagger.mar"}) as running:
         yield running
 
 
 def test_the_readme_shows_every_file_and_the_two_commands() -> None:
-    """The tutorial is complete, and make has the named targets."""
     markdown = README.read_text()
     assert set(files(markdown)) == set(FILES)
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -90,13 +87,11 @@ def test_the_readme_shows_every_file_and_the_two_commands() -> None:
 
 
 def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
-    """The YAML block is used unchanged."""
     (tmp_path / "model-config.yaml").write_text(files(README.read_text())["model-config.yaml"])
     load_config(tmp_path / "model-config.yaml")
 
 
 def test_every_json_of_the_tables_is_json() -> None:
-    """Readers may copy a request from the table."""
     import json
 
     rows = re.findall(r"^\| `([\[{][^`]*)` \|", README.read_text(), re.MULTILINE)
@@ -106,7 +101,6 @@ def test_every_json_of_the_tables_is_json() -> None:
 
 
 def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
-    """Clients compare both."""
     from torchserve_neuron_lstm.handlers.responses import STATUSES
 
     rows = re.findall(r"^\| (\d{3}) \| (`[^|]*) \|", README.read_text(), re.MULTILINE)
@@ -116,7 +110,6 @@ def test_refusals_of_the_table_have_the_statuses_of_the_code() -> None:
 
 
 def test_links_of_the_readmes_lead_to_files() -> None:
-    """No link into the repository is broken."""
     for readme in (README, ROOT / "examples" / "surprise" / "README.md"):
         for link in re.findall(r"\]\(([^)#:]+)\)", readme.read_text()):
             assert (readme.parent / link).exists(), link
@@ -126,7 +119,6 @@ def test_links_of_the_readmes_lead_to_files() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.xdist_group("e2e")
 def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server: TorchServe) -> None:
-    """Files, archive, server and requests as shown, with curl and Python, give the eager model's answer."""
     import torch
 
     model = model_class(tour / "model.py")()
@@ -148,7 +140,6 @@ def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server
 @pytest.mark.few(1)
 @pytest.mark.parametrize("file", ["client.py", "codec.py"])
 def test_worked_examples_of_the_example_files_hold(file: str) -> None:
-    """The doctests in the files that users copy."""
     folder = ROOT / "examples" / "surprise"
     done = subprocess.run(
         [sys.executable, "-m", "doctest", "-v", file],

@@ -10,13 +10,11 @@ TEXT = (ROOT / "SECURITY.md").read_text("utf-8")
 
 
 def rows() -> list[list[str]]:
-    """The cells of each threat."""
     table = TEXT.partition("## Threats")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()[2:]]
 
 
 def test_each_threat_names_a_file_with_tests() -> None:
-    """Attack, defence and test are one row."""
     assert len(rows()) > 20
     for row in rows():
         attack, defence, test = row

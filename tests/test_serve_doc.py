@@ -16,19 +16,16 @@ TOLD_ELSEWHERE = re.compile(r".*_address|grpc_.*|load_models|disable_token_autho
 
 
 def rows() -> dict[str, str]:
-    """The value of each setting in the table."""
     table = TEXT.partition("\n## Settings\n")[2].partition("\n## ")[0]
     cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     return {name: value for names, value, *_ in cells for name in re.findall(r"`(\w+)`", names)}
 
 
 def test_the_table_has_every_setting_that_is_written() -> None:
-    """And no other one."""
     assert set(rows()) == {name for name in WRITTEN if not TOLD_ELSEWHERE.fullmatch(name)}
 
 
 def test_values_of_the_table_are_those_that_are_written() -> None:
-    """Those that are values, and not words on them."""
     told = {name: value.strip("`") for name, value in rows().items() if re.fullmatch(r"`[^`]*`|\d+", value)}
 
     assert len(told) >= 6
@@ -36,7 +33,6 @@ def test_values_of_the_table_are_those_that_are_written() -> None:
 
 
 def test_the_shown_commands_are_taken() -> None:
-    """By the parser; TorchServe knows the settings."""
     shown = [shlex.split(line, comments=True) for line in re.findall(r"^neuron-lstm (serve .*)$", TEXT, re.MULTILINE)]
     settings = [name for words in shown for name, _ in _parser().parse_args(words).set]
 

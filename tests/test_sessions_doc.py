@@ -36,18 +36,15 @@ STANDS_FOR = "…"
 
 
 def blocks(language: str, text: str = TEXT) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def conversation() -> list[tuple[list[str], str]]:
-    """The words of each command, and the shown answer."""
     shown = [block.splitlines() for block in blocks("console")]
     return [(shlex.split(command.removeprefix("$ ")), answer) for command, answer in shown]
 
 
 def asked(words: list[str]) -> dict[str, Any]:
-    """The request of a curl command in the form that reaches a worker."""
     given = [words[place + 1] for place, word in enumerate(words) if word == "-H"]
     headers = dict(line.split(": ", 1) for line in given)
     body = words[words.index("-d") + 1].encode() if "-d" in words else None
@@ -67,7 +64,6 @@ def agrees(shown: Any, found: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The README's tagger in one direction, packaged with the page's configuration."""
     folder = tmp_path_factory.mktemp("tagger")
     (code,) = (block for block in blocks("python", (ROOT / "README.md").read_text()) if block.startswith("# model.py"))
     (folder / "model.py").write_text(code.replace(", bidirectional=True", "").replace("2 * hidden", "hidden"))
@@ -95,7 +91,6 @@ def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def test_the_example_of_the_python_page_answers_each_chunk(
     tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ids are those of the README's tagger."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
     Path(shutil.make_archive("tagger", "zip", tagger / "tagger")).rename("tagger.mar")
@@ -109,7 +104,6 @@ def test_the_example_of_the_python_page_answers_each_chunk(
 
 @pytest.mark.ci
 def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
-    """Statuses, keys and messages are compared; generated ids and tags may differ."""
     shown = [json.loads(answer.replace("[…]", '["…"]')) for _, answer in conversation()]
 
     assert len(shown) >= 7
@@ -120,7 +114,6 @@ def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
 
 
 def test_id_and_step_are_headers_of_every_answer(answers: list[WorkerResponse]) -> None:
-    """The page says so; a refusal has neither."""
     for told in answers:
         found = json.loads(told.body)
         for name in ("ts_request_sequence_id", "ts_request_sequence_step"):
@@ -128,7 +121,6 @@ def test_id_and_step_are_headers_of_every_answer(answers: list[WorkerResponse]) 
 
 
 def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[WorkerResponse]) -> None:
-    """The fourth command is the third one."""
     commands = [words for words, _ in conversation()]
 
     assert commands[3] == commands[2]
@@ -136,7 +128,6 @@ def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[WorkerResp
 
 
 def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: list[WorkerResponse]) -> None:
-    """The reference is the model in eager mode."""
     model = model_class(tagger / "model.py")().eval()
     model.load_state_dict(torch.load(tagger / "weights.pt", weights_only=True))
     with torch.inference_mode():
@@ -156,7 +147,6 @@ def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
 
 
 def test_the_settings_that_are_shown_are_the_defaults() -> None:
-    """The limits and the idle time are compared."""
     written: dict[str, Any] = {}
     for block in blocks("yaml"):
         if block.startswith("streaming:"):
@@ -169,14 +159,12 @@ def test_the_settings_that_are_shown_are_the_defaults() -> None:
 
 
 def test_the_table_of_fields_has_each_by_its_name() -> None:
-    """The names are the defaults."""
     rows = re.findall(r"^\| `(ts_\w+)` \|", TEXT, re.MULTILINE)
 
     assert rows == [field.default for field in SessionFieldsConfig.model_fields.values()]
 
 
 def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
-    """All refusals of sessions are compared with the code."""
     rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", TEXT, re.MULTILINE)
     told = {(code, kind) for code, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     sources = [path.read_text() for path in (ROOT / "handlers" / "streaming").glob("*.py")]
@@ -219,7 +207,6 @@ def refused_share(mean: float, places: int) -> float:
 
 @pytest.mark.ci
 def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
-    """The numbers are those of random ids, for the defaults."""
     defaults = StreamingConfig()
     limits = Limits(defaults.max_sessions, defaults.max_bytes, 600.0, client_sessions=defaults.client_sessions)
     share = partition_limits(limits)
@@ -241,7 +228,6 @@ def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
 
 
 def test_links_of_the_page_lead_to_files_and_headings() -> None:
-    """Links to presets are checked too."""
     for link, heading in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", TEXT):
         target = ROOT / "docs" / link
         assert target.exists(), link

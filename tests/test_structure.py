@@ -19,14 +19,12 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 @pytest.mark.ci
 def test_rooms_are_layers() -> None:
-    """Neither the current nor the allowed imports form a cycle of packages."""
     assert circles(package_graph(file_graph(ROOT))) == []
     allowed = {package: {name.partition(".")[0] for name in names} for package, names in ALLOWED_PACKAGES.items()}
     assert circles(allowed) == []
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
-    """A cycle through a function, and one through a package's `__init__`, are found."""
     for file, text in {
         "bucketing/__init__.py": "",
         "bucketing/a.py": "def f():\n    from . import b\n",
@@ -50,7 +48,6 @@ def test_no_file_is_longer_than_one_concept() -> None:
 
 @pytest.mark.parametrize(("lines", "found"), [(430, []), (431, ["config/a.py: 431 lines"])])
 def test_a_long_file_is_found(tmp_path: Path, lines: int, found: list[str]) -> None:
-    """A file at the limit is accepted."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "a.py").write_text("x = 1\n" * lines)
 

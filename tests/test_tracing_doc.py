@@ -19,7 +19,6 @@ BLOCKS = re.findall(r"^```pycon\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks run in order, in one process."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -33,7 +32,6 @@ def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_option_is_named() -> None:
-    """The page names the options of both ways to trace and of the buckets, and all exported names."""
     names = {
         name for func in (tracing.trace, tracing.bucket_model_trace) for name in inspect.signature(func).parameters
     }

@@ -41,7 +41,6 @@ def literals(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def our_texts() -> tuple[str, ...]:
-    """The texts of the package."""
     files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
     return tuple(text for path in files for text in literals(ast.parse(path.read_text("utf-8"))))
 
@@ -77,13 +76,11 @@ def is_torchserves(message: str) -> bool:
 
 
 def section(title: str) -> list[str]:
-    """The messages below a heading."""
     return re.findall(r"^### `(.+?)`", TEXT.partition(f"## {title}\n")[2].partition("\n## ")[0], re.MULTILINE)
 
 
 @pytest.mark.parametrize("message", [*MESSAGES, *HARMLESS])
 def test_every_message_is_in_the_code_that_writes_it(message: str) -> None:
-    """The fixed parts of a message are compared; those of other programs are listed above."""
     assert fragments(message)
     assert is_ours(message) or is_torchserves(message) or message in ELSEWHERE
 
@@ -103,13 +100,11 @@ def test_messages_of_the_plug_in_are_in_its_source(title: str, others: set[str])
 
 
 def test_messages_of_torchserve_are_in_its_code() -> None:
-    """The release that is installed here is the one that the page is about."""
     for title in ("TorchServe does not start", "TorchServe refuses a request"):
         assert [one for one in section(title) if not is_torchserves(one) and one not in ELSEWHERE] == []
 
 
 def test_every_message_is_a_heading_of_its_own() -> None:
-    """The page has no message twice, and each entry says something."""
     entries = [entry.partition("\n")[2].partition("\n## ")[0] for entry in re.split(r"^### ", TEXT, flags=re.MULTILINE)]
 
     assert 25 <= len(MESSAGES) == len(set(MESSAGES)) <= 40
@@ -119,7 +114,6 @@ def test_every_message_is_a_heading_of_its_own() -> None:
 
 @pytest.mark.parametrize("quoted", ["a request failed unexpectedly", "… sequences planned together failed"])
 def test_the_lines_before_a_traceback_are_those_of_the_log(quoted: str) -> None:
-    """Both are in the entry of `InternalError`."""
     assert f"`{quoted}`" in TEXT
     assert any(quoted.strip("… ") in text for text in our_texts())
 
@@ -133,5 +127,4 @@ def test_the_lines_before_a_traceback_are_those_of_the_log(quoted: str) -> None:
     ],
 )
 def test_a_message_that_nobody_writes_is_found(message: str, expected: bool) -> None:
-    """A changed word and a missing gap count."""
     assert is_ours(message) is expected

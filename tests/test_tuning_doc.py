@@ -34,12 +34,10 @@ neuron_lstm:
 
 
 def blocks(language: str) -> list[str]:
-    """The fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def shell(command: str, folder: Path) -> str:
-    """The standard output of a command, which must succeed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"}
     done = subprocess.run(
@@ -57,7 +55,6 @@ def shell(command: str, folder: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The sample as lengths.txt, a configuration with powers of two, and a server's logs."""
     shutil.copy(SAMPLE, tmp_path / "lengths.txt")
     (tmp_path / "model-config.yaml").write_text(CONFIG)
     make_archive(tmp_path / "tagger.mar", shapes="any")
@@ -73,7 +70,6 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.ci
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
-    """They print the table, change the configuration, write a report, and read logs."""
     look, write, report, keep, older = blocks("bash")
     (shown,) = blocks("text")
 
@@ -89,7 +85,6 @@ def test_the_commands_do_what_is_shown(folder: Path) -> None:
 
 
 def test_the_configurations_are_good(folder: Path) -> None:
-    """Each configuration is valid in its place, with the lengths of its comment and all keys of the table."""
     for block in blocks("yaml"):
         indented = "".join(f"  {line}\n" for line in block.splitlines())
         (folder / "new.yaml").write_text(CONFIG.partition("  buckets")[0] + indented)
@@ -118,7 +113,6 @@ def test_the_shares_are_right() -> None:
 
 
 def test_every_engine_is_in_the_table() -> None:
-    """Each stands in the row of how it pads."""
     rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", TEXT.partition("## Measure")[0], re.MULTILINE)
     documented = {name: pads for names, pads in rows for name in re.findall(r"`(\w+)`", names)}
 
@@ -132,7 +126,6 @@ def test_every_engine_is_in_the_table() -> None:
 
 
 def test_the_picture_is_there() -> None:
-    """Its size is that of the command's picture."""
     (link,) = re.findall(r"!\[.*\]\((.*)\)", TEXT)
     data = (ROOT / "docs" / link).read_bytes()
 

@@ -26,7 +26,6 @@ PRESET = (ROOT / "config" / "presets" / "vollo.yaml").read_text(encoding="utf-8"
 
 
 def blocks(language: str) -> list[str]:
-    """The code blocks of one language."""
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
@@ -38,7 +37,6 @@ def test_the_licence_is_told_before_the_command_that_accepts_it() -> None:
 
 
 def test_nothing_installs_it_by_itself() -> None:
-    """No other extra has it, and neither have the requirements of the tests."""
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     naming = [line for line in lines if "vollo-" in line]
 
@@ -47,7 +45,6 @@ def test_nothing_installs_it_by_itself() -> None:
 
 
 def test_its_yaml_is_one_that_is_taken() -> None:
-    """The preset is checked too, in bfloat16 with its default tolerance."""
     for text in (*blocks("yaml"), PRESET):
         config = parse_config(text, "model-config.yaml")
 
@@ -58,7 +55,6 @@ def test_its_yaml_is_one_that_is_taken() -> None:
 
 
 def test_its_numbers_and_names_are_the_codes() -> None:
-    """The limit of unrolled steps, the former name, and the arguments of the streaming class are compared."""
     assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
     assert vollo_build._FORMER_NAMES["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
@@ -70,8 +66,6 @@ def test_its_numbers_and_names_are_the_codes() -> None:
 
 @pytest.mark.ci
 def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
-    """The page counts them in the same way."""
-
     class Last(InTime):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
             zeros = x.new_zeros(1, x.shape[0], 16)

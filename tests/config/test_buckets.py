@@ -24,32 +24,27 @@ SEEN = {3: 50, 5: 20, 9: 10, 30: 2, 31: 1}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a histogram."""
     (tmp_path / "lengths.txt").write_text(" ".join(f"{length}:{number}" for length, number in SEEN.items()))
     return tmp_path
 
 
 def written(length: str, more: str = "") -> str:
-    """A small file with these lengths."""
     inputs = "  inputs: {ids: {dtype: int64, shape: [batch, time]}}\n"
     return f"neuron_lstm:\n{inputs}  buckets:\n    batch: [1, 4]\n    length: {length}\n{more}"
 
 
 def loaded(folder: Path, length: str, more: str = "") -> ServingConfig:
-    """The configuration in a file of the folder."""
     (folder / "model-config.yaml").write_text(written(length, more))
     return load_config(folder / "model-config.yaml")
 
 
 def refusal(folder: Path, length: str, more: str = "") -> str:
-    """The text of the refusal, without the folder."""
     with pytest.raises(ConfigError) as refused:
         loaded(folder, length, more)
     return str(refused.value).replace(f"{folder}/", "")
 
 
 def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The histogram's path is relative to the YAML; the objective `timesteps` needs no measurement."""
     monkeypatch.chdir("/")
     config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
 
@@ -59,7 +54,6 @@ def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkey
 
 
 def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Path) -> None:
-    """They go up to the longest; no measurement is needed."""
     config = loaded(folder, "{auto: 5, longest: 200}")
 
     assert config.grid.lengths == geometric_lengths(200, 5)
@@ -68,7 +62,6 @@ def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Pat
 
 
 def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None:
-    """Before the measurement the fewest timesteps decide; after it the lengths are fixed."""
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
     assert config.needs_measurement
     assert config.grid.lengths == optimal_lengths(SEEN, 2)
@@ -88,7 +81,6 @@ def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None
 
 @pytest.mark.parametrize("objective", ["cost", "timesteps"])
 def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, objective: str) -> None:
-    """It is always the last length."""
     config = loaded(folder, f"{{auto: 3, histogram: lengths.txt, longest: 64, objective: {objective}}}")
 
     assert config.grid.lengths[-1] == 64
@@ -98,7 +90,6 @@ def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, obje
 
 
 def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
-    """They are refused; if they are truncated, they count as the longest."""
     auto = "{auto: 1, histogram: lengths.txt, longest: 9, objective: timesteps}"
     two = auto.replace("1,", "2,")
 
@@ -109,7 +100,6 @@ def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
 
 
 def test_lengths_can_be_set_from_outside(folder: Path) -> None:
-    """They replace the lengths of the file; other values are unchanged."""
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
 
     other = config.with_lengths((8, 40))
@@ -149,7 +139,6 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
     ],
 )
 def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said: str) -> None:
-    """The message is for the intended form only."""
     message = refusal(folder, length)
 
     assert message.startswith(f"model-config.yaml:5: neuron_lstm.buckets.length{said}")
@@ -157,7 +146,6 @@ def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said
 
 
 def test_all_errors_are_reported_at_once(folder: Path) -> None:
-    """A malformed histogram and other errors are reported together."""
     (folder / "lengths.txt").write_text("12\n13\nfourteen\n")
     length = "\n      auto: 0\n      histogram: lengths.txt\n      objective: speed"
 
@@ -174,14 +162,12 @@ def test_all_errors_are_reported_at_once(folder: Path) -> None:
 
 
 def test_an_empty_histogram_is_refused(folder: Path) -> None:
-    """There is no data to choose lengths by."""
     (folder / "lengths.txt").write_text("# to come\n")
 
     assert refusal(folder, "{auto: 8, histogram: lengths.txt}").endswith("histogram: lengths.txt: holds no lengths")
 
 
 def test_a_model_without_time_has_no_lengths_to_choose() -> None:
-    """It has no lengths in the YAML either."""
     text = written("{auto: 1, longest: 4}").replace("time", "3")
 
     with pytest.raises(ConfigError, match="length: expected none: no input has a time dimension"):
@@ -189,7 +175,6 @@ def test_a_model_without_time_has_no_lengths_to_choose() -> None:
 
 
 def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
-    """A configuration can be made again from its values, but not without its histogram."""
     config = loaded(folder, "{auto: 3, histogram: lengths.txt}")
     values = {name: getattr(config, name) for name in ServingConfig.model_fields}
 
@@ -202,7 +187,6 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
 
 @given(st.dictionaries(st.integers(1, 100), st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 9))
 def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) -> None:
-    """This holds for any histogram."""
     auto = AutoLengths(auto=count, histogram="f")
 
     for lengths in (
@@ -222,7 +206,6 @@ _anything = st.recursive(
 
 @given(_anything)
 def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
-    """The result is a grid, or a ConfigError about lines of the file."""
     lines = [5]
     try:
         assert parse_config(written(json.dumps(value)), "f").grid.lengths
@@ -247,7 +230,6 @@ def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
     ],
 )
 def test_an_editor_knows_both_forms(length: str, good: bool) -> None:
-    """The JSON Schema accepts and refuses the same values as the loader."""
     assert jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(written(length))) == good
 
 

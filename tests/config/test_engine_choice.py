@@ -27,13 +27,11 @@ neuron_lstm:
 
 
 def parsed(backend: str) -> ServingConfig:
-    """A configuration with this line."""
     return parse_config(YAML.replace("BACKEND", backend), "model-config.yaml")
 
 
 @pytest.mark.parametrize("line", ["", "backend: auto", "backend: {auto: {}}", "backend: {auto: {try: }}"])
 def test_auto_names_no_engines_of_its_own(line: str) -> None:
-    """Left out, as a word, and without options it means the same."""
     config = parsed(line)
 
     assert config.engine == "auto"
@@ -41,7 +39,6 @@ def test_auto_names_no_engines_of_its_own(line: str) -> None:
 
 
 def test_the_engines_of_auto_are_in_the_order_of_the_yaml() -> None:
-    """It is the order of preference."""
     config = parsed("backend: {auto: {try: [native, inductor]}}")
 
     assert config.engine == "auto"
@@ -49,7 +46,6 @@ def test_the_engines_of_auto_are_in_the_order_of_the_yaml() -> None:
 
 
 def test_an_engine_by_name_has_no_options() -> None:
-    """The name is the engine."""
     assert parsed("backend: native").engine == "native"
 
 
@@ -67,7 +63,6 @@ def test_an_engine_by_name_has_no_options() -> None:
     ],
 )
 def test_an_error_has_its_path_and_line(backend: str, path: str, message: str) -> None:
-    """The same as for every other key."""
     with pytest.raises(ConfigError) as refused:
         parsed(f"backend: {backend}")
 
@@ -75,33 +70,28 @@ def test_an_error_has_its_path_and_line(backend: str, path: str, message: str) -
 
 
 def test_compiler_options_need_one_engine() -> None:
-    """`auto` tries several, in both forms."""
     with pytest.raises(ConfigError, match="compiler_args: requires the name of one backend as well"):
         parsed("backend: {auto: {try: [inductor]}}\n  compiler_args: -O1")
 
 
 def test_a_valid_configuration_may_be_given_again() -> None:
-    """A model is accepted in place of the mapping."""
     given: Any = parsed("backend: {auto: {try: [native]}}")
 
     assert ServingConfig.model_validate({**dict(given)}).auto.engines == ("native",)
 
 
 def text_of(**keys: str) -> str:
-    """A small configuration with these keys in its block."""
     block = {"inputs": "{x: {dtype: float32, shape: [batch, time, 3]}}", "buckets": "{batch: [1], length: [8]}", **keys}
     return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
 
 
 def configured(**keys: str) -> ServingConfig:
-    """The same configuration, parsed and valid for an editor's schema."""
     text = text_of(**keys)
     jsonschema.validate(yaml.safe_load(text), json_schema())
     return parse_config(text, "f")
 
 
 def complaints(**keys: str) -> list[str]:
-    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text_of(**keys), "f")
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
@@ -109,13 +99,11 @@ def complaints(**keys: str) -> list[str]:
 
 @pytest.mark.parametrize("written", ["--target trn1 '-O 1'", "[--target, trn1, -O 1]"])
 def test_arguments_are_a_text_or_a_list(written: str) -> None:
-    """A text is split as a shell would."""
     config = configured(backend="neuronx", compiler_args=f'"{written}"' if written.startswith("-") else written)
     assert config.compiler_args == ("--target", "trn1", "-O 1")
 
 
 def test_a_text_that_no_shell_would_take_is_refused() -> None:
-    """Examples are an open quotation, and a value that is no text."""
     (message,) = complaints(backend="neuronx", compiler_args='"--target \'trn1"')
     assert message.startswith("neuron_lstm.compiler_args: expected arguments as a shell takes them, got ")
     (message,) = complaints(backend="neuronx", compiler_args="[1]")
@@ -132,7 +120,6 @@ def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
 
 
 def test_they_are_for_one_compiler() -> None:
-    """`auto` tries several compilers, and each key is refused."""
     keys = ("compiler_workdir", "compiler_args", "compiler_python")
     told = complaints(**dict.fromkeys(keys, "x"), partitioner_config="{}")
     assert [line.split(":")[0].split(".")[1] for line in told] == [*keys, "partitioner_config"]
@@ -153,7 +140,6 @@ def test_the_partitioner_has_the_defaults_of_the_tracing_api() -> None:
 
 
 def test_every_wrong_option_of_the_partitioner_is_told_at_once() -> None:
-    """Each message has the path."""
     wrong = (
         "{model_support_percentage_threshold: 2, min_subgraph_size: 0, max_subgraph_count: -2,"
         " ops_to_partition: [sort], analyze_parameters: {max_worker: 3}, trace_kwargs: {compiler_arg: x}}"

@@ -32,12 +32,10 @@ histograms = st.dictionaries(st.integers(1, 10**6), st.integers(1, 10**6), min_s
 
 
 def listed(text: str) -> dict[int, int]:
-    """The histogram of a list."""
     return parse_lengths(text.encode()).histogram()
 
 
 def refusal(data: bytes) -> str:
-    """The message for bytes that hold no lengths."""
     with pytest.raises(LengthsError) as refused:
         parse_lengths(data)
     return str(refused.value)
@@ -58,13 +56,11 @@ def refusal(data: bytes) -> str:
     ],
 )
 def test_a_list_is_separated_by_anything_usual(text: str) -> None:
-    """Blanks, commas and lines separate; comments and counts after a colon are allowed."""
     assert listed(text) == {3: 2, 12: 1}
 
 
 @given(st.lists(st.integers(1, 500), min_size=1))
 def test_lengths_are_counted(lengths: list[int]) -> None:
-    """The histogram is ascending."""
     found = listed("\n".join(map(str, lengths)))
 
     assert found == Counter(lengths)
@@ -73,7 +69,6 @@ def test_lengths_are_counted(lengths: list[int]) -> None:
 
 @given(st.lists(histograms, min_size=1, max_size=5))
 def test_the_lines_of_a_log_add_up(batches: list[dict[int, int]]) -> None:
-    """Any text may precede them."""
     lines = ["neuron_lstm lengths " + " ".join(f"{n}:{c}" for n, c in batch.items()) for batch in batches]
     total: Counter[int] = Counter()
     for batch in batches:
@@ -84,14 +79,12 @@ def test_the_lines_of_a_log_add_up(batches: list[dict[int, int]]) -> None:
 
 @given(st.lists(st.integers(1, 10**6), min_size=1))
 def test_what_the_handler_writes_is_read_back(lengths: list[int]) -> None:
-    """The line of a batch gives the lengths of the batch."""
     counts = BatchMetrics(requests=1, stats=BatchStats(lengths=tuple(lengths)))
 
     assert listed(f"W-9000-m_1.0-stdout MODEL_LOG - {LOG_PREFIX}{counts.lengths_text}\nmore") == Counter(lengths)
 
 
 def test_a_log_keeps_models_apart() -> None:
-    """The name of the worker decides; lines that only look alike are ignored."""
     observed = parse_lengths(LOG.encode())
 
     assert observed.by_model == {"tagger": {3: 2, 12: 6, 300: 1}, "my_scorer": {7: 4}}
@@ -103,7 +96,6 @@ def test_a_log_keeps_models_apart() -> None:
 
 
 def test_lists_belong_to_every_model() -> None:
-    """A list has no model name, so it is added to the requested model."""
     both = parse_lengths(LOG.encode()) + parse_lengths(b"3 4")
 
     assert both.histogram("my_scorer") == {3: 1, 4: 1, 7: 4}
@@ -116,7 +108,6 @@ def test_lists_belong_to_every_model() -> None:
     "cut", ["neuron_lstm lengths 12:3 50:", "neuron_lstm lengths 12:3 5", "neuron_lstm lengths 12:3 x"]
 )
 def test_the_end_of_a_log_may_be_cut_off(cut: str) -> None:
-    """The log may grow while it is read: only whole lines count."""
     assert listed(f"neuron_lstm lengths 7:1\n[INFO ] {cut}") == {7: 1, 12: 3}
 
 
@@ -140,7 +131,6 @@ def test_the_end_of_a_log_may_be_cut_off(cut: str) -> None:
     ],
 )
 def test_what_is_no_length_is_named_with_its_line(data: bytes, said: str) -> None:
-    """The message has the first three, and the number of the others, in one short line."""
     message = refusal(data)
 
     assert said in message
@@ -150,7 +140,6 @@ def test_what_is_no_length_is_named_with_its_line(data: bytes, said: str) -> Non
 
 @given(st.binary())
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    """Only LengthsError is raised, and every result is a histogram."""
     try:
         found = parse_lengths(data).histogram()
     except LengthsError:
@@ -160,7 +149,6 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """The file is a list, or a log of one model."""
     (tmp_path / "lengths.txt").write_text("4 5 5\n")
     (tmp_path / "model_log.log").write_text(LOG)
 
@@ -170,7 +158,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """A missing file, a folder, a pipe without a writer, an endless device and an invalid name."""
     os.mkfifo(tmp_path / "pipe")
 
     for path, said in (
@@ -187,7 +174,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_absurdly_large_file_is_not_read(tmp_path: Path) -> None:
-    """A sample is sufficient."""
     with (tmp_path / "lengths.txt").open("wb") as file:
         file.truncate(1 << 30)  # sparse
 

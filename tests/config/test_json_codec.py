@@ -26,22 +26,17 @@ from torchserve_neuron_lstm.config.json_codec import (
 
 
 def even(number: int) -> None:
-    """Refuse odd numbers."""
     if number % 2:
         raise ValueError(f"expected an even number, got {number}")
 
 
 class Size(NamedTuple):
-    """A named tuple, which is an object in JSON."""
-
     rows: int
     columns: Annotated[int, even]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A class with every form of field."""
-
     name: str
     kind: Literal["lstm", "gru"]
     size: Size | None
@@ -59,8 +54,6 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """Layers within lists and objects."""
-
     layers: tuple[Layer, ...]
     exact: Annotated[Size, NO_OTHER_KEYS]
 
@@ -84,7 +77,6 @@ models = st.builds(Model, st.lists(layers, max_size=2).map(tuple), st.just(Size(
 
 @given(models)
 def test_a_value_is_read_back_as_it_was_written(model: Model) -> None:
-    """The text is parsed, and numbers keep their types."""
     text = json.dumps(to_json(Model, model), allow_nan=False)
     found = from_json(Model, parse_json(text))
 
@@ -108,7 +100,6 @@ LAYER = {
 
 
 def test_keys_are_those_of_the_fields() -> None:
-    """A field may define another key."""
     layer = from_json(Layer, LAYER)
 
     assert layer.in_tree == "*"
@@ -136,14 +127,12 @@ def test_keys_are_those_of_the_fields() -> None:
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str) -> None:
-    """This holds for every form of field."""
     with pytest.raises(JsonError) as refused:
         from_json(Model, {"layers": [LAYER | change], "exact": {"rows": 1, "columns": 2}})
     assert str(refused.value) == message
 
 
 def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:
-    """A layer ignores them."""
     written = {"layers": [LAYER | {"more": 1}], "exact": {"rows": 1, "columns": 2}}
     assert from_json(Model, written).layers == (from_json(Layer, LAYER),)
     with pytest.raises(JsonError, match=r"^exact: expected rows, columns, got rows, columns, more$"):
@@ -168,7 +157,6 @@ def test_half_a_character_is_refused(written: dict[str, str]) -> None:
 
 
 def test_the_top_level_is_named_too() -> None:
-    """The top level has no path."""
     with pytest.raises(JsonError, match=r"^top level: expected an object, got \[\]$"):
         from_json(Model, [])
 
@@ -181,7 +169,6 @@ def test_text_that_is_not_json_is_refused(text: str) -> None:
 
 
 def test_a_damaged_file_is_named_with_advice(tmp_path: Path) -> None:
-    """The file may be missing, not JSON, or have other values."""
     path = tmp_path / "size.json"
     write_json(Size, Size(1, 2), path)
     assert read_json(Size, path) == Size(1, 2)

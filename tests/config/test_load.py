@@ -40,7 +40,6 @@ neuron_lstm:
 
 
 def test_every_key_is_read() -> None:
-    """A full file gives its values, its inputs in order and its grid."""
     config = parse_config(FULL, "model-config.yaml")
 
     assert (config.frontend.minWorkers, config.frontend.maxWorkers) == (1, 2)
@@ -74,14 +73,12 @@ def test_every_key_is_read() -> None:
 def test_what_is_left_out_of_the_tolerance_follows_from_the_precision(
     written: str, bounds: tuple[float, float]
 ) -> None:
-    """The default is larger if a lower precision is allowed; a written value is kept."""
     config = parse_config(f"{SMALL}  {written}\n", "a.yaml")
 
     assert (config.tolerance.atol, config.tolerance.rtol) == bounds
 
 
 def test_only_inputs_and_buckets_are_required() -> None:
-    """Everything else has the documented default."""
     config = parse_config(SMALL, "a.yaml")
 
     assert config.model.args == config.model.forward == {}
@@ -93,7 +90,6 @@ def test_only_inputs_and_buckets_are_required() -> None:
 
 
 def test_a_configuration_does_not_change() -> None:
-    """A field cannot be assigned."""
     config = parse_config(SMALL, "a.yaml")
 
     with pytest.raises(ValueError, match="frozen"):
@@ -101,7 +97,6 @@ def test_a_configuration_does_not_change() -> None:
 
 
 def test_a_configuration_made_in_python_is_checked_alike() -> None:
-    """The models refuse the same values as the loader of files."""
     config = parse_config(FULL, "a.yaml")
     values = {name: getattr(config, name) for name in ServingConfig.model_fields}
 
@@ -191,12 +186,10 @@ model-config.yaml:29: neuron_lstm.yes: expected a text as key, but YAML reads 'y
 
 
 def test_every_problem_is_reported_at_once_with_its_line() -> None:
-    """One run reports all errors, in the order of the file."""
     assert complaints(EVERYTHING_WRONG) == EVERYTHING_SAID.rstrip("\n")
 
 
 def test_problems_are_there_as_values() -> None:
-    """Path, line and message are available without parsing the text."""
     with pytest.raises(ConfigError) as refused:
         parse_config(small_block(threads="0"), "a.yaml")
 
@@ -205,7 +198,6 @@ def test_problems_are_there_as_values() -> None:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """load_config reads UTF-8, with or without a byte order mark, and names the file in messages."""
     path = tmp_path / "model-config.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + FULL.encode())
     assert load_config(path) == parse_config(FULL, "x")
@@ -218,20 +210,17 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.yaml", "."])
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
-    """A missing file or a folder is refused like any other problem."""
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / name)
 
 
 def test_the_name_of_a_histogram_cannot_break_a_message() -> None:
-    """It is escaped, and the message is one line."""
     buckets = '{batch: [1], length: {auto: 2, histogram: "a\\nb"}}'
     (line,) = complaints(small_block(buckets=buckets)).splitlines()
     assert "'a\\nb': cannot be read" in line
 
 
 def test_an_empty_block_of_an_archive_is_named(tmp_path: Path) -> None:
-    """The message has its path and line, as for a file that is not in an archive."""
     path = tmp_path / "model-config.yaml"
     path.write_text("batchSize: 1\nneuron_lstm:\n")
 

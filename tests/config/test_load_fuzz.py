@@ -108,35 +108,30 @@ def check(text: str) -> None:
 @given(TEXTS)
 @SETTINGS
 def test_any_text_is_loaded_or_refused(text: str) -> None:
-    """No exception but ConfigError."""
     check(text)
 
 
 @given(mutations())
 @SETTINGS
 def test_any_damaged_file_is_loaded_or_refused(text: str) -> None:
-    """No exception but ConfigError."""
     check(text)
 
 
 @given(TEXTS.map("neuron_lstm: {}".format))
 @SETTINGS
 def test_any_block_is_loaded_or_refused(text: str) -> None:
-    """No exception but ConfigError."""
     check(text)
 
 
 @given(key=st.sampled_from(["inputs", "buckets", "model", "lengths", "outputs", "codec", "tolerance"]), value=AWKWARD)
 @SETTINGS
 def test_any_value_is_loaded_or_refused(key: str, value: str) -> None:
-    """No exception but ConfigError."""
     check(f"{PRESETS[1]}\n  {key}: {value}\n")
 
 
 @given(st.binary(max_size=100))
 @settings(SETTINGS, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_loaded_or_refused(tmp_path: Path, data: bytes) -> None:
-    """A file of arbitrary bytes raises nothing but ConfigError."""
     path = tmp_path / "config.yaml"
     path.write_bytes(data)
     refused = None

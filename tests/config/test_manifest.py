@@ -38,7 +38,6 @@ def test_the_bytes_are_these(tmp_path: Path) -> None:
 
 
 def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None:
-    """Equal manifests give equal bytes."""
     shuffled: dict[str, Any] = {
         name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "files", "produced_by")
     }
@@ -48,7 +47,6 @@ def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None
 
 
 def test_the_spread_of_the_costs_is_written_after_the_costs(tmp_path: Path) -> None:
-    """With the number of threads."""
     marked = replace(EXAMPLE, measurement=CostMeasurement(2, 1.5))
     write_manifest(marked, tmp_path)
     written = json.loads((tmp_path / "variants.json").read_text())
@@ -145,7 +143,6 @@ def manifests(draw: st.DrawFn) -> Manifest:
 @given(manifest=manifests())
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> None:
-    """read_manifest is the inverse of write_manifest."""
     write_manifest(manifest, tmp_path)
     found = read_manifest(tmp_path)
 
@@ -181,7 +178,6 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
     ],
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
-    """Packaging stops, and no file is written."""
     with pytest.raises(ManifestError) as refused:
         write_manifest(replace(EXAMPLE, **wrong), tmp_path)
 

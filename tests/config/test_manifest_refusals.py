@@ -28,7 +28,6 @@ def changed(path: str, value: Any) -> str:
 
 
 def padding(milliseconds: float) -> dict[str, Any]:
-    """One of the manifest's `padding_costs`."""
     return {"part": "sequence", "bucket": {"batch": 1, "length": 16}, "milliseconds": milliseconds}
 
 
@@ -118,7 +117,6 @@ def padding(milliseconds: float) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_value_is_named(tmp_path: Path, path: str, value: Any, said: str) -> None:
-    """Types, ranges and paths are all checked before the first use."""
     message = refusal(tmp_path, changed(path, value))
 
     assert message.startswith(f"variants.json: {said}")
@@ -137,17 +135,14 @@ def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
     ["", "{", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 1}', GOLDEN[:-3], "1" * 5000, "\ufeff{}"],
 )
 def test_malformed_json_is_refused(tmp_path: Path, text: str) -> None:
-    """Constants and repeated keys, which json accepts, are refused too."""
     assert refusal(tmp_path, text).startswith("variants.json is not JSON (")
 
 
 def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    """A list is valid JSON, but no manifest."""
     assert refusal(tmp_path, "[]") == "variants.json: top level: expected an object, got []; package the model again"
 
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
-    """The message has the version that wrote the archive, if the archive has it."""
     assert refusal(tmp_path, GOLDEN.replace('"format": 1', '"format": 2')) == (
         "variants.json has format 2, and this code reads format 1: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
@@ -157,7 +152,6 @@ def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unreadable_manifest_is_refused(tmp_path: Path) -> None:
-    """The message has the path."""
     with pytest.raises(ManifestError, match=r"variants\.json cannot be read"):
         read_manifest(tmp_path)
 

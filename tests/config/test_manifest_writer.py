@@ -16,7 +16,6 @@ from .example_manifest import EXAMPLE
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """An unpacked archive with two files of its own and the manifests."""
     files = {
         "weights.pt": "w",
         "programs/inductor/b1_t16/model.so": "so",
@@ -32,7 +31,6 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_digests_are_those_of_the_files_that_are_archived(archive: Path) -> None:
-    """The manifests, and files that the archiver leaves out, have no digest."""
     assert digest_files(archive) == {
         "programs/inductor/b1_t16/model.so": "a1d9890884c1b4b960c279cfe7554a900d169422d6cec980beef67761487d3b9",
         "weights.pt": "50e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc326",
@@ -48,17 +46,14 @@ def test_an_untouched_archive_is_accepted_with_files_besides(archive: Path) -> N
 
 
 def remove(path: Path) -> None:
-    """Remove a file."""
     path.unlink()
 
 
 def append(path: Path) -> None:
-    """Append bytes to a file."""
     path.write_text(path.read_text() + "!")
 
 
 def replace_by_folder(path: Path) -> None:
-    """Replace a file by a folder."""
     path.unlink()
     path.mkdir()
 
@@ -67,7 +62,6 @@ def replace_by_folder(path: Path) -> None:
     ("damage", "said"), [(remove, "is missing"), (append, "was changed"), (replace_by_folder, "is missing")]
 )
 def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], None], said: str) -> None:
-    """One RuntimeError names all of them."""
     damage(archive / "weights.pt")
     damage(archive / "programs/inductor/b1_t16/model.so")
 
@@ -80,6 +74,5 @@ def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], Non
 
 
 def test_weights_without_a_digest_are_refused(archive: Path) -> None:
-    """A file that is loaded must be listed."""
     with pytest.raises(ManifestError, match=r"weights\.pt has no digest"):
         verify_files(archive, replace(EXAMPLE, files={}))

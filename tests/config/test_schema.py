@@ -23,14 +23,12 @@ IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
 
 
 def parsed(around: str = "", **keys: str) -> ServingConfig:
-    """A small configuration with some keys of the block replaced or added."""
     block = {"inputs": IDS, "buckets": "{batch: [1], length: [8]}", **keys}
     text = "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
     return parse_config(text + around, "f")
 
 
 def refusal(around: str = "", **keys: str) -> str:
-    """All messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parsed(around, **keys)
     return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics)
@@ -47,7 +45,6 @@ def refusal(around: str = "", **keys: str) -> str:
     ],
 )
 def test_a_grid_has_the_dimensions_that_the_inputs_have(shape: str, buckets: str, grid: BucketGrid) -> None:
-    """A model without time or without batch needs no buckets for it."""
     assert parsed(inputs=f"{{x: {{dtype: float32, shape: {shape}}}}}", buckets=buckets).grid == grid
 
 
@@ -93,12 +90,10 @@ def test_a_grid_has_the_dimensions_that_the_inputs_have(shape: str, buckets: str
     ],
 )
 def test_buckets_that_do_not_fit_the_inputs_are_refused(inputs: str, buckets: str, said: str) -> None:
-    """Sizes are positive and ascending, and exist for exactly the dimensions of the inputs."""
     assert refusal(inputs=inputs, buckets=buckets) == f"neuron_lstm.{said}"
 
 
 def test_elements_of_a_tuple_have_dotted_names() -> None:
-    """`state.0` is the first tensor of a tuple called state."""
     state = "{state.0: {dtype: float32, shape: [time, batch, 3]}, state.1: {dtype: float32, shape: [2, batch, 3]}}"
 
     assert list(parsed(inputs=state).inputs) == ["state.0", "state.1"]
@@ -111,7 +106,6 @@ def test_elements_of_a_tuple_have_dotted_names() -> None:
 
 
 def test_inputs_of_one_request_have_the_batch_in_front() -> None:
-    """The place of a dimension that forward() does not have is fixed."""
     one = "{batched: false}"
 
     assert parsed(model=one).model.batched is False
@@ -148,7 +142,6 @@ def test_a_batch_may_exceed_the_largest_bucket() -> None:
     ],
 )
 def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: float) -> None:
-    """Whole numbers may have a decimal point, and booleans are true and false."""
     config = parsed(inputs=f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}")
 
     assert config.input_specs[0].pad_value == kept
@@ -170,7 +163,6 @@ def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: floa
     ],
 )
 def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value: str, said: str) -> None:
-    """Fractions, overflows and values that are not finite are refused."""
     inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}"
 
     assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.pad_value: {said}"
@@ -185,7 +177,6 @@ def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value
     ],
 )
 def test_a_range_that_the_dtype_cannot_hold_is_refused(dtype: str, values: str, said: str) -> None:
-    """Its values would be infinite, or others."""
     inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], range: {values}}}}}"
 
     assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.range: {said}"
@@ -203,7 +194,6 @@ def test_a_range_that_the_dtype_cannot_hold_is_refused(dtype: str, values: str, 
     ],
 )
 def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
-    """Other elements are positive sizes."""
     inputs = f"{{x: {{dtype: float32, shape: {shape}}}}}"
 
     assert (
@@ -267,7 +257,6 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
     ],
 )
 def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
-    """Each refusal has the key and the expected value."""
     assert refusal(**keys).startswith(f"neuron_lstm.{said}")
 
 
@@ -301,12 +290,10 @@ def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
     ],
 )
 def test_what_torchserve_would_silently_ignore_is_refused(text: str, said: str) -> None:
-    """Examples are wrong types, halves of pairs, unknown devices, and misspelt keys."""
     assert refusal(f"{text}\n").startswith(said)
 
 
 def test_a_preset_is_there_for_each_way_of_serving() -> None:
-    """The documentation names these files."""
     assert [path.name for path in PRESETS] == [
         "cpu-low-latency.yaml",
         "cpu.yaml",
@@ -321,7 +308,6 @@ def test_a_preset_is_there_for_each_way_of_serving() -> None:
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_presets_are_valid(path: Path) -> None:
-    """The loader accepts them, and so does the JSON Schema."""
     config = load_config(path)
 
     assert config.frontend.minWorkers == config.frontend.maxWorkers is not None
@@ -329,13 +315,11 @@ def test_presets_are_valid(path: Path) -> None:
 
 
 def test_the_json_schema_is_one() -> None:
-    """The schema is valid for the draft that it names."""
     assert json_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
 def test_every_key_of_the_json_schema_is_described() -> None:
-    """An editor shows the descriptions."""
     schema = json_schema()
     keys = {
         f"{place}.{key}": entry
@@ -367,7 +351,6 @@ def test_every_key_of_the_json_schema_is_described() -> None:
     ],
 )
 def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
-    """The schema refuses the same single-value errors as the loader."""
     text = yaml.safe_dump({**yaml.safe_load(PRESETS[0].read_text()), **change})
 
     assert not jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text))
@@ -376,7 +359,6 @@ def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
 
 
 def test_slips_do_not_reach_into_other_blocks() -> None:
-    """Known top-level keys of other programs are not reported as misspelt keys of TorchServe."""
     for key in (
         "handler",
         "micro_batching",

@@ -17,20 +17,17 @@ CONFIG = StreamingConfig.model_validate({"store": "redis", "redis": {"url": "red
 
 
 def written() -> dict[str, Any]:
-    """The manifest of a streaming archive, as a JSON value."""
     found: dict[str, Any] = json.loads(manifest_text(streaming_manifest(CONFIG.settings(STATE))))
     return found
 
 
 def refusal(manifest: dict[str, Any]) -> str:
-    """The text of the refusal."""
     with pytest.raises(ManifestError) as refused:
         parse_manifest(json.dumps(manifest))
     return str(refused.value)
 
 
 def test_settings_are_written_under_their_own_names() -> None:
-    """A person can read them."""
     assert written()["streaming"] == {
         "store": "redis",
         "state": STATE,
@@ -81,7 +78,6 @@ def test_settings_are_written_under_their_own_names() -> None:
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: str) -> None:
-    """The refusal has the expected kind."""
     manifest = written()
     if isinstance(value, dict):
         manifest["streaming"][key].update(value)
@@ -93,7 +89,6 @@ def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: 
 
 @pytest.mark.parametrize("key", sorted(written()["streaming"]))
 def test_a_setting_that_is_missing_is_named(key: str) -> None:
-    """There are no defaults: packaging writes all settings."""
     manifest = written()
     del manifest["streaming"][key]
 
@@ -102,7 +97,6 @@ def test_a_setting_that_is_missing_is_named(key: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"id": "a"}, {**written()["streaming"]["fields"], "colour": "b"}])
 def test_field_names_are_those_five(fields: dict[str, str]) -> None:
-    """Fewer names and unknown names are refused."""
     manifest = written()
     manifest["streaming"]["fields"] = fields
 
@@ -113,7 +107,6 @@ def test_field_names_are_those_five(fields: dict[str, str]) -> None:
     ("key", "value"), [("idle_seconds", 0), ("idle_seconds", -1), ("max_sessions", 0), ("max_bytes", -5)]
 )
 def test_limits_are_positive(key: str, value: int) -> None:
-    """Otherwise no session could begin."""
     manifest = written()
     manifest["streaming"][key] = value
 
@@ -122,7 +115,6 @@ def test_limits_are_positive(key: str, value: int) -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("max_sessions", 15), ("max_bytes", 1)])
 def test_each_partition_of_a_cluster_has_a_share(key: str, value: int) -> None:
-    """Otherwise no session could begin."""
     manifest = written()
     manifest["streaming"]["redis"]["cluster"] = True
     manifest["streaming"][key] = value
@@ -131,7 +123,6 @@ def test_each_partition_of_a_cluster_has_a_share(key: str, value: int) -> None:
 
 
 def test_a_server_belongs_to_its_store() -> None:
-    """The address of a server is required for its store, and refused for others."""
     manifest = written()
     manifest["streaming"]["redis"] = None
     assert "streaming.redis: expected with store redis and with no other" in refusal(manifest)

@@ -25,7 +25,6 @@ STATE = "0123456789abcdef" * 2
 
 
 def text_of(streaming: str, **keys: str) -> str:
-    """A small configuration that streams."""
     block = {
         "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
         "buckets": "{batch: [1], length: [8]}",
@@ -36,32 +35,27 @@ def text_of(streaming: str, **keys: str) -> str:
 
 
 def parsed(streaming: str, **keys: str) -> ServingConfig:
-    """The same configuration, parsed."""
     return parse_config(text_of(streaming, **keys), "f")
 
 
 def settings(streaming: str) -> SessionSettings:
-    """The settings for serving."""
     config = parsed(streaming).streaming
     assert config is not None
     return config.settings(STATE)
 
 
 def complaints(streaming: str, **keys: str) -> list[str]:
-    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parsed(streaming, **keys)
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
 
 
 def test_without_the_block_nothing_streams() -> None:
-    """A request is a whole sequence."""
     assert parse_config(text_of("null"), "f").streaming is None
     assert parse_config(text_of("{}").replace("  streaming: {}\n", ""), "f").streaming is None
 
 
 def test_an_empty_block_takes_all_the_defaults() -> None:
-    """The defaults are the disk, ten minutes, ten thousand sessions, and TorchServe's own names."""
     found = settings("{}")
 
     assert (found.store, found.directory, found.redis, found.key_env) == ("disk", None, None, None)
@@ -71,7 +65,6 @@ def test_an_empty_block_takes_all_the_defaults() -> None:
 
 
 def test_the_serving_half_gets_what_was_written() -> None:
-    """Every key is checked."""
     found = settings(
         "{store: redis, redis: {url: 'rediss://cache:6380/2', username: lstm, password_env: SECRET, "
         "ca_file: /etc/ca.pem, timeout_seconds: 0.5}, idle_seconds: 30, max_sessions: 7, max_bytes: 4096, "
@@ -146,7 +139,6 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("streaming", "said"), CONTRADICTIONS)
 def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said: str) -> None:
-    """One message is given, at the key that has to change."""
     (complaint,) = complaints(streaming)
 
     assert complaint.startswith(f"neuron_lstm.streaming.{said}")
@@ -167,7 +159,6 @@ def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said
     ],
 )
 def test_an_address_that_the_server_could_not_use_is_refused(url: str) -> None:
-    """The refusal happens while packaging, not when the archive is loaded."""
     (complaint,) = complaints(f"{{store: redis, redis: {{url: '{url}'}}}}")
 
     assert complaint.startswith("neuron_lstm.streaming.redis.url: expected redis://HOST:PORT/DATABASE, or rediss://")
@@ -205,7 +196,6 @@ def test_what_is_packaged_can_be_opened(
 
 
 def test_a_cut_request_would_leave_a_gap_in_its_sequence() -> None:
-    """`overflow: truncate` is refused."""
     (complaint,) = complaints("{}", overflow="truncate")
 
     assert complaint.startswith("neuron_lstm.overflow: expected reject: timesteps cut from a request")
@@ -220,7 +210,6 @@ def test_a_codecs_body_has_no_place_for_a_session() -> None:
 
 
 def test_a_field_is_no_output_either() -> None:
-    """An answer has both side by side."""
     (complaint,) = complaints("{fields: {step: tags}}", outputs="[tags]")
 
     assert complaint.startswith("neuron_lstm.streaming.fields.step: expected another name than that of the input")
@@ -231,12 +220,10 @@ def test_a_field_is_no_output_either() -> None:
     "streaming", ["{fields: {step: tags}}", "{fields: {step: 7}}", "{fields: 7}", "7", "{store: 7}"]
 )
 def test_values_of_other_kinds_are_refused_like_any(streaming: str, outputs: str) -> None:
-    """Other checks of the same values do not interfere."""
     assert complaints(streaming, outputs=outputs, overflow="truncate", codec="codec:Codec")
 
 
 def is_valid(text: str) -> bool:
-    """Whether the JSON Schema accepts the text, as an editor would check it."""
     return bool(jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text)))
 
 
@@ -244,7 +231,6 @@ def is_valid(text: str) -> bool:
     "streaming", ["{}", "null", "{store: client, key_env: KEY}", f"{{{REDIS}}}}}", "{fields: {id: X-Session}}"]
 )
 def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
-    """Every form is checked."""
     parsed(streaming)
 
     assert is_valid(text_of(streaming))
@@ -255,7 +241,6 @@ def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
     ["{store: memory}", "{idle_seconds: 0}", "{max_sessions: 0}", "{stoer: disk}", "{fields: {id: 'a b'}}", "[]"],
 )
 def test_an_editor_sees_single_values_that_the_loader_refuses(streaming: str) -> None:
-    """Combinations of keys are checked by the loader only."""
     complaints(streaming)
 
     assert not is_valid(text_of(streaming))
@@ -269,7 +254,6 @@ seconds = st.floats(1e-3, 1e9, allow_nan=False)
 def test_settings_come_back_from_a_manifest_as_they_were(
     store: str, max_sessions: int, max_bytes: int, idle_seconds: float
 ) -> None:
-    """This holds for every store and all limits."""
     from streaming_archive import streaming_manifest
 
     values: dict[str, Any] = {"store": store, "max_sessions": max_sessions, "max_bytes": max_bytes}

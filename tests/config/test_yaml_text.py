@@ -40,7 +40,6 @@ from .config_texts import SMALL, complaints, small_block
     ],
 )
 def test_what_is_no_configuration_at_all_is_refused(text: str, said: str) -> None:
-    """Empty, truncated, foreign and broken files give one clear line."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "f")
 
@@ -48,7 +47,6 @@ def test_what_is_no_configuration_at_all_is_refused(text: str, said: str) -> Non
 
 
 def test_a_tab_is_explained() -> None:
-    """The message says what to do."""
     assert complaints("a:\n\t- b\n").endswith("that cannot start any token: indent with spaces")
 
 
@@ -57,12 +55,10 @@ def test_a_tab_is_explained() -> None:
     "text", ["a: " + "[" * 5000 + "]" * 5000, "a: " + "[" * 5000, small_block(model="{args: {x: &x [*x]}}")]
 )
 def test_what_has_no_end_or_is_too_deep_for_python_is_refused(text: str) -> None:
-    """In one message, as other mistakes are."""
     assert "nested too deep" in complaints(text)
 
 
 def test_anchors_and_aliases_work() -> None:
-    """An alias stands for its value."""
     config = parse_config(small_block(buckets="{batch: &sizes [1, 2], length: *sizes}"), "a.yaml")
 
     assert config.grid == BucketGrid((1, 2), (1, 2))
@@ -83,7 +79,6 @@ def test_anchors_and_aliases_work() -> None:
     ],
 )
 def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) -> None:
-    """Sexagesimal and octal numbers, and tags."""
     with pytest.raises(ConfigError) as refused:
         parse_config(small_block(model=f"{{args: {{x: {value}}}}}"), "f")
 
@@ -100,12 +95,10 @@ def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) ->
     ],
 )
 def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
-    """This includes keys that look like text but are booleans in YAML."""
     assert said in complaints(small_block(**{key: "{}"}))
 
 
 def test_other_blocks_are_left_alone() -> None:
-    """Blocks of other programs are neither checked nor refused."""
     others = "handler: {3: y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
 
     assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}
@@ -121,18 +114,15 @@ def test_a_value_that_stops_every_worker_is_refused_in_other_blocks_too(value: s
 
 
 def test_a_list_with_the_tag_of_a_mapping_is_refused() -> None:
-    """Neither PyYAML nor TorchServe could make a value of it."""
     assert "expected a plain mapping or list, got the tag" in complaints(small_block(buckets="!!map [1]"))
     assert "expected a plain mapping, got the tag" in complaints("!theirs\n" + SMALL)
 
 
 def test_merge_keys_of_other_blocks_are_left_alone() -> None:
-    """A few of them are usual."""
     parse_config(SMALL + "theirs: [&a {x: 1}, &b {<<: *a, y: 2}, {<<: [*a, *b]}]\nlist: &x [*x]\n", "f")
 
 
 def test_a_number_that_python_does_not_write_out_is_refused() -> None:
-    """Its message has the beginning of the number."""
     said = "neuron_lstm.threads: expected a value that YAML can read as int, got '0xfff"
     assert said in complaints(small_block(threads="0x" + "f" * 6000))
 
@@ -147,5 +137,4 @@ def test_duplicate_keys_are_refused_wherever_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["a: !!int x", "a: 2024-13-01", "a: !!bool x", "a: !!timestamp x", "[" * 5000])
 def test_a_text_that_cannot_be_read_has_no_number_of_workers(text: str) -> None:
-    """It may come from an archive of another handler."""
     assert max_workers(text) is None

@@ -21,7 +21,6 @@ SERVED = ("tagger", "scorer", "packed_unsorted")
 
 
 def bodies(name: str) -> list[bytes]:
-    """Requests of several lengths for a model."""
     torch.manual_seed(3)
     lengths = (1, 4, 8) if name == "packed_unsorted" else (1, 16, 17, 32)
     made = []
@@ -32,7 +31,6 @@ def bodies(name: str) -> list[bytes]:
 
 
 def answers(running: TorchServe, name: str) -> list[bytes]:
-    """The model's answers, one request after the other."""
     replies = [post(running.inference, f"/predictions/{name}", body, JSON) for body in bodies(name)]
     assert [reply.status for reply in replies] == [200] * len(replies)
     return [reply.body for reply in replies]
@@ -41,7 +39,6 @@ def answers(running: TorchServe, name: str) -> list[bytes]:
 def test_a_host_without_the_plug_in_gives_the_same_answers_to_the_last_bit(
     server: TorchServe, store: Store, tmp_path: Path
 ) -> None:
-    """The environment cannot import this project; the bytes are equal."""
     python = make_bare_host(tmp_path / "host")
     with serving(
         store.folder, {name: f"{name}.mar" for name in SERVED}, python=python, environment=python_path.NONE
@@ -51,7 +48,6 @@ def test_a_host_without_the_plug_in_gives_the_same_answers_to_the_last_bit(
 
 
 def test_a_host_without_the_engine_refuses_to_load_and_names_the_package(store: Store, tmp_path: Path) -> None:
-    """The worker's log names the package to install."""
     python = make_bare_host(tmp_path / "host", without=("onnxruntime",))
     assert not can_import(python, "onnxruntime")
     with (
@@ -70,7 +66,6 @@ def unpacked(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_of(unpacked: Path, folder: Path) -> Path:
-    """A copy of the model store that a test may damage."""
     target = folder / "scorer"
     for file in (unpacked / "scorer").rglob("*"):
         if file.is_file():
@@ -82,7 +77,6 @@ def copy_of(unpacked: Path, folder: Path) -> Path:
 
 @pytest.mark.long
 def test_a_folder_is_served_as_the_archive_is(unpacked: Path, server: TorchServe) -> None:
-    """The format is no-archive."""
     with serving(unpacked, {"scorer": "scorer"}) as running:
         assert answers(running, "scorer") == answers(server, "scorer")
 

@@ -60,7 +60,6 @@ class Host:
         return found[0].partition("exception ")[2]
 
     def assert_answers(self) -> None:
-        """Check the answer of the untouched archive."""
         frames = torch.randn(3, 3)
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.server.inference}/predictions/scorer",
@@ -116,7 +115,6 @@ def test_an_untouched_archive_comes_back_after_its_worker_is_killed(host: Host) 
 
 
 def change_weights(folder: Path, code: str) -> str:
-    """Change one byte."""
     content = bytearray((folder / "weights.pt").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "weights.pt").write_bytes(content)
@@ -124,14 +122,12 @@ def change_weights(folder: Path, code: str) -> str:
 
 
 def change_code(folder: Path, code: str) -> str:
-    """Change a module that would run."""
     file = folder / PACKAGE / "handlers" / "service.py"
     file.write_text(file.read_text() + code)
     return f"{PACKAGE}/handlers/service.py was changed"
 
 
 def add_module(folder: Path, code: str) -> str:
-    """Add a module that serving code imports where there is one."""
     (folder / "orjson.py").write_text(code)
     return "orjson.py is not in SHA256SUMS"
 
@@ -147,7 +143,6 @@ def plant_bytecode(folder: Path, code: str) -> str:
 
 
 def link(folder: Path, code: str) -> str:
-    """Replace a file by a link to the same content elsewhere."""
     outside = folder.parent.parent / "linked.json"
     (folder / "variants.json").rename(outside)
     (folder / "variants.json").symlink_to(outside)
@@ -155,7 +150,6 @@ def link(folder: Path, code: str) -> str:
 
 
 def rewrite_list(folder: Path, code: str) -> str:
-    """Change a module, and the list so that it fits."""
     change_code(folder, code)
     write_list(folder)
     return "the archive is not signed"
@@ -164,7 +158,6 @@ def rewrite_list(folder: Path, code: str) -> str:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("change", [change_weights, change_code, add_module, plant_bytecode, link, rewrite_list])
 def test_a_changed_archive_is_never_ready(host: Host, change: Callable[[Path, str], str]) -> None:
-    """The log names the file, and nothing that was added or changed has run."""
     name = change.__name__
     told = change(Path(shutil.copytree(host.store / "folder", host.store / name)), host.code)
 

@@ -29,7 +29,6 @@ def temporary() -> Iterator[Path]:
     "machine", [{"CXX": "no-such-compiler"}, pytest.param({}, marks=pytest.mark.long)], ids=["no compiler", "as it is"]
 )
 def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path, machine: dict[str, str]) -> None:
-    """Every line of the table fits its bucket and is eager's answer; the temporary folder is empty."""
     done = subprocess.run(
         [sys.executable, str(DEMO), "--steps", "30"],
         capture_output=True,

@@ -33,13 +33,11 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TorchSe
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def attack(server: TorchServe, name: str) -> Reply:
-    """The answer to an attack."""
     body, headers, _ = ATTACKS[name]
     return post(server.inference, f"/predictions/{MODEL}", body, headers)
 
@@ -78,7 +76,6 @@ def test_an_attack_is_refused_in_little_memory_and_requests_beside_it_are_answer
 
 
 def test_a_request_past_its_deadline_is_not_computed(attacked: tuple[TorchServe, Source]) -> None:
-    """504 with a JSON body; one in time is answered."""
     server, _ = attacked
     body = json.dumps([[0.5, 0.5, 0.5]] * 4).encode()
     past, ahead = (str(int(time.time() * 1000) + shift) for shift in (-50, 60_000))
@@ -89,7 +86,6 @@ def test_a_request_past_its_deadline_is_not_computed(attacked: tuple[TorchServe,
 
 
 def test_the_limit_of_the_servers_own_file_is_known(attacked: tuple[TorchServe, Source], tmp_path: Path) -> None:
-    """Just below it an answer is sent."""
     server, _ = attacked
     answers = [
         post_json(server.inference, f"/predictions/{MODEL}", [[0.5, 0.1, -0.5]] * length)

@@ -42,7 +42,6 @@ class Request:
 
 
 def good_tagging(store: Store) -> Request:
-    """Random ids and frames, answered by the eager model alone."""
     length = random.randint(1, LONGEST)
     ids, frames = torch.randint(50, (length,)), torch.randn(length, 3)
     with torch.inference_mode():
@@ -52,7 +51,6 @@ def good_tagging(store: Store) -> Request:
 
 
 def good_scoring(store: Store) -> Request:
-    """Random frames, answered by the eager model alone."""
     length = random.randint(1, LONGEST)
     frames = torch.randn(length, 3)
     with torch.inference_mode():
@@ -66,12 +64,10 @@ def spoofed(request: Request, header: str) -> Request:
 
 
 def tagging(kind: str, ids: object, frames: object, statuses: tuple[int, ...] = REFUSED) -> Request:
-    """A bad request to the tagger."""
     return Request(kind, "tagger", json.dumps({"ids": ids, "frames": frames}).encode(), statuses)
 
 
 def bad_requests(store: Store) -> list[Request]:
-    """One bad request of every kind."""
     row = [0.0, 0.0, 0.0]
     npy = {"Content-Type": "application/x-npy"}
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -115,13 +111,11 @@ def mixture(store: Store) -> Iterator[Request]:
 
 
 def send_all(port: int, requests: list[Request]) -> list[Reply]:
-    """Send a client's requests one after the other over a kept connection."""
     with closing(Connection(port)) as connection:
         return [connection.post(f"/predictions/{one.model}", one.body, one.headers) for one in requests]
 
 
 def check(request: Request, reply: Reply) -> None:
-    """Check that the reply belongs to this request."""
     if isinstance(request.expected, tuple):
         assert_refused(reply, *request.expected)
         return
@@ -133,7 +127,6 @@ def check(request: Request, reply: Reply) -> None:
 
 
 def test_under_load_every_request_gets_its_own_answer(server: TorchServe, store: Store) -> None:
-    """With 32 connections and a tenth bad requests, good ones get right answers and bad ones refusals."""
     random.seed(5)
     torch.manual_seed(5)
     before = server.worker_pids("tagger"), server.worker_pids("scorer")

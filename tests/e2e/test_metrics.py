@@ -30,13 +30,11 @@ SAMPLE = re.compile(r"^(\w+){(.*)} (\S+)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    """The port on which the server shows its metrics."""
     return free_ports(1)[0]
 
 
 @pytest.fixture(scope="module")
 def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
-    """A TorchServe with the settings of docs/metrics.md and the shipped file."""
     found = re.search(r"^```properties\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None
     shown = dict(line.split("=") for line in found[1].splitlines())
@@ -72,7 +70,6 @@ def samples_once(port: int, name: str, value: float) -> dict[str, float]:
 
 
 def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metrics_port: int) -> None:
-    """Requests, sequences, timesteps, executions by bucket, refusals by reason, and seconds."""
     lengths = [1, 7, 16, 17, 32]
     for length in lengths:
         assert post_json(measured.inference, "/predictions/scorer", [FRAME] * length).status == 200
@@ -101,7 +98,6 @@ def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metr
 
 
 def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) -> None:
-    """The log has them in a line of their own, which `neuron-lstm tune` reads."""
     reply = post_json(measured.inference, "/predictions/scorer", {"instances": [[FRAME] * n for n in (9, 31, 9)]})
     assert reply.status == 200
 
@@ -114,14 +110,12 @@ def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) 
 
 
 def test_the_worker_reads_this_torchserves_messages_in_blocks(measured: TorchServe) -> None:
-    """A worker that could not says so in its log."""
     assert post_json(measured.inference, "/predictions/scorer", [FRAME]).status == 200
 
     assert "read one value at a time" not in (measured.log_file.parent / "model_log.log").read_text()
 
 
 def test_a_server_without_our_metrics_file_serves_all_the_same(server: TorchServe) -> None:
-    """The server gets no metrics that it does not declare."""
     assert post_json(server.inference, "/predictions/scorer", [FRAME]).status == 200
 
     assert "neuron_lstm_requests_total" not in server.log_file.read_text()

@@ -36,7 +36,6 @@ MIXED = 500
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Source:
-    """A model with sessions, packaged beside the others."""
     source = write_source(tmp_path_factory.mktemp("source") / "stream", SCORER, STREAMING)
     archived(source, "stream", store.folder)
     return source
@@ -54,26 +53,22 @@ def server(store: Store, stream: Source, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def client(server: TorchServe) -> Iterator[triton.InferenceServerClient]:
-    """Triton's client."""
     with triton.InferenceServerClient(f"127.0.0.1:{server.inference}") as opened:
         yield opened
 
 
 def tensor(name: str, array: np.ndarray, *, binary: bool = True) -> triton.InferInput:
-    """An input as the client makes it of an array."""
     kinds = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "float64": "FP64"}
     made = triton.InferInput(name, list(array.shape), kinds[str(array.dtype)])
     return made.set_data_from_numpy(array, binary_data=binary)
 
 
 def frames_of(length: int, seed: int = 0) -> np.ndarray:
-    """frames[T, 3]."""
     return np.random.default_rng(seed).standard_normal((length, 3), np.float32)
 
 
 @torch.inference_mode()
 def eager(source: Source, frames: np.ndarray) -> np.ndarray:
-    """The answer of eager mode to frames[T, 3] alone."""
     scores: torch.Tensor = source.model(torch.from_numpy(frames)[None], torch.tensor([len(frames)]))[0]
     return scores.numpy()
 
@@ -90,7 +85,6 @@ def test_the_server_is_live_and_ready_and_tells_its_name(client: triton.Inferenc
 def test_tensors_go_in_and_out_as_bytes_and_as_json_numbers(
     client: triton.InferenceServerClient, store: Store, binary_in: bool, binary_out: bool | None
 ) -> None:
-    """Bytes are the client's default."""
     frames = frames_of(7)
     outputs = None if binary_out is None else [triton.InferRequestedOutput("scores", binary_data=binary_out)]
     result = client.infer("scorer", [tensor("frames", frames[None], binary=binary_in)], outputs=outputs)
@@ -101,7 +95,6 @@ def test_tensors_go_in_and_out_as_bytes_and_as_json_numbers(
 
 
 def test_a_batch_of_one_length_is_one_tensor(client: triton.InferenceServerClient, store: Store) -> None:
-    """As the client's users send a batch."""
     batch = np.stack([frames_of(9, seed) for seed in range(5)])
     found = client.infer("scorer", [tensor("frames", batch)], request_id="batch 1")
 
@@ -114,7 +107,6 @@ def test_a_batch_of_one_length_is_one_tensor(client: triton.InferenceServerClien
 def test_several_inputs_of_several_dtypes_and_one_chosen_output(
     client: triton.InferenceServerClient, store: Store
 ) -> None:
-    """A narrower dtype than the model's is taken where its values fit."""
     ids, frames = np.arange(9)[None], frames_of(9)[None]
     _, label = store.sources["tagger"].model(torch.from_numpy(ids), torch.from_numpy(frames), torch.tensor([9]))
     chosen = [triton.InferRequestedOutput("label")]
@@ -131,7 +123,6 @@ def test_several_inputs_of_several_dtypes_and_one_chosen_output(
 def test_sequence_flags_are_those_of_a_session(
     client: triton.InferenceServerClient, stream: Source, session: int | str
 ) -> None:
-    """The id is a number or a string; chunks continue each other."""
     frames, found = frames_of(21), []
     for start, end in ((0, 4), (4, 5), (5, 21)):
         chunk = [tensor("frames", frames[None, start:end])]
@@ -203,7 +194,6 @@ def wrong(name: str, change: str) -> dict[str, Any]:
 def test_what_cannot_be_answered_is_an_exception_of_the_client(
     client: triton.InferenceServerClient, change: str, status: str, told: str
 ) -> None:
-    """It has the status, and the message of the refusal."""
     with pytest.raises(InferenceServerException) as refused:
         client.infer(**wrong("scorer", change))
 
@@ -212,7 +202,6 @@ def test_what_cannot_be_answered_is_an_exception_of_the_client(
 
 
 def asked_over_rest(server: TorchServe, index: int, frames: np.ndarray) -> np.ndarray:
-    """The answer to one request, in one of five forms."""
     form = index % 5
     if form == 0:
         return np.array(post_json(server.inference, "/predictions/scorer", frames.tolist()).json)
@@ -233,7 +222,6 @@ def asked_over_rest(server: TorchServe, index: int, frames: np.ndarray) -> np.nd
 
 @pytest.mark.ci
 def test_500_mixed_requests_are_answered_as_in_process(server: TorchServe, store: Store) -> None:
-    """Four at a time, of every length, in every form."""
     rng = random.Random(0)
     asked = [frames_of(rng.randint(1, 32), seed) for seed in range(MIXED)]
     with open_archive(Path(store.folder) / "scorer.mar", threads=1) as model:

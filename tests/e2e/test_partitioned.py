@@ -29,7 +29,6 @@ LENGTHS = (1, 5, 8, 13, 21)
 
 
 def test_requests_of_every_length_are_answered_as_eager_answers_them(tmp_path: Path) -> None:
-    """Requests form a batch, with sequences of several chunks and their carry."""
     source = write_source(tmp_path / "source", MODEL, BLOCK.replace("length: [8]", "length: [8], longest: 32"))
     archived(source, "resonator", tmp_path)
     frames = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]

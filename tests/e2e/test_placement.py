@@ -31,7 +31,6 @@ SHARES = [CORES[: len(CORES) // 2], CORES[len(CORES) // 2 :]] if len(CORES) > 1 
 
 
 def test_workers_keep_to_their_cores_also_in_a_killed_ones_place(tmp_path: Path) -> None:
-    """Two workers share out all cores; the successor of a killed one takes over its share."""
     source = write_source(tmp_path / "source", SCORER, BLOCK)
     (source.folder / "my_kernel.py").write_text(KERNEL)
     config = source.folder / "model-config.yaml"
@@ -55,7 +54,6 @@ def test_workers_keep_to_their_cores_also_in_a_killed_ones_place(tmp_path: Path)
 
 
 def _placed(server: TorchServe, without: set[int]) -> dict[int, list[int]]:
-    """The cores of both workers, once both are ready."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         ready = {worker["pid"] for worker in server.workers("scorer") if worker["status"] == "READY"} - without

@@ -54,7 +54,6 @@ def blocks(language: str, title: str) -> list[str]:
 
 
 def closure(names: Sequence[str]) -> dict[str, metadata.Distribution]:
-    """The distributions of these names and of all that they require."""
     found: dict[str, metadata.Distribution] = {}
     pending = list(names)
     while pending:
@@ -87,13 +86,11 @@ class Host:
     ports: dict[str, int]
 
     def here(self, text: str) -> str:
-        """The text with the ports and folders of this host."""
         for port, free in self.ports.items():
             text = re.sub(rf"(?<=[:=]){port}\b", str(free), text)
         return re.sub(r"(?<![\w.])/(opt|etc|run|srv|var)/(?=\w)", rf"{self.home}/\1/", text)
 
     def shell(self, command: str, *, seconds: float = 150) -> subprocess.CompletedProcess[str]:
-        """Run a command of the page, after its block of functions."""
         (functions, _) = blocks("bash", "Waiting until the server is ready")
         return subprocess.run(
             ["bash", "-c", self.here(functions + command)],
@@ -105,12 +102,10 @@ class Host:
         )
 
     def key(self) -> dict[str, str]:
-        """The header with the key of port 8080."""
         keys = json.loads((self.home / "run" / "torchserve" / "key_file.json").read_text())
         return {"Authorization": f"Bearer {keys['inference']['key']}"}
 
     def tags(self, path: str) -> object:
-        """The answer to the page's request at a path of port 8080."""
         reply = post(self.ports["8080"], path, json.dumps(IDS).encode(), {**JSON, **self.key()})
         assert reply.status == 200, reply.body
         return reply.json
@@ -118,13 +113,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Production:
-    """A running server, and the models of its two versions."""
-
     host: Host
     models: dict[str, nn.Module]
 
     def expected(self, version: str) -> torch.Tensor:
-        """The tags of the page's request, by the model in eager mode."""
         with torch.inference_mode():
             tags: torch.Tensor = self.models[version](torch.tensor([IDS]), torch.tensor([len(IDS)]))[0]
         return tags
@@ -153,7 +145,6 @@ def package_versions(folder: Path, host: Host) -> dict[str, nn.Module]:
 
 @pytest.fixture(scope="module")
 def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
-    """TorchServe with the page's packages, settings and command, once its commands call it ready."""
     with ExitStack() as stack:
         home = Path(tempfile.mkdtemp(prefix="ts-"))  # short: it contains the workers' sockets
         stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -194,7 +185,6 @@ def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]
 
 
 def test_the_host_has_what_the_page_names_and_no_more(production: Production) -> None:
-    """The model answers without the plug-in, numpy and other engines; the settings are those of the file."""
     python = production.host.home / "opt" / "torchserve" / "bin" / "python"
     for name in ("torchserve_neuron_lstm", "numpy", "onnxruntime", "pydantic"):
         assert not can_import(python, name)
@@ -209,7 +199,6 @@ def test_the_host_has_what_the_page_names_and_no_more(production: Production) ->
 
 
 def test_a_request_without_a_key_is_refused(production: Production) -> None:
-    """`/ping` needs the key too; the metrics port needs none, and has each metric of the dashboard."""
     port = production.host.ports["8080"]
     assert get(port, "/ping").status == post(port, "/predictions/tagger", b"[5]", JSON).status == 400
     assert get(port, "/ping", production.host.key()).json == {"status": "Healthy"}
@@ -224,13 +213,11 @@ def test_a_request_without_a_key_is_refused(production: Production) -> None:
 
 
 def test_the_wait_ends_at_once_for_a_model_that_is_not_there(production: Production) -> None:
-    """An unknown name is not tried again."""
     (_, wait) = blocks("bash", "Waiting until the server is ready")
     assert production.host.shell(wait.replace("predictions/tagger", "predictions/nobody")).returncode == 22
 
 
 def test_the_versions_go_as_shown(production: Production) -> None:
-    """Each response is the shown one, and after each command the right version answers."""
     host, steps = production.host, blocks("console", "Versions and rollback")
     default = {}
     for step in steps:
@@ -253,7 +240,6 @@ def test_the_versions_go_as_shown(production: Production) -> None:
 
 
 def test_a_version_that_cannot_load_leaves_the_old_one_alone(production: Production) -> None:
-    """The answer of the page; an archive from elsewhere is refused by `allowed_urls`."""
     host = production.host
     store = host.home / "srv" / "model_store"
     with zipfile.ZipFile(store / "tagger-2.0.mar") as good, zipfile.ZipFile(store / "bad.mar", "w") as bad:
@@ -270,7 +256,6 @@ def test_a_version_that_cannot_load_leaves_the_old_one_alone(production: Product
 
 
 def test_the_memory_of_each_worker_is_shown(production: Production) -> None:
-    """The command prints both figures of the server's workers."""
     (command,) = blocks("bash", "Memory")
     shown = production.host.shell(command).stdout
 

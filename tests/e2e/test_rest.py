@@ -19,26 +19,22 @@ LENGTHS = (7, 1, 32)
 
 
 def eager_scores(store: Store, frames: torch.Tensor) -> torch.Tensor:
-    """The scorer's answer to frames[T, 3] alone: [T, 4]."""
     with torch.inference_mode():
         scores: torch.Tensor = store.sources["scorer"].model(frames[None], torch.tensor([len(frames)]))[0]
     return scores
 
 
 def sequences() -> list[torch.Tensor]:
-    """frames[T, 3] of several lengths."""
     return [torch.randn(length, 3) for length in LENGTHS]
 
 
 def npy_bytes(array: np.ndarray) -> bytes:
-    """The array in the format of a .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
 def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: TorchServe, store: Store) -> None:
-    """A JSON array gives a nested list, if the model has one input and one output."""
     for frames in sequences():
         reply = post_json(server.inference, "/predictions/scorer", frames.tolist())
         assert (reply.status, reply.content_type) == (200, "application/json")
@@ -46,7 +42,6 @@ def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: To
 
 
 def test_an_object_names_the_inputs_and_several_outputs_come_back_by_name(server: TorchServe, store: Store) -> None:
-    """A JSON object gives a JSON object."""
     ids, frames = torch.randint(50, (9,)), torch.randn(9, 3)
     reply = post_json(server.inference, "/predictions/tagger", {"ids": ids.tolist(), "frames": frames.tolist()})
     with torch.inference_mode():
@@ -81,7 +76,6 @@ def test_v2_inputs_are_answered_by_v2_outputs(server: TorchServe, store: Store) 
 
 
 def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
-    """A .npy body is one sequence; with `Accept: application/x-npy` the answer is a .npy file."""
     (frames, *_) = sequences()
     body = npy_bytes(frames.numpy())
     reply = post(server.inference, "/predictions/scorer", body, {**NPY, "Accept": "application/x-npy"})
@@ -92,14 +86,12 @@ def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
 
 
 def test_npy_cannot_hold_several_outputs(server: TorchServe) -> None:
-    """A request for .npy gets 406 from a model of two outputs."""
     body = json.dumps({"ids": [1], "frames": [[0.0, 0.0, 0.0]]}).encode()
     reply = post(server.inference, "/predictions/tagger", body, {**JSON, "Accept": "application/x-npy"})
     assert_refused(reply, 406)
 
 
 def test_describe_tells_what_the_model_takes_and_how_it_was_compiled(server: TorchServe) -> None:
-    """`GET /models/M?customized=true`: inputs, outputs, grid, backend and measured milliseconds."""
     (described,) = server.get("/models/scorer?customized=true")
     told = json.dumps(described["customizedMetadata"])
     for word in ("frames", "scores", "onnxruntime", "16", "32", "milliseconds"):
@@ -114,7 +106,6 @@ def undecoding(store: Store) -> Iterator[TorchServe]:
 
 
 def test_json_is_read_also_where_torchserve_does_not_decode_it(undecoding: TorchServe, store: Store) -> None:
-    """With decode_input_request=false the same bodies get the same answers."""
     (frames, *_) = sequences()
     for body in (frames.tolist(), {"instances": [frames.tolist()]}):
         reply = post_json(undecoding.inference, "/predictions/scorer", body)

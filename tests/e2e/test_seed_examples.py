@@ -18,7 +18,6 @@ EVERY_LENGTH = range(1, 9)
 
 
 def alone(model: nn.Module, frames: torch.Tensor, *, with_lengths: bool) -> list[torch.Tensor]:
-    """The eager answer for frames[T, 3] as the only row of its batch, without the batch dimension."""
     arguments = [frames[:, None, :]] + ([torch.tensor([len(frames)])] if with_lengths else [])
     with torch.inference_mode():
         answer = model(*arguments)
@@ -31,7 +30,6 @@ def alone(model: nn.Module, frames: torch.Tensor, *, with_lengths: bool) -> list
 def test_a_packed_example_answers_every_length_as_eager_does(
     server: TorchServe, store: Store, name: str, length: int
 ) -> None:
-    """The guide's packed examples, unchanged, give the eager model's padded result and final states."""
     frames = torch.randn(length, FEATURES)
     reply = post_json(server.inference, f"/predictions/{name}", frames.tolist())
     assert reply.status == 200, reply.body
@@ -47,7 +45,6 @@ def test_a_packed_example_answers_every_length_as_eager_does(
 def test_the_fixed_length_example_answers_every_length_as_eager_does(
     server: TorchServe, store: Store, length: int
 ) -> None:
-    """A model without lengths is padded too, and its final state is that of its own last timestep."""
     frames = torch.randn(length, FEATURES)
     reply = post_json(server.inference, "/predictions/fixed_length", {"inputs": frames.tolist()})
     assert reply.status == 200, reply.body
@@ -59,7 +56,6 @@ def test_the_fixed_length_example_answers_every_length_as_eager_does(
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "operator"), [("packed_returned", "prim::Return"), ("packed_used", "aten::max")])
 def test_an_unsupported_example_is_refused_in_the_words_of_the_guide(tmp_path: Path, name: str, operator: str) -> None:
-    """Packed data that leaves the LSTM stops the packaging, with the guide's message and its resolution."""
     store = tmp_path / "store"
     store.mkdir()
     source = write_source(tmp_path / name, SEED_MODELS / name / "model.py", PACKED.replace("outputs:", "# outputs:"))

@@ -30,7 +30,6 @@ def temporary() -> Iterator[Path]:
 
 @pytest.mark.long
 def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path) -> None:
-    """A worker is killed. Results are a line for each byte and the sum; no file remains."""
     done = subprocess.run(
         [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--kill", TEXT],
         capture_output=True,
@@ -54,7 +53,6 @@ def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path) -> None:
 
 
 def test_the_readmes_commands_are_those_of_the_example() -> None:
-    """The words of the archiver are those of the program, and every named file exists."""
     readme = (FOLDER / "README.md").read_text()
     (words,) = re.findall(r"^torch-model-archiver (.*?[^\\])$", readme, re.MULTILINE | re.DOTALL)
     program = (FOLDER / "run.py").read_text()
@@ -69,7 +67,6 @@ def test_the_readmes_commands_are_those_of_the_example() -> None:
 
 @pytest.mark.parametrize("file", ["typist.py", "codec.py"])
 def test_worked_examples_of_its_files_hold(file: str) -> None:
-    """The doctests in the files that users copy."""
     done = subprocess.run(
         [sys.executable, "-m", "doctest", file], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60
     )

@@ -14,14 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def stress(*options: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in the repository's root."""
     words = [sys.executable, "-m", "tools.stress", "--backend", "eager", *options]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.timeout(600)
 def test_no_session_is_lost_whatever_is_killed() -> None:
-    """Workers are killed, and the server itself, which is started again."""
     size = ("--minutes", "0.3", "--clients", "16", "--chunks", "24", "--kill-seconds", "5", "--kills", "1")
     done = stress("--trial", "disk", "--workers", "2", "--hang-ups", "0.1", *size)
 

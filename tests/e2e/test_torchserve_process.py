@@ -40,7 +40,6 @@ with serving(Path(sys.argv[1]), {"echo": "echo.mar"}) as server:
 
 
 def plain_archive(folder: Path, initialize: str) -> Path:
-    """A model store with an archive that does not use this package."""
     (folder / "handler.py").write_text(HANDLER.format(initialize=initialize))
     (folder / "config.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\n")
     words = "--model-name echo --version 1.0 --handler handler.py --config-file config.yaml --export-path ."
@@ -50,7 +49,6 @@ def plain_archive(folder: Path, initialize: str) -> Path:
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
-    """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
     as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
     program = subprocess.Popen(
         [sys.executable, "-c", as_exception + SERVE_FOREVER, str(plain_archive(tmp_path, "pass"))],
@@ -82,6 +80,5 @@ def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path
 
 
 def test_a_missing_archive_is_told_by_name(tmp_path: Path) -> None:
-    """A typing error does not cause a time-out."""
     with pytest.raises(DidNotStart, match=r"nowhere\.mar"), serving(tmp_path, {"echo": "nowhere.mar"}):
         pass

@@ -41,7 +41,6 @@ compiler_args: --config bittware_ia840f_c3b64
 
 @pytest.mark.timeout(300)
 def test_a_server_answers_with_what_stands_in_for_an_accelerator(tmp_path: Path) -> None:
-    """Answers are near the model's, and the emulation is in the description and in the log."""
     (tmp_path / "last.py").write_text(MODEL, encoding="utf-8")
     source = write_source(tmp_path / "source", tmp_path / "last.py", BLOCK)
     archived(source, "last", tmp_path)

@@ -67,7 +67,6 @@ backend: {backend}
 
 
 def make_archive(folder: Path, model: str, backend: str, *, safetensors: bool = False) -> Path:
-    """Package a model with the standard command. Returns the archive."""
     folder.mkdir()
     (folder / "given.py").write_text(model)
     block = BLOCK.format(backend=backend, batch=BUCKET.batch, length=BUCKET.length)
@@ -79,7 +78,6 @@ def make_archive(folder: Path, model: str, backend: str, *, safetensors: bool = 
 
 
 def unzipped(archive: Path, into: Path) -> Path:
-    """The archive, unzipped as on a host."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(into)
     return into
@@ -92,7 +90,6 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 def python_answers(folder: Path) -> list[np.ndarray]:
-    """The answers of the serving code in Python."""
     variants = load_archive(folder, threads=1)
     return [answer.numpy() for answer in variants.run("sequence", BUCKET, list(inputs().values()))]
 
@@ -100,7 +97,6 @@ def python_answers(folder: Path) -> list[np.ndarray]:
 def run(
     program: Path, first: Sequence[str], tensors: Mapping[str, torch.Tensor], scratch: Path
 ) -> tuple[subprocess.CompletedProcess[str], list[np.ndarray]]:
-    """Run an example on these tensors. Returns its answers."""
     answers = scratch / "answers"
     answers.mkdir()
     for name, tensor in tensors.items():
@@ -127,13 +123,11 @@ def make(target: str, folder: Path) -> Path:
 
 
 def export(script: str, archive: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Run one of the export scripts."""
     command = [sys.executable, str(EXAMPLES / script), str(archive), str(target)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def assert_same(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> None:
-    """Check for equality to the bit, with shapes and dtypes."""
     assert len(theirs) == len(ours)
     for their, our in zip(theirs, ours, strict=True):
         assert (their.shape, their.dtype) == (our.shape, our.dtype)
@@ -142,7 +136,6 @@ def assert_same(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> Non
 
 @pytest.fixture(scope="module")
 def run_inductor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example for compiled buckets."""
     return make("run_inductor", tmp_path_factory.mktemp("build"))
 
 
@@ -155,7 +148,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's own weights in the form that the example reads."""
     target = tmp_path_factory.mktemp("weights") / "weights.safetensors"
     done = export("export_weights.py", compiled, target)
     assert done.returncode == 0, done.stderr
@@ -166,7 +158,6 @@ def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_compiled_bucket_answers_as_in_python(
     run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path
 ) -> None:
-    """LSTM, GRU, RNN and an LSTM in float64 are right for rows of several lengths, with a code constant."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     calls = json.loads((program / "program.json").read_text())["nodes"]
     done, answers = run(run_inductor, [str(program), str(weights)], inputs(), tmp_path)
@@ -206,7 +197,6 @@ def test_other_weights_are_refused(run_inductor: Path, compiled: Path, weights: 
 
 
 def exported(archive: Path, target: Path) -> Path:
-    """The archive's graph with its weights, as written by the script."""
     done = export("export_onnx.py", archive, target)
     assert done.returncode == 0, done.stderr
     return target
@@ -214,7 +204,6 @@ def exported(archive: Path, target: Path) -> Path:
 
 @pytest.mark.long
 def test_a_graph_with_its_weights_answers_in_openvino(tmp_path: Path) -> None:
-    """OpenVINO's C++ library reads the one file."""
     archive = make_archive(tmp_path / "made", LSTM, "openvino", safetensors=True)
     graph = exported(archive, tmp_path / "small.onnx")
     done, answers = run(make("run_openvino", tmp_path / "build"), [str(graph)], inputs(), tmp_path)
@@ -225,12 +214,10 @@ def test_a_graph_with_its_weights_answers_in_openvino(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def for_onnxruntime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive for onnxruntime."""
     return make_archive(tmp_path_factory.mktemp("onnxruntime") / "made", LSTM, "onnxruntime")
 
 
 def test_a_graph_with_its_weights_needs_no_other_file(for_onnxruntime: Path, tmp_path: Path) -> None:
-    """ONNX Runtime runs the one file, here from Python, and answers as the archive does."""
     import onnxruntime
 
     graph = exported(for_onnxruntime, tmp_path / "small.onnx")
@@ -252,7 +239,6 @@ def test_a_graph_with_its_weights_answers_in_onnxruntime(for_onnxruntime: Path, 
 
 @pytest.mark.long
 def test_an_archive_without_a_graph_is_refused(compiled: Path, tmp_path: Path) -> None:
-    """An archive of inductor has no ONNX graph."""
     done = export("export_onnx.py", compiled, tmp_path / "small.onnx")
 
     assert done.returncode == 1

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:Deprecation
 @pytest.mark.few(3)
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_every_example_holds_on_eager(example: Example) -> None:
-    """Its answers are eager's, and documented refusals happen."""
     row = row_of(example.name, example.show, Engine("eager"))
 
     assert (row.status, row.note) == ("ok", "")
@@ -56,7 +55,6 @@ def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: 
 @pytest.mark.skipif(find_spec("vollo_compiler") is None, reason="the extra [vollo] is not installed")
 @pytest.mark.parametrize(("example", "latency_us"), [(lstm, 6.9), (streaming_lstm, 0.7)])
 def test_vollos_examples_hold_on_its_vm(example: ModuleType, latency_us: float) -> None:
-    """Answers are right to a hundredth, in bfloat16; the compiler's microseconds are the documented ones."""
     row = row_of("example", example.show, engine_named("vollo"))
 
     assert (row.status, row.ran) == ("ok", "VM")
@@ -64,21 +62,18 @@ def test_vollos_examples_hold_on_its_vm(example: ModuleType, latency_us: float) 
 
 
 def off(engine: Engine) -> Shown:
-    """An example whose answer differs too much."""
     shown = Shown(engine)
     shown.compare(torch.tensor([1.0]), torch.tensor([1.1]))
     return shown
 
 
 def nothing_refused(engine: Engine) -> Shown:
-    """An example with a call that should have been refused."""
     shown = Shown(engine)
     shown.refuses(ValueError, lambda: None)
     return shown
 
 
 def not_a_number(engine: Engine) -> Shown:
-    """An example whose answer is not-a-number."""
     shown = Shown(engine)
     shown.compare(torch.tensor([float("nan")]), torch.tensor([1.0]))
     return shown
@@ -93,7 +88,6 @@ def not_a_number(engine: Engine) -> Shown:
     ],
 )
 def test_what_does_not_hold_is_a_failure_with_its_reason(show: Callable[[Engine], Shown], note: str) -> None:
-    """The rows of the other examples are kept."""
     row = row_of("example", show, Engine("eager"))
 
     assert row.status == "failed"
@@ -101,7 +95,6 @@ def test_what_does_not_hold_is_a_failure_with_its_reason(show: Callable[[Engine]
 
 
 def test_the_runner_writes_rows_and_counts_only_what_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row is ok; Vollo's is not counted as passed if it is not installed."""
     file = tmp_path / "rows.json"
 
     code = main(
@@ -122,7 +115,6 @@ def test_the_runner_writes_rows_and_counts_only_what_ran(tmp_path: Path, capsys:
 
 
 def test_a_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run without any example fails too."""
     monkeypatch.setattr("seeds.__main__.EXAMPLES", (Example("off", off, ("eager",), {}),))
     assert main([]) == 1
     assert "0 of 1 that ran hold" in capsys.readouterr().out
@@ -131,7 +123,6 @@ def test_a_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_an_example_is_run_by_itself_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """The output has the refusals."""
     assert command_line.main(function.show, ["eager"]) == 0
     told = capsys.readouterr().out
     assert "eager (real engine): max error 0.0e+00, allowed 1e-05" in told

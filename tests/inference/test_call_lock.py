@@ -27,7 +27,6 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An unpacked archive."""
     return make_archive(tmp_path / "tiny")
 
 
@@ -55,7 +54,6 @@ def in_fork(run: Callable[[], object]) -> bool:
 
 
 def expect(model: OpenArchive, answers: list[object]) -> None:
-    """Check the answers to the sequences."""
     assert model.predict(SEQUENCES) == answers
 
 
@@ -102,7 +100,6 @@ for threads in (None, 1, 2):
 
 
 def opened_in_forks(folder: Path, parent: str) -> list[str]:
-    """The lines of forks that open an archive with no number of threads, with 1 and with 2."""
     command = [sys.executable, "-W", "ignore", "-c", COMPUTE_THEN_FORK, str(folder), parent]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return ended.stdout.splitlines()
@@ -127,7 +124,6 @@ def test_a_fork_of_a_process_that_has_not_computed_has_all_threads(folder: Path,
 
 
 def test_a_fork_of_a_fork_answers_too(folder: Path) -> None:
-    """Each has a lock of its own."""
     with open_archive(folder) as model:
         answers = model.predict(SEQUENCES)
 
@@ -138,7 +134,6 @@ def test_a_fork_of_a_fork_answers_too(folder: Path) -> None:
 
 
 def test_a_fork_that_closes_an_archive_leaves_its_files_to_the_parent(folder: Path, tmp_path: Path) -> None:
-    """The parent still answers, also by code in the files."""
     packed = tmp_path / "packed.tar.gz"
     os.system(f"tar -C {folder.parent} -czf {packed} {folder.name}")
     with open_archive(packed) as model:
@@ -150,7 +145,6 @@ def test_a_fork_that_closes_an_archive_leaves_its_files_to_the_parent(folder: Pa
 
 
 def test_an_engine_with_threads_of_its_own_is_refused_in_a_fork(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of waiting for them without end; the message says what to do."""
     monkeypatch.setattr("torchserve_neuron_lstm.backends.eager.Eager.runs_in_forks", False)
     with open_archive(folder) as model:
 

@@ -44,7 +44,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 @pytest.fixture(params=["disk", "client"])
 def archive(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> Iterator[Path]:
-    """One of them, with a folder of its own for sessions and keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
         yield source.folder.parent / f"{request.param}.mar"
@@ -52,18 +51,15 @@ def archive(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> I
 
 @torch.inference_mode()
 def eager(source: Source, frames: np.ndarray) -> np.ndarray:
-    """The answer of eager mode to frames[T, 3] alone."""
     scores: torch.Tensor = source.model(torch.from_numpy(frames)[None], torch.tensor([len(frames)]))[0]
     return scores.numpy()
 
 
 def frames_of(length: int) -> np.ndarray:
-    """frames[T, 3]."""
     return np.random.default_rng(length).standard_normal((length, 3), np.float32)
 
 
 def test_chunks_give_the_outputs_of_the_whole_sequence(archive: Path, source: Source) -> None:
-    """However it is cut; the session has an id from its first answer on."""
     frames = frames_of(21)
     with open_archive(archive, threads=1) as model:
         session = model.session()
@@ -77,7 +73,6 @@ def test_chunks_give_the_outputs_of_the_whole_sequence(archive: Path, source: So
 
 
 def test_sessions_do_not_see_each_other(archive: Path, source: Source) -> None:
-    """Their chunks may come in any order."""
     one, other = frames_of(6), frames_of(7)
     with open_archive(archive, threads=1) as model:
         first, second = model.session("first"), model.session("second")
@@ -90,7 +85,6 @@ def test_sessions_do_not_see_each_other(archive: Path, source: Source) -> None:
 def test_a_stored_session_is_resumed_after_a_restart(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the name of the model; under another one there is no such session."""
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path))
     archive, frames = source.folder.parent / "disk.mar", frames_of(9)
     with open_archive(archive, threads=1) as model:
@@ -107,7 +101,6 @@ def test_a_stored_session_is_resumed_after_a_restart(
 
 
 def test_an_ended_session_takes_nothing_more(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may end with a chunk, or without one."""
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path))
     with open_archive(source.folder.parent / "disk.mar", threads=1) as model:
         with_chunk, without = model.session("a"), model.session("b")
@@ -122,7 +115,6 @@ def test_an_ended_session_takes_nothing_more(source: Source, tmp_path: Path, mon
 
 
 def test_a_wrong_chunk_changes_nothing(archive: Path, source: Source) -> None:
-    """The next one continues."""
     frames = frames_of(5)
     with open_archive(archive, threads=1) as model:
         session = model.session("talk")
@@ -159,13 +151,11 @@ def test_an_id_that_is_none_begins_no_other_session(archive: Path, wrong: Any) -
 
 
 def test_a_session_without_a_chunk_does_not_end(archive: Path) -> None:
-    """There is nothing to end."""
     with open_archive(archive, threads=1) as model, pytest.raises(SessionError, match="send a chunk first"):
         model.session("talk").end()
 
 
 def test_chunks_of_several_threads_are_applied_one_after_the_other(archive: Path) -> None:
-    """None is lost, and none is taken for another one sent again."""
     with open_archive(archive, threads=1) as model:
         session, chunk = model.session("talk"), frames_of(2)
         session.send(chunk)
@@ -176,7 +166,6 @@ def test_chunks_of_several_threads_are_applied_one_after_the_other(archive: Path
 
 
 def test_an_archive_without_sessions_says_so(tmp_path: Path) -> None:
-    """And how to get them."""
     archive = make_archive(tmp_path / "tiny")
     with open_archive(archive, threads=1) as model, pytest.raises(ArchiveError, match="sums has no sessions: package"):
         model.session()

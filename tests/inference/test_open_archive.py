@@ -27,32 +27,27 @@ LONGEST = GRID.lengths[-1]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 @pytest.fixture(scope="module")
 def opened(folder: Path) -> Iterator[OpenArchive]:
-    """The archive, opened once."""
     with open_archive(folder, threads=1) as model:
         yield model
 
 
 def sequences(count: int) -> list[list[int]]:
-    """Sequences of every length, in no order of lengths."""
     return [[(3 * step + row) % VOCABULARY for step in range((5 * row) % LONGEST + 1)] for row in range(count)]
 
 
 @torch.no_grad()
 def expected(ids: list[int]) -> torch.Tensor:
-    """The model's answer to one sequence alone."""
     answer: torch.Tensor = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0]
     return answer
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 3000])
 def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count: int) -> None:
-    """More than one window too."""
     asked = sequences(count)
     answers = opened.predict(asked)
 
@@ -74,14 +69,12 @@ def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count
     ids=["list", "tuple", "array", "tensor", "mapping", "mapping with array"],
 )
 def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive, form: Callable[[list[int]], Any]) -> None:
-    """Each is answered alike."""
     ids = [5, 17, 9]
 
     assert opened.predict([form(ids)]) == opened.predict([ids])
 
 
 def test_arrays_come_out_on_request_and_are_the_callers_own(opened: OpenArchive) -> None:
-    """They share no memory with one another."""
     first, second = opened.predict([[1, 2], [3]], as_numpy=True)
     assert isinstance(first, np.ndarray)
     assert isinstance(second, np.ndarray)
@@ -108,7 +101,6 @@ def test_arrays_come_out_on_request_and_are_the_callers_own(opened: OpenArchive)
     ids=["nested", "text", "beyond the vocabulary", "a float", "too long", "another name", "an array of text", "empty"],
 )
 def test_a_wrong_sequence_is_named_by_its_index(opened: OpenArchive, wrong: object, message: str) -> None:
-    """Nothing is run then."""
     with pytest.raises(InvalidSequence) as refused:
         opened.predict([[1], wrong])
 
@@ -117,14 +109,12 @@ def test_a_wrong_sequence_is_named_by_its_index(opened: OpenArchive, wrong: obje
 
 
 def test_it_describes_itself_as_a_server_does(opened: OpenArchive) -> None:
-    """Inputs and outputs are those of the configuration."""
     assert [spec.name for spec in opened.inputs] == ["ids"]
     assert [spec.name for spec in opened.outputs] == ["sums"]
     assert opened.describe()["buckets"] == {"batch": [1, 4], "length": [4, 8]}
 
 
 def test_several_threads_ask_at_once(opened: OpenArchive) -> None:
-    """Each gets its own answers."""
     found: dict[int, bool] = {}
 
     def ask(start: int) -> None:
@@ -142,7 +132,6 @@ def test_several_threads_ask_at_once(opened: OpenArchive) -> None:
 
 
 def test_a_mar_is_unpacked_and_deleted_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory and the path of modules stay as they are."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -161,7 +150,6 @@ def test_a_mar_is_unpacked_and_deleted_again(folder: Path, tmp_path: Path, monke
 
 
 def test_a_closed_archive_says_so(folder: Path) -> None:
-    """It may be closed twice."""
     model = open_archive(folder, threads=1)
     model.close()
     model.close()
@@ -171,7 +159,6 @@ def test_a_closed_archive_says_so(folder: Path) -> None:
 
 
 def test_lines_are_answered_while_the_archive_is_open(folder: Path) -> None:
-    """Not afterwards."""
     lines = io.BytesIO(b"[1]\n" * 100)
     with open_archive(folder, threads=1) as model:
         answers = model.answer_lines(lines)
@@ -182,7 +169,6 @@ def test_lines_are_answered_while_the_archive_is_open(folder: Path) -> None:
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    """A missing file, and another file."""
     with pytest.raises(ArchiveError, match="there is no archive"):
         open_archive(tmp_path / "missing.mar")
     (tmp_path / "other.mar").write_text("other", "utf-8")
@@ -201,7 +187,6 @@ def test_an_archive_of_another_format_is_refused_with_the_way_out(folder: Path, 
 
 
 def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
-    """As by a server."""
     copy = shutil.copytree(folder, tmp_path / "copy")
     next(copy.rglob("program.py")).write_text("", "utf-8")
 
@@ -213,8 +198,6 @@ def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
 def test_an_archive_that_does_not_fit_into_memory_is_refused(
     error: MemoryError, told: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files are deleted again."""
-
     def full(*_: object, **__: object) -> None:
         raise error
 

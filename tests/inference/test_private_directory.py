@@ -28,8 +28,6 @@ with private_directory(Path(sys.argv[1])) as directory:
 
 
 def test_it_is_this_users_alone_and_deleted_at_the_end(tmp_path: Path) -> None:
-    """Also when an exception leaves it."""
-
     def use() -> None:
         with private_directory(tmp_path) as directory:
             assert directory.parent == tmp_path
@@ -44,7 +42,6 @@ def test_it_is_this_users_alone_and_deleted_at_the_end(tmp_path: Path) -> None:
 
 
 def test_the_next_process_deletes_what_a_killed_one_left(tmp_path: Path) -> None:
-    """The directory of a process that runs stays."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -61,7 +58,6 @@ def test_the_next_process_deletes_what_a_killed_one_left(tmp_path: Path) -> None
 
 
 def test_what_only_has_the_name_of_one_stays(tmp_path: Path) -> None:
-    """A link to another directory, and a file."""
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()
@@ -78,8 +74,6 @@ def test_what_only_has_the_name_of_one_stays(tmp_path: Path) -> None:
 
 
 def test_directories_made_at_once_do_not_delete_each_other(tmp_path: Path) -> None:
-    """Each thread finds its own file again."""
-
     def use(number: int) -> str:
         with private_directory(tmp_path) as directory:
             (directory / "file").write_text(str(number))

@@ -23,7 +23,6 @@ Pack = Callable[[Path], Path]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of a small archive."""
     (tmp_path / "sums").mkdir()
     return make_archive(tmp_path / "sums")
 
@@ -37,18 +36,15 @@ def temporary(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def as_mar(folder: Path) -> Path:
-    """All files at the root of a zip file."""
     return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
 
 
 def as_tar(folder: Path) -> Path:
-    """All files in one folder of a tar file, named after the model."""
     return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
 
 
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
 def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, temporary: Path, pack: Pack) -> None:
-    """The files are complete, in a temporary folder."""
     archive = pack(folder)
     with ArchiveReader(archive).unpacked() as directory:
         verify_files(directory, read_manifest(directory))
@@ -58,7 +54,6 @@ def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, 
 
 
 def test_a_folder_is_used_where_it_is(folder: Path) -> None:
-    """The folder is neither copied nor removed."""
     with ArchiveReader(folder).unpacked() as directory:
         assert directory == folder
 
@@ -66,7 +61,6 @@ def test_a_folder_is_used_where_it_is(folder: Path) -> None:
 
 
 def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
-    """Examples are a missing file, a text, a damaged file, and an archive of another handler."""
     text, cut, beginning, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "beginning.mar", "other.mar"))
     text.write_text("hello")
     with tarfile.open(cut, "w:gz") as file:
@@ -89,7 +83,6 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Path) -> None:
-    """A tar file may contain any names."""
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.add(__file__, "../outside")

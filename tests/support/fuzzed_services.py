@@ -146,7 +146,6 @@ class BoundedSums:
     manifest: Manifest
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """Plan the calls for sequences of these timesteps."""
         return self._planner.plan(lengths)
 
     @cached_property
@@ -163,7 +162,6 @@ class BoundedSums:
         pad: Pad = pad,
         resumed: ResumedState | None = None,
     ) -> tuple[list[Tensors], Tensors]:
-        """Run a plan, as `ServedModel.run_plan`."""
         facts = self.manifest
         signature = ChunkSignature(facts.inputs, facts.outputs, facts.carried)
         if resumed is not None:
@@ -235,7 +233,6 @@ class WordsCodec:
     content_type = "text/plain"
 
     def decode(self, body: bytes, content_type: str) -> object:
-        """Read one sequence from a text of numbers."""
         return {"ids": [int(word) for word in body.decode().split()]}
 
     def encode(self, outputs: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> object:
@@ -251,11 +248,9 @@ class LinesCodec(WordsCodec):
     """A user's codec: one sequence in each line of the body."""
 
     def decode(self, body: bytes, content_type: str) -> object:
-        """Read a sequence from each line."""
         return [super(LinesCodec, self).decode(line, content_type) for line in body.splitlines()]
 
     def encode(self, outputs: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> object:
-        """Return tensors, as JSON has them."""
         return {**outputs, "ids": inputs["ids"]}
 
 

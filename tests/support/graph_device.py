@@ -77,8 +77,6 @@ class _Rules(TorchDispatchMode):
 
 
 class GraphDevice:
-    """A `Device` with so many bytes of memory, which counts what it is asked to do."""
-
     def __init__(self, nbytes: int = 1 << 40, kernel: RecurrenceKernel | None = None) -> None:
         self.name = "the double of a GPU"
         self.torch_device = torch.device("cpu")

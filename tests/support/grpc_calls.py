@@ -29,8 +29,6 @@ def client(port: int) -> closing[triton.InferenceServerClient]:
 
 
 class Called(NamedTuple):
-    """The end of one call."""
-
     message: bytes
     code: str
     details: str
@@ -52,7 +50,6 @@ def call(
 
 
 def infer(port: int, message: Any, **options: Any) -> Called:
-    """Call ModelInfer."""
     return call(port, "ModelInfer", message.SerializeToString(), **options)
 
 

@@ -108,7 +108,6 @@ class Import:
 
     @property
     def top(self) -> str:
-        """The sub-package, or the top-level package."""
         return self.module.partition(".")[0]
 
     def inside(self, *modules: str) -> bool:

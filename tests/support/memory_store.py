@@ -53,7 +53,6 @@ class MemoryStore:
     removed: int = 0
 
     def read(self, ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[StoredRecord | None]:
-        """Read records, as `Store.read`."""
         self._remove_expired()
         entries = [self.entries.get(name) for name in ids]
         found = [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
@@ -65,19 +64,16 @@ class MemoryStore:
         ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Write records, as `Store.write`."""
         self._remove_expired()
         return [self._write(change) for change in changes]
 
     def totals(self) -> StoreTotals:
-        """Count records, as `Store.totals`."""
         self._remove_expired()
         waiting = [max(0.0, self.clock.now - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
         return StoreTotals(len(waiting), size, max(waiting, default=None))
 
     def expired(self) -> int:
-        """Count expired records, as `Store.expired`."""
         removed, self.removed = self.removed, 0
         return removed
 

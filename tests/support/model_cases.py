@@ -32,12 +32,10 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The name of the model's class."""
         return self.make.__name__
 
     @property
     def yaml(self) -> str:
-        """A whole model-config.yaml."""
         lengths = "  lengths: lengths\n" if self.lengths else ""
         return f"neuron_lstm:\n  inputs: {self.inputs}\n{lengths}{self.extra}  buckets: {self.buckets}\n"
 

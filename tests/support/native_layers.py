@@ -69,7 +69,6 @@ def library(instructions: InstructionSet) -> RecurrentLibrary:
 
 @cache
 def pool(isa: str, threads: int) -> ThreadPool:
-    """Threads, which tests share."""
     return ThreadPool(kernel(isa), threads)
 
 

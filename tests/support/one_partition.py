@@ -33,24 +33,19 @@ class InOnePartition:
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
     ) -> Sequence[StoredRecord | StoreUnavailableError | None]:
-        """Read records, as `Store.read`."""
         return self._store.read([id_in_partition(name, self._model) for name in ids])
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
-        """Write records, as `Store.write`; the names of limits are those of one server."""
         there = [change._replace(id=id_in_partition(change.id, self._model)) for change in changes]
         return [_of_one_server(outcome) for outcome in self._store.write(there)]
 
     def totals(self) -> StoreTotals:
-        """Count records, as `Store.totals`."""
         return self._store.totals()
 
     def expired(self) -> int:
-        """Count expired records, as `Store.expired`."""
         return self._store.expired()
 
     def close(self) -> None:
-        """Close the store."""
         self._store.close()
 
 

@@ -43,7 +43,6 @@ class Picky(Backend):
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Require torch."""
         return Eager().requirements()
 
     def compile(
@@ -53,7 +52,6 @@ class Picky(Backend):
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Check the operators, then compile as eager does."""
         assert bucket is not None
         names = [operator_name(node) for node in operators_of(program.graph)]
         for name in names:
@@ -71,7 +69,6 @@ class Picky(Backend):
         Eager().compile(program, None, directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load as eager does."""
         return Eager().load(directory, weights, host, threads)
 
 

@@ -33,7 +33,6 @@ class Case:
     ragged: bool = True
 
     def __str__(self) -> str:
-        """Return an id for the test's name."""
         flags = [
             name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)
         ]

@@ -40,7 +40,6 @@ class LocalCluster:
         return list(dict.fromkeys(self._server(entry[2]) for entry in self._slots()))
 
     def owner(self, slot: int) -> RedisServer:
-        """The server that has a slot now."""
         return next(self._server(entry[2]) for entry in self._slots() if entry[0] <= slot <= entry[1])
 
     def replicas_of(self, primary: RedisServer) -> list[RedisServer]:
@@ -71,13 +70,11 @@ class LocalCluster:
         return SlotMove(self, slot, source, target)
 
     def flush(self) -> None:
-        """Remove all keys."""
         for server in self.primaries:
             ask(server, "FLUSHALL")
 
     @property
     def running(self) -> list[RedisServer]:
-        """The servers that have not been killed."""
         return [server for server in self.servers if server.is_running]
 
     def _slots(self) -> list[Any]:

@@ -70,7 +70,6 @@ class RedisServer:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill the process, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(SECONDS)
@@ -88,13 +87,11 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not killed since."""
         return self._process is not None
 
     def client(self) -> Redis:

@@ -17,8 +17,6 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Reply:
-    """An HTTP response."""
-
     status: int
     content_type: str
     body: bytes
@@ -38,7 +36,6 @@ class Connection:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
 
     def close(self) -> None:
-        """Close the connection."""
         self._http.close()
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:

@@ -28,11 +28,9 @@ class Command:
 
     @property
     def text(self) -> str:
-        """The output."""
         return self.log.read_text()
 
     def wait_until_served(self) -> None:
-        """Wait for the last line."""
         until = time.monotonic() + SECONDS
         while LAST_LINE not in self.text:
             assert self.process.poll() is None, self.text

@@ -22,13 +22,11 @@ ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", 
 
 
 def make_store(**limits: float) -> MemoryStore:
-    """A store in memory."""
     given: dict[str, Any] = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
     return MemoryStore(Limits(**given), Clock())
 
 
 def make_service(sessions: SessionSource | None = None, **facts: Any) -> Service:
-    """A service of the model that adds up ids."""
     manifest = streaming_manifest(**facts.pop("manifest", {}))
     codec = make_codec(manifest, IDENTITY)
     return Service(FakeStreamingModel(manifest), codec, sessions=sessions or StoreSessions(make_store()), **facts)

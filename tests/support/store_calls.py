@@ -17,7 +17,6 @@ def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = Fa
 
 
 def revision(store: Store, name: str) -> int:
-    """The revision of an existing record."""
     found = stored(store, name)
     assert found is not None
     return found.revision
@@ -36,7 +35,6 @@ def write(store: Store, name: str, record: bytes) -> None:
 
 
 def read(store: Store, name: str) -> bytes | None:
-    """The stored record of a session."""
     return records(store.read([name]))[0]
 
 

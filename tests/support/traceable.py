@@ -95,10 +95,8 @@ def pad_right(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Te
 
 
 def plain_kernel() -> Any:
-    """Return a plain bucket kernel."""
     return pad_right
 
 
 def scripted_kernel() -> Any:
-    """Return a scripted bucket kernel."""
     return torch.jit.script(pad_right)

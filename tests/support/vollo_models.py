@@ -27,7 +27,6 @@ class Answers(nn.Module):
         self.linear = nn.Linear(HIDDEN * (2 if both else 1), 3)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Compute with the abstract operator."""
         rows = self.layers * (2 if self.both else 1)
         h_0, c_0 = states if self.given else (x.new_zeros(rows, x.shape[0], HIDDEN),) * 2
         weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
@@ -47,7 +46,6 @@ class InTime(Answers):
     """Only the output for each timestep: one program of the device."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Compute with the abstract operator."""
         return super().forward(x, lengths)[:1]
 
     def alone(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> list[torch.Tensor]:

@@ -107,7 +107,6 @@ def serve() -> None:
 
 
 def _command(command: Sequence[str], folder: str, environment: Mapping[str, str], outputs: str) -> int:
-    """The exit code."""
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(Path(outputs, name), os.O_WRONLY | os.O_CREAT), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

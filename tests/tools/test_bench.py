@@ -42,7 +42,6 @@ def test_worked_examples_hold(name: str) -> None:
 
 @pytest.mark.parametrize("name", bench.PROGRAMS)
 def test_each_program_lists_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """All have the same option for their JSON."""
     with pytest.raises(SystemExit, match="0"):
         bench.main([name, "--help"])
     assert "--json FILE" in capsys.readouterr().out
@@ -51,7 +50,6 @@ def test_each_program_lists_its_options(name: str, capsys: pytest.CaptureFixture
 
 
 def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    """Run a program; returns its JSON, whose rows all have figures."""
     file = tmp_path / "figures.json"
     assert bench.main([*arguments, "--json", str(file)]) == 0
     found: dict[str, Any] = json.loads(file.read_text())
@@ -62,14 +60,12 @@ def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
 
 
 def contestants(found: dict[str, Any]) -> list[str]:
-    """The contestants of the first table."""
     return list(dict.fromkeys(row["contestant"] for row in found["tables"][0]["rows"]))
 
 
 @pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All contestants answer as eager mode does."""
     monkeypatch.setattr(engines, "CASES", (Case("tiny", TINY, ((3, 7, 1),)),))
     found = run(tmp_path, "engines", "--rounds", "1")
 
@@ -80,7 +76,6 @@ def test_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(300)
 def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both setups and passes; without a compiler, nothing is compiled."""
     monkeypatch.setattr("shutil.which", lambda _: None)
     found = run(tmp_path, "train", "--lengths", "4", "--rounds", "1", "--batch", "8")
 
@@ -92,7 +87,6 @@ def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_servers(tmp_path: Path) -> None:
-    """A plain handler, ours, and `neuron-lstm serve` with a setting."""
     options = "--rounds 1 --seconds 0.5 --warm-up 0.1 --clients 8 --workers 1 --precisions --set job_queue_size=500"
     found = run(tmp_path, "serve", *options.split())
 
@@ -113,14 +107,11 @@ def test_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def double(_index: int, *, own_kernel: bool) -> GraphDevice:
-    """A double of the first GPU."""
     return GraphDevice(kernel=TorchKernel() if own_kernel else None)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_contestants_on_a_gpu(bidirectional: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They agree, and one that fails or would be wrong leaves the others."""
-
     def broken(*_: object) -> gpu.Contestant:
         raise RuntimeError("no kernel\nmore")
 
@@ -136,13 +127,11 @@ def test_contestants_on_a_gpu(bidirectional: bool, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.skipif(gpu_missing() is None, reason="not run: there is a GPU")
 def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no traceback."""
     assert bench.main(["gpu"]) == 1
     assert capsys.readouterr().err.startswith("the benchmark failed: not run: ")
 
 
 def test_calls_take_turns() -> None:
-    """Short calls are repeated; their median counts; no further round begins after the limit."""
     called: list[str] = []
     times = {"a": iter([4.0, 9.0, 3.0, 1.0, 8.0]), "b": iter([20.0, 30.0])}
 
@@ -160,7 +149,6 @@ def test_calls_take_turns() -> None:
 
 
 def test_the_loop_counts_its_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best of some calls counts; a compiler that is missing is named."""
     loop = FmaLoop(1, tmp_path)
     assert loop.gflops([0.02, 0.01]) == 2 * loop.gflops([0.02]) > 0
     assert loop.cores_obtained(1) > 0
@@ -171,7 +159,6 @@ def test_the_loop_counts_its_operations(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("wrong", [torch.tensor([1.1]), torch.tensor([float("nan")]), torch.ones(2)])
 def test_a_difference_ends_the_run(wrong: torch.Tensor) -> None:
-    """The time of wrong answers means nothing."""
     refuse_differences("ours", [torch.tensor([1.000001])], [torch.ones(1)], 1e-5)
     with pytest.raises(BenchmarkFailed, match="ours: "):
         refuse_differences("ours", [wrong], [torch.ones(1)], 1e-5)
@@ -197,7 +184,6 @@ class Echo(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """A server's port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as http:
         thread = threading.Thread(target=http.serve_forever, daemon=True)
         thread.start()
@@ -207,7 +193,6 @@ def port() -> Iterator[int]:
 
 
 def test_clients_time_each_answer(port: int) -> None:
-    """A refusal ends the run."""
     done = load(port, [http_post("/a", b"[1, 2]"), http_post("/b", b"x" * 100_000)], connections=4, seconds=0.2)
 
     assert len(done.milliseconds) >= 4
@@ -217,7 +202,6 @@ def test_clients_time_each_answer(port: int) -> None:
 
 
 def archive(folder: Path, milliseconds: float, bucket: int = 8) -> Path:
-    """The files of an archive that have measured costs, and their list."""
     folder.mkdir()
     costs = [{"bucket": bucket, "milliseconds": milliseconds}]
     (folder / "manifest.json").write_text(json.dumps({"costs": costs, "padding_costs": []}))
@@ -226,12 +210,10 @@ def archive(folder: Path, milliseconds: float, bucket: int = 8) -> Path:
 
 
 def list_of(folder: Path) -> bytes:
-    """The list that belongs to the files of such an archive."""
     return list_text(list_body({"manifest.json": sha256_of(folder / "manifest.json"), "neuron_lstm.py": "0" * 64}))
 
 
 def test_both_archives_plan_alike(tmp_path: Path) -> None:
-    """The list still holds afterwards; costs of other buckets are not exchanged."""
     base, head = archive(tmp_path / "base", 1.0), archive(tmp_path / "head", 2.0)
 
     assert commits.share_costs(base, head)

@@ -34,12 +34,10 @@ ROOT = Path(__file__).parents[2]
 
 @cache
 def pool(name: str) -> tuple[bytes, ...]:
-    """The seeds and the kept inputs of a target."""
     return tuple(inputs(name).values())
 
 
 def mutated(name: str, content: bytes, seed: int) -> bytes:
-    """An input after up to three mutations, the same for the same seed."""
     random = Random(seed)
     for _ in range(random.randint(1, 3)):
         content = TARGETS[name].mutate(content, random)
@@ -61,7 +59,6 @@ def test_the_property_holds_for_seeds_and_kept_inputs(name: str) -> None:
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_the_property_holds_for_mutations_and_any_bytes(name: str, data: st.DataObject) -> None:
-    """The same seed makes the same input."""
     content, seed = data.draw(st.sampled_from(pool(name))), data.draw(st.integers(0, 2**32))
 
     TARGETS[name].check(mutated(name, content, seed))
@@ -84,7 +81,6 @@ def test_the_search_starts_from_requests_that_are_answered_and_from_different_re
 
 
 def test_a_body_arrives_as_torchserve_gives_it() -> None:
-    """Decoded where its content type says so and it can be, else as bytes; any bytes are a case."""
     case = targets.Case("ids", b"[1]", headers=(("accept", "x"),), fields=(("x", "1"),))
 
     assert read_case(case.written()) == case
@@ -114,8 +110,6 @@ def test_json_is_mostly_mutated_into_other_json() -> None:
 
 
 def test_npy_files_are_read_or_refused() -> None:
-    """Both happen often, and the refusals have many reasons."""
-
     def reason(seed: int) -> str | None:
         try:
             read_npy(mutate_npy(Random(seed)))
@@ -129,14 +123,12 @@ def test_npy_files_are_read_or_refused() -> None:
 
 
 def violated(name: str, content: bytes) -> str:
-    """The property that an input violates."""
     with pytest.raises(PropertyViolation) as violation:
         TARGETS[name].check(content)
     return str(violation.value)
 
 
 def test_a_wrong_service_violates_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A status of 500, an answer that is too large, and a batch in which a request changes another one's answer."""
     with monkeypatch.context() as patch:
         patch.setattr(targets, "LARGEST_REFUSAL", 10)
         assert "the answer is bounded" in violated("requests", inputs("requests")["too_short"])
@@ -152,8 +144,6 @@ def test_a_wrong_service_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest or record that is read as another one, and a token that is read without a look at its signature."""
-
     def read(*arguments: Any) -> Manifest:
         return replace(read_manifest(*arguments), padding_reason="\ud800")
 
@@ -206,12 +196,10 @@ def test_the_first_input_of_each_cause_is_kept(tmp_path: Path) -> None:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the repository's root."""
     return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_without_atheris_the_command_says_what_to_install() -> None:
-    """Exit code 2, not a traceback."""
     done = run("-c", "import sys; sys.modules['atheris'] = None; import tools.fuzz.__main__ as m; sys.exit(m.main())")
 
     assert done.returncode == 2
@@ -220,7 +208,6 @@ def test_without_atheris_the_command_says_what_to_install() -> None:
 
 @pytest.mark.skipif(find_spec("atheris") is None, reason="not run: needs the extra fuzz")
 def test_a_target_is_searched(tmp_path: Path) -> None:
-    """A short search finds nothing."""
     done = run("-m", "tools.fuzz", "--target", "records", "--minutes", "0.1", "--findings", str(tmp_path / "findings"))
 
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,6 @@ IDS = [3, 1, 4, 1, 5]
 
 
 def make_case(folder: Path, error: float = 0.0) -> Path:
-    """A folder as `archives` writes it, with an archive for two threads and its answer."""
     unpacked = make_archive(folder / "unpacked", threads=2)
     shutil.make_archive(str(folder / "sums-eager"), "zip", unpacked)
     (folder / "sums-eager.zip").rename(folder / "sums-eager.mar")
@@ -30,7 +29,6 @@ def make_case(folder: Path, error: float = 0.0) -> Path:
 
 
 def serve(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the script, as the matrix does."""
     return subprocess.run([sys.executable, str(SERVE), str(folder)], capture_output=True, text=True, check=False)
 
 
@@ -47,7 +45,6 @@ def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
 
 
 def test_the_table_is_written_between_its_marks() -> None:
-    """The rest of the page stays, and a result that does not hold is bold."""
     results = [
         Result("serve: Python 3.9", "179 of 179 exact"),
         Result("serve: Python 3.11", "exit code 1", holds=False),

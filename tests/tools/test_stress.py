@@ -61,7 +61,6 @@ class Server:
     count: int = 0
 
     def answer(self, body: bytes, headers: Mapping[str, str]) -> bytes:
-        """Answer one request."""
         self.count += 1
         return self.spoil(self.count, self._right(body, headers))
 
@@ -80,8 +79,6 @@ class Server:
 
 
 def whole(body: bytes) -> object:
-    """The right answer to whole sequences, in the format of the request."""
-
     def named(ids: list[int]) -> dict[str, Any]:
         return {name: value.tolist() for name, value in outputs(MODEL, ids).items()}
 
@@ -102,7 +99,6 @@ def whole(body: bytes) -> object:
 
 
 def refusal(status: int, kind: str) -> bytes:
-    """A refusal with the body of an error."""
     return response(json.dumps({"code": status, "type": kind, "message": "no"}).encode(), status)
 
 
@@ -126,12 +122,10 @@ def calm(server: Server, kinds: tuple[str, ...] = (KIND,)) -> Tally:
 
 
 def broken(tally: Tally, kinds: tuple[str, ...] = ()) -> list[str]:
-    """The laws that do not hold."""
     return [law.what for law in answer_laws(tally, kinds, {}) if not law.holds]
 
 
 def test_a_right_server_holds() -> None:
-    """Chunks are in order and sent once, sessions come to their ends, and a tenth of the requests is bad."""
     server = Server()
     tally = sent(server)
     begins = [0, *SCRIPT.ends[:-1]]
@@ -146,7 +140,6 @@ def test_a_right_server_holds() -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("failure", [refusal(500, "x"), refusal(507, "x"), refusal(409, "SessionBusy"), b"HTTP/1.1 2"])
 def test_a_chunk_without_an_answer_is_sent_again_if_there_is_patience(failure: bytes) -> None:
-    """With the same step; an error of the server, another request of the session, half an answer."""
     spoil: Callable[[int, bytes], bytes] = lambda number, answer: failure if number in (2, 3) else answer  # noqa: E731
     server = Server(spoil)
     tally = sent(server, requests=6, answer_seconds=0.5)
@@ -158,7 +151,6 @@ def test_a_chunk_without_an_answer_is_sent_again_if_there_is_patience(failure: b
 
 @pytest.mark.ci
 def test_a_client_that_hangs_up_and_one_of_two_dead_servers_lose_nothing() -> None:
-    """Servers are asked in turn."""
     tally = sent(Server(), requests=6, hang_ups=1.0)
     assert (broken(tally), tally.again) == ([], Counter({"the client hung up": 6}))
 
@@ -184,7 +176,6 @@ def test_a_session_whose_state_was_taken_away_begins_again() -> None:
 
 
 def test_each_wrong_answer_and_each_wrong_refusal_is_counted() -> None:
-    """A digit that is another one, and a refusal with another status, for another reason, or without its JSON."""
     tally = calm(Server(lambda number, answer: answer.replace(b"0.", b"1.", 1) if number == 50 else answer))
     assert tally.good_sent - tally.good_right == 1
 
@@ -221,7 +212,6 @@ def test_an_answer_to_a_chunk_is_right_wrong_or_of_a_chunk_that_was_applied_twic
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whole_sequences_are_right_in_every_format_and_not_if_they_are_mixed_up(seed: int) -> None:
-    """A number, a timestep, the order, and a sequence that is missing."""
     good = draw_request(SENTENCES, random.Random(seed))
     answer: Any = whole(good.request.body)
 
@@ -238,7 +228,6 @@ def test_whole_sequences_are_right_in_every_format_and_not_if_they_are_mixed_up(
 
 
 def test_every_documented_refusal_is_a_status_of_the_handler() -> None:
-    """A refusal has all keys: the code, the type, and a message for people."""
     from torchserve_neuron_lstm.handlers.responses import STATUSES
 
     bad = [make(Session(SCRIPT, 0)) for make in BAD.values()]
@@ -269,7 +258,6 @@ GOOD = Tally(180, 180, 0, Counter({"a": 10, "b": 10}), Counter({"a": 10, "b": 10
     ],
 )
 def test_each_thing_that_is_missing_breaks_one_law(tally: Tally, line: str) -> None:
-    """A run without requests breaks several."""
     lines = [str(law) for law in answer_laws(tally, ("a", "b"), {"kills": 3}) if not law.holds]
 
     assert len(lines) == bool(line)
@@ -281,7 +269,6 @@ FULL = 1800.0
 
 
 def leaks(memory: Callable[[float], float] = lambda _: 2e8, threads: Callable[[float], int] = lambda _: 6) -> list[str]:
-    """The laws that half an hour of readings breaks."""
     readings = [Reading(float(at), memory(at), 20 + 30 * (at % 5 == 0), threads(at)) for at in range(1800)]
     return [law.what for law in process_laws("worker", readings, FULL) if not law.holds]
 
@@ -303,7 +290,6 @@ def test_a_leak_or_a_step_is_noticed_and_noise_is_none(seed: int, leak: float, a
 
 @pytest.mark.parametrize(("change", "lines"), [(1, 0), (2, 1), (-1, 0), (-2, 1)])
 def test_threads_stay_within_one_and_a_process_that_ended_does_not_hold(change: int, lines: int) -> None:
-    """In both directions; without readings at the end there is nothing to compare with."""
     assert len(leaks(threads=lambda at: 6 + (change if at > 900 else 0))) == lines
     ended = [Reading(float(at), 2e8, 20, 6) for at in range(1500)]
     assert [math.isnan(law.value) for law in process_laws("worker", ended, FULL)] == [True] * 3
@@ -322,7 +308,6 @@ print(round((time.time() - float(sys.argv[2])) / 3600), tried(lambda: (pathlib.P
 
 
 def test_a_process_has_a_fault_in_the_folder_of_sessions_only(tmp_path: Path) -> None:
-    """Files say which; elsewhere writes succeed."""
     (tmp_path / "sessions").mkdir()
     environment = HostFaults(tmp_path, tmp_path / "sessions").environment()
     for disk, clock, seen in (("0", "3600", "1 done"), ("4", "-3600", "-1 No space left"), ("5", "0", "0 Read-only")):
@@ -335,7 +320,6 @@ def test_a_process_has_a_fault_in_the_folder_of_sessions_only(tmp_path: Path) ->
 
 
 def test_each_disturbance_is_made_and_a_file_truncated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They follow each other for as long as the load runs, and a fault that cannot be made ends it."""
     monkeypatch.setattr(faults, "_SECONDS", 0.001)
     made: list[str] = []
 

@@ -39,7 +39,6 @@ ASKED = [Question(ids, outputs(OLD, ids), outputs(NEW, ids)) for ids in ([1, 2, 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(30, 60))
 def test_a_run_has_as_many_faults_as_wanted(nodes: int, primaries: int, steps: int) -> None:
-    """Nodes and primaries exactly, spread over the run, and replicas the rest of the time."""
     made: Counter[str] = Counter()
     for step in range(steps):
         made[due(made, {NODES: nodes, PRIMARIES: primaries}, step / steps)] += 1
@@ -61,7 +60,6 @@ def test_replicas_that_start_or_that_were_killed_are_not_ready() -> None:
 
 
 def test_the_last_replica_and_a_node_with_all_of_them_go_on() -> None:
-    """Any other may be chosen, as chance wants."""
     chance = random.Random(0)
     for ready in ([], [A]):
         assert (replica_to_kill(ready, chance), node_to_remove(ready, chance)) == (None, None)
@@ -71,12 +69,10 @@ def test_the_last_replica_and_a_node_with_all_of_them_go_on() -> None:
 
 
 def body(values: Values) -> bytes:
-    """The body of an answer."""
     return json.dumps({name: value.tolist() for name, value in values.items()}).encode()
 
 
 def test_an_answer_is_of_the_old_the_new_or_neither_model() -> None:
-    """Bodies that are no answer at all are of neither."""
     for question in ASKED:
         assert (question.version(body(question.old)), question.version(body(question.new))) == ("old", "new")
         for other in (body({**question.old, "topic": question.new["topic"]}), b"{}", b"[]", b"not JSON"):
@@ -84,7 +80,6 @@ def test_an_answer_is_of_the_old_the_new_or_neither_model() -> None:
 
 
 def updated(other: Callable[[int, Question], bytes | None]) -> Update:
-    """An update of a server whose `other` answers, by number, come instead of those of the current model."""
     current, count = ["old"], [0]
 
     def answer(text: bytes, headers: Mapping[str, str]) -> bytes:
@@ -100,7 +95,6 @@ def updated(other: Callable[[int, Question], bytes | None]) -> Update:
 
 
 def test_an_update_holds_without_refusals_and_with_answers_of_the_two_models_alone() -> None:
-    """Old answers come before, and enough new ones after."""
     update = updated(lambda number, question: None)
     assert update.answers["old"] >= 200
     assert update.answers["new"] >= 300
@@ -113,5 +107,4 @@ def test_an_update_holds_without_refusals_and_with_answers_of_the_two_models_alo
 
 @pytest.mark.parametrize("answers", [{"old": 5}, {"new": 5}, {}])
 def test_an_update_without_load_before_or_after_does_not_hold(answers: dict[str, int]) -> None:
-    """One answer of each model is needed."""
     assert not all(law.holds for law in Update(Counter(answers)).laws())

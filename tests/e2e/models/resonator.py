@@ -13,7 +13,6 @@ class Resonator(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, frames: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute the scores."""
         packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False)
         states, _ = self.lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True)

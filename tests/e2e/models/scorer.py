@@ -13,7 +13,6 @@ class Scorer(nn.Module):
         self.score = nn.Linear(8, 4)
 
     def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the scores of right-padded sequences with their lengths[B]."""
         packed, _ = self.gru(pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False))
         states, _ = pad_packed_sequence(packed, batch_first=True)
         scores: Tensor = self.score(states)

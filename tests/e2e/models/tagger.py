@@ -16,7 +16,6 @@ class Tagger(nn.Module):
         self.label = nn.Linear(32, 2)
 
     def forward(self, ids: Tensor, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute tags and label of right-padded sequences with their lengths[B]."""
         steps = torch.cat([self.embed(ids), frames], dim=-1)
         packed, (last, _) = self.lstm(pack_padded_sequence(steps, lengths, batch_first=True, enforce_sorted=False))
         states, _ = pad_packed_sequence(packed, batch_first=True)

@@ -9,12 +9,10 @@ ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", 
 
 
 def draw(length: int) -> torch.Tensor:
-    """Frames [T, 3] of a sequence."""
     return torch.randn(length, 3)
 
 
 def cut(frames: torch.Tensor, *ends: int) -> list[list[list[float]]]:
-    """The chunks of a sequence, cut at these timesteps."""
     return [frames[begin:end].tolist() for begin, end in zip((0, *ends), (*ends, len(frames)), strict=True)]
 
 

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.ci
 def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
     streaming: Streaming, model: str
 ) -> None:
-    """Every timestep is as in the uninterrupted run, on any worker and any engine."""
     frames = draw(40)
     pieces = cut(frames, 7, 8, 24)
     first = streaming.send(model, pieces[0])
@@ -39,7 +38,6 @@ def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
 
 @pytest.mark.parametrize("spelling", [str, str.upper, str.title, lambda name: name.replace("_", "-")])
 def test_headers_may_be_spelled_as_proxies_spell_them(streaming: Streaming, spelling: Any) -> None:
-    """Any case and dashes are accepted."""
     frames = draw(5)
     one, other = cut(frames, 3)
     session, _ = told(streaming.send("disk", one))
@@ -65,7 +63,6 @@ def test_fields_of_the_body_say_the_same_as_headers(streaming: Streaming) -> Non
 
 
 def test_the_open_inference_protocol_has_them_among_its_parameters(streaming: Streaming) -> None:
-    """This holds for requests and responses."""
     frames = draw(6)
     scores: list[float] = []
     for begin, end in ((0, 4), (4, 6)):
@@ -83,7 +80,6 @@ def test_the_open_inference_protocol_has_them_among_its_parameters(streaming: St
 
 
 def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
-    """The answer is only an array; its session is in the headers."""
     frames = draw(9)
     scores: list[Any] = []
     for piece in (frames[:4], frames[4:]):
@@ -100,7 +96,6 @@ def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
 
 
 def test_an_unknown_session_is_told_and_never_begins_by_itself(streaming: Streaming) -> None:
-    """The status is 410 with or without a step, and on another model."""
     frames = draw(3).tolist()
     session, _ = told(streaming.send("disk", frames))
 
@@ -110,7 +105,6 @@ def test_an_unknown_session_is_told_and_never_begins_by_itself(streaming: Stream
 
 
 def test_an_id_that_cannot_stand_in_a_header_is_refused_and_not_repeated(streaming: Streaming) -> None:
-    """The characters and the length of an id are limited."""
     for session in ("a b", "x" * 129, "<script>"):
         refused = streaming.send("disk", [[0.0, 0.0, 0.0]], id=session, start="true")
         assert_refused(refused, 400)
@@ -119,7 +113,6 @@ def test_an_id_that_cannot_stand_in_a_header_is_refused_and_not_repeated(streami
 
 
 def test_a_client_carries_its_session_in_a_token(streaming: Streaming) -> None:
-    """The token is sent back; an old one is answered as before, and a changed one is refused."""
     frames = draw(10)
     pieces = cut(frames, 4, 7)
     first = streaming.send("client", pieces[0])

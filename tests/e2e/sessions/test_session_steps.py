@@ -18,7 +18,6 @@ ROUNDS = 12
 
 
 def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streaming) -> None:
-    """The first chunk, one in the middle, and the last one are repeated; the session is unaffected."""
     frames = draw(9)
     pieces = cut(frames, 3, 5)
     scores: list[Any] = []
@@ -35,7 +34,6 @@ def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streamin
 
 
 def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
-    """A step too far, an old one, and another chunk for an applied step are refused; the right one works."""
     frames = draw(12)
     pieces = cut(frames, 3, 6, 9)
     session, _ = told(streaming.send("disk", pieces[0]))
@@ -77,7 +75,6 @@ def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Stre
 
 
 def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None:
-    """The other one is refused; the same chunk sent twice at once is applied once, with equal answers."""
     session, step = told(streaming.send("disk", draw(2).tolist()))
     with ThreadPoolExecutor(2) as clients:
         for _ in range(ROUNDS):
@@ -93,7 +90,6 @@ def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None
 
 
 def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streaming) -> None:
-    """A session ends with its last chunk, or with an end without a body."""
     frames = draw(4)
     for name, ending in (("ends-with", frames.tolist()), ("ends-alone", None)):
         told(streaming.send("disk", frames.tolist(), id=name, start="true"))
@@ -105,7 +101,6 @@ def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streami
 
 
 def test_beyond_the_most_sessions_a_new_one_is_refused_with_a_time_to_wait(streaming: Streaming) -> None:
-    """Open sessions continue, and the end of one makes room."""
     piece = [[0.0, 0.0, 0.0]]
     sessions = [told(streaming.send("few", piece))[0] for _ in range(2)]
     refused = streaming.send("few", piece)

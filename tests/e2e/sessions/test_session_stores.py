@@ -23,7 +23,6 @@ RECOVERY_SECONDS = 20
 
 
 def assert_others_are_served(streaming: Streaming, model: str) -> None:
-    """Check that a session of a single request, which needs no store, is answered."""
     frames = draw(5)
     reply = streaming.send(model, frames.tolist(), start="true", end="true")
     assert reply.status == 200, reply.body
@@ -31,13 +30,11 @@ def assert_others_are_served(streaming: Streaming, model: str) -> None:
 
 
 def assert_unavailable(reply: Reply) -> None:
-    """Check for the right kind of error, which can be retried."""
     assert assert_refused(reply, 503)["type"] == "StoreUnavailable"
     assert int(reply.headers["retry-after"]) >= 1
 
 
 def recovered(streaming: Streaming, model: str, body: object, headers: Mapping[str, object]) -> Reply:
-    """The answer, once it is not 503."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while (reply := streaming.send(model, body, **headers)).status == 503 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -52,7 +49,6 @@ def ready(streaming: Streaming, model: str) -> tuple[int, bool]:
 
 
 def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming) -> None:
-    """Its status is 500, while others in the same batches continue; a new session can begin."""
     frames = draw(6)
     damaged, sound = (told(streaming.send("disk", frames[:3].tolist()))[0] for _ in range(2))
     with closing(sqlite3.connect(streaming.sessions / "disk.sessions", timeout=30)) as connection, connection:
@@ -75,7 +71,6 @@ def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming)
 
 
 def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Streaming) -> None:
-    """Sessions get 503, and other requests their answers; after removal of the file, sessions begin again."""
     frames = draw(4)
     session, _ = told(streaming.send("disk", frames.tolist()))
     before = streaming.server.worker_pids("disk")
@@ -100,7 +95,6 @@ def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Strea
 
 
 def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
-    """Without their server they get 503; applied chunks stay applied, and no restart is needed."""
     frames = draw(9)
     pieces = cut(frames, 3, 6)
     session, _ = told(streaming.send("redis", pieces[0]))
@@ -122,7 +116,6 @@ def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
 
 @pytest.mark.ci
 def test_sessions_of_other_shards_go_on_while_one_is_gone(streaming: Streaming) -> None:
-    """Those of the killed server get 503 until it is back, and then go on where they were."""
     frames = draw(9)
     pieces = cut(frames, 3, 6)
     names = [id_in_partition("session", "cluster", partition) for partition in range(PARTITIONS)]

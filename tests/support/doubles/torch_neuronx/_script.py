@@ -63,7 +63,6 @@ class Function(torch.nn.Module):
         self.function = function
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The function's answer."""
         return self.function(*inputs)
 
 
@@ -78,7 +77,6 @@ class Guarded(torch.nn.Module):
             self.register_buffer(f"like{index}", like, persistent=False)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The module's answer, or an error for a wrong input."""
         return self.model(*(checked(x, getattr(self, f"like{i}"), i) for i, x in enumerate(inputs)))
 
 
