@@ -99,12 +99,8 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
             f"`neuron-lstm calibrate` measures them on a host with the device"
         )
     host = outcome.manifest.host
-    yield f"runs on {software(_requires(outcome), host)}; {machine(host, selected.backend)}"
+    yield f"runs on {software(outcome.manifest.requires, host)}; {machine(host, selected.backend)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
-
-
-def _requires(outcome: PackagingResult) -> list[dict[str, str]]:
-    return [need._asdict() for need in outcome.manifest.requires]
 
 
 def _kind(outcome: PackagingResult) -> str:
@@ -161,7 +157,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "runs_as": _kind(outcome),
         "runs_reason": outcome.program.chunking_reason,
         "python": PYTHON,
-        "requires": _requires(outcome),
+        "requires": [need._asdict() for need in outcome.manifest.requires],
         "host": dict(outcome.manifest.host),
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ..bucketing.shapes import Bucket, ProgramRole
-    from ..config.manifest import CostMeasurement, Manifest
+    from ..config.manifest import CostMeasurement, Manifest, RequiredPackage
 
 
 def cost_lines(
@@ -61,21 +61,20 @@ PYTHON = "3.9"
 _LIBRARIES = {"GLIBC": "glibc {} or later", "GLIBCXX": "libstdc++ with GLIBCXX_{}", "CXXABI": "CXXABI_{}"}
 
 
-def software(requires: Sequence[Mapping[str, str]], host: Mapping[str, str]) -> str:
+def software(requires: Iterable[RequiredPackage], host: Mapping[str, str]) -> str:
     """Describe the Python and the packages, for the manifest's `requires` and `host`.
 
     Code that one minor release of torch binds has that release in `host`.
 
-    >>> torch = {"distribution": "torch", "module": "torch", "version": "2.4.0"}
-    >>> software([torch], {"machine": "x86_64"})
-    'Python 3.9 or later, torch 2.4.0 or later'
-    >>> software([torch], {"torch": "2.4"})
-    'Python 3.9 or later, torch 2.4.*'
+    >>> from torchserve_neuron_lstm.config.manifest import RequiredPackage
+    >>> torch = RequiredPackage("torch", "torch", "2.4.0")
+    >>> software([torch], {"machine": "x86_64"}), software([torch], {"torch": "2.4"})
+    ('Python 3.9 or later, torch 2.4.0 or later', 'Python 3.9 or later, torch 2.4.*')
     """
     needs = (
-        f"{need['distribution']} {host[need['distribution']]}.*"
-        if need["distribution"] in host
-        else f"{need['distribution']} {need['version']} or later"
+        f"{need.distribution} {host[need.distribution]}.*"
+        if need.distribution in host
+        else f"{need.distribution} {need.version} or later"
         for need in requires
     )
     return ", ".join([f"Python {PYTHON} or later", *needs])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..report_parts import busy_line, cost_lines, machine, software
+from ..report_parts import busy_line, cost_lines, machine, padding_ms, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     from ...bucketing.cost import CostModel
     from ...bucketing.planner import Planner
-    from ...config.manifest import CostMeasurement
+    from ...bucketing.shapes import Bucket, TensorSpec
+    from ...config.manifest import Manifest
     from ...inference.reader import ArchiveReader
+    from ...sessions.settings import SessionSettings
 
 
 _SEGMENTS = "segments.json"
@@ -43,20 +45,18 @@ def add_to(commands: Commands) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
+    from ...inference.errors import ArchiveError
     from ...inference.reader import ArchiveReader
 
     reader = ArchiveReader(options.archive)
-    try:
-        _show(options, reader)
-    except Exception:
-        # Manifests of other versions are shown too, so none is checked first.
-        reader.manifest()  # raises for a manifest that is damaged, with the path in it
-        raise
-
-
-def _show(options: argparse.Namespace, reader: ArchiveReader) -> None:
     text = reader.manifest_json()
-    manifest = json.loads(text)
+    try:
+        manifest = reader.manifest()
+    except ArchiveError:
+        if not options.json:
+            raise
+        sys.stdout.write(text)  # that of another version too
+        return
     times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
     added = {
         **({"step_times": [asdict(time) for time in times]} if times else {}),
@@ -64,14 +64,14 @@ def _show(options: argparse.Namespace, reader: ArchiveReader) -> None:
     }
     if options.json and not added:
         sys.stdout.write(text)
-    else:
-        called = _called(reader)
+        return
+    called = _called(reader)
 
-        def print_all(console: Console) -> None:
-            console.print(f"model       {called}", markup=False, highlight=False, soft_wrap=True)
-            print_manifest(manifest, console, times, on_cpu)
+    def print_all(console: Console) -> None:
+        console.print(f"model       {called}", markup=False, highlight=False, soft_wrap=True)
+        print_manifest(manifest, console, times, on_cpu)
 
-        show(options, lambda: {**manifest, **added}, print_all)
+    show(options, lambda: {**json.loads(text), **added}, print_all)
 
 
 def _called(reader: ArchiveReader) -> str:
@@ -86,14 +86,13 @@ def _called(reader: ArchiveReader) -> str:
     return f"{name}, version {version}" if version else name
 
 
-def cpu_operators(manifest: Mapping[str, Any], reader: ArchiveReader) -> list[str]:
+def cpu_operators(manifest: Manifest, reader: ArchiveReader) -> list[str]:
     """List the operators, each once, that the programs of an archive leave to the CPU.
 
     Raises:
         ArchiveError: the list of a program's segments is damaged.
     """
-    directories = [variant.get("directory") for variant in manifest.get("variants", ())]
-    files = reader.files_of({f"{directory}/{_SEGMENTS}" for directory in directories})
+    files = reader.files_of({f"{variant.directory}/{_SEGMENTS}" for variant in manifest.variants})
     return list(dict.fromkeys(name for file in sorted(files) for name in _on_cpu(file, files[file], reader)))
 
 
@@ -117,21 +116,16 @@ class StepTime:
     whole_ms: float
 
 
-def step_times(manifest_json: Mapping[str, Any]) -> list[StepTime]:
+def step_times(manifest: Manifest) -> list[StepTime]:
     """Compute the planned cost of a session's next timestep, for each batch size of the grid.
 
     Milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
     engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions.
-
-    Raises:
-        ManifestError: this is no manifest.
     """
-    if manifest_json.get("streaming") is None:
+    if manifest.streaming is None:
         return []
-    from ...config.manifest import parse_manifest
     from ...handlers.runtime.loader import measured_cost, planner_from_manifest
 
-    manifest = parse_manifest(json.dumps(manifest_json))
     planner, heads = planner_from_manifest(manifest), measured_cost(manifest, "head")
     longest = manifest.grid.lengths[-1]
     return [
@@ -152,7 +146,7 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
 
 
 def print_manifest(
-    manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = (), on_cpu: Sequence[str] = ()
+    manifest: Manifest, console: Console, times: Sequence[StepTime] = (), on_cpu: Sequence[str] = ()
 ) -> None:
     """Print the manifest of an archive for people.
 
@@ -160,23 +154,25 @@ def print_manifest(
     """
     from rich.markup import escape
 
-    measurement = _measurement(manifest)
-    remarks = cost_lines(manifest["backend"], measurement, bool(_padding(manifest)), on_cpu)
-    for line in (*_facts(manifest), *remarks, *busy_line(measurement)):
+    remarks = cost_lines(manifest.backend, manifest.measurement, bool(manifest.padding_costs), on_cpu)
+    for line in (*_facts(manifest), *remarks, *busy_line(manifest.measurement)):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(_table_of_programs(manifest))
     if times:
         console.print(_table_of_times(times))
 
 
-def _table_of_programs(manifest: Mapping[str, Any]) -> Table:
+def _table_of_programs(manifest: Manifest) -> Table:
     """One row for each measured bucket of a program, and one for each that was verified only."""
     from ..report_parts import make_table
 
-    errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
-    main = manifest["kind"]
-    estimates = _estimates(manifest)
-    padding = _padding(manifest)
+    errors = {check.bucket: f"{check.max_error:.1e}" for check in manifest.checks}
+    estimates = {
+        (variant.part, variant.bucket): variant.estimate_us
+        for variant in manifest.variants
+        if variant.estimate_us is not None and variant.bucket is not None
+    }
+    padding = padding_ms(manifest)
     numbers = (
         *("measured ms", "us / timestep"),
         *(["padded ms"] if padding else []),
@@ -184,43 +180,19 @@ def _table_of_programs(manifest: Mapping[str, Any]) -> Table:
         *(["estimate us"] if estimates else []),
     )
     table = make_table("program", "bucket", numbers=numbers)
-    for cost in manifest["costs"]:
-        shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
-        estimate = estimates.get((cost["part"], shape))
-        per_step = f"{1000 * milliseconds / cost['bucket']['length']:.1f}"
-        error = errors.pop(shape, "") if cost["part"] == main else ""
+    for cost in manifest.costs:
+        key, milliseconds = (cost.part, cost.bucket), cost.milliseconds
+        estimate = estimates.get(key)
+        per_step = f"{1000 * milliseconds / cost.bucket.length:.1f}"
+        error = errors.pop(cost.bucket, "") if cost.part == manifest.kind else ""
         # Where the device was simulated, the costs are the estimates themselves.
         measured = "" if estimate is not None and estimate / 1000 == milliseconds else f"{milliseconds:.3f}"
         estimated = [] if estimate is None else [f"{estimate:.2f}"]
-        padded = [padding.get((cost["part"], shape), "")] if padding else []
-        table.add_row(cost["part"], shape, measured, per_step, *padded, error, *estimated)
-    for shape, error in errors.items():
-        table.add_row(main, shape, "", "", *([""] if padding else []), error)
+        padded = [f"{padding[key]:.3f}" if key in padding else ""] if padding else []
+        table.add_row(cost.part, _shape(cost.bucket), measured, per_step, *padded, error, *estimated)
+    for bucket, error in errors.items():
+        table.add_row(manifest.kind, _shape(bucket), "", "", *([""] if padding else []), error)
     return table
-
-
-def _padding(manifest: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-    """Milliseconds of calls with as much padding as possible, where they were measured apart."""
-    return {
-        (cost["part"], _shape(cost["bucket"])): f"{cost['milliseconds']:.3f}"
-        for cost in manifest.get("padding_costs", ())
-    }
-
-
-def _measurement(manifest: Mapping[str, Any]) -> CostMeasurement | None:
-    from ...config.manifest import CostMeasurement
-
-    found = manifest.get("measurement")
-    return None if found is None else CostMeasurement(found["threads"], found["spread"])
-
-
-def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Microseconds of programs on their device, as the compiler estimates them."""
-    return {
-        (variant["part"], _shape(variant["bucket"])): variant["estimate_us"]
-        for variant in manifest["variants"]
-        if variant.get("estimate_us") is not None and variant["bucket"] is not None
-    }
 
 
 def _table_of_times(times: Sequence[StepTime]) -> Table:
@@ -233,42 +205,39 @@ def _table_of_times(times: Sequence[StepTime]) -> Table:
     return table
 
 
-def _shape(bucket: Mapping[str, int]) -> str:
-    return f"{bucket['batch']} x {bucket['length']}"
+def _shape(bucket: Bucket) -> str:
+    return f"{bucket.batch} x {bucket.length}"
 
 
-def _facts(manifest: Mapping[str, Any]) -> list[str]:
-    made = ", ".join(f"{name} {version}" for name, version in manifest["produced_by"].items())
+def _facts(manifest: Manifest) -> list[str]:
+    made = ", ".join(f"{name} {version}" for name, version in manifest.produced_by.items())
+    allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     return [
-        f"engine      {manifest['backend']}",
-        f"precision   {manifest['precision']}, within {_allowed(manifest['tolerance'])} of the model in eager mode",
-        f"host needs  {software(manifest['requires'], manifest['host'])}",
-        f"host is     {machine(manifest['host'], manifest['backend'])}",
-        *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
-        *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
-        *([f"codec       {manifest['codec']} reads requests and writes responses"] if manifest.get("codec") else []),
-        f"padding     {manifest['padding']}: {manifest['padding_reason']}",
-        f"runs as     {manifest['kind']}: {manifest['kind_reason']}",
-        *(f"carry       {_layout(value['spec'])}" for value in manifest["carried"]),
-        f"shapes      {'any' if manifest['shapes'] == 'any' else 'the buckets'}, up to {manifest['longest']} timesteps",
-        f"overflow    {manifest['overflow']}",
-        *([f"selector    {manifest['kernel']} selects the bucket of each sequence"] if manifest.get("kernel") else []),
-        *(["placement   each worker is pinned to its own cores"] if manifest.get("placement") else []),
-        *_streaming(manifest.get("streaming")),
+        f"engine      {manifest.backend}",
+        f"precision   {manifest.precision}, within {allowed} of the model in eager mode",
+        f"host needs  {software(manifest.requires, manifest.host)}",
+        f"host is     {machine(manifest.host, manifest.backend)}",
+        *(f"input       {_layout(spec)}" for spec in manifest.inputs),
+        *(f"output      {_layout(spec)}" for spec in manifest.outputs),
+        *([f"codec       {manifest.codec} reads requests and writes responses"] if manifest.codec else []),
+        f"padding     {manifest.padding}: {manifest.padding_reason}",
+        f"runs as     {manifest.kind}: {manifest.kind_reason}",
+        *(f"carry       {_layout(value.spec)}" for value in manifest.carried),
+        f"shapes      {'any' if manifest.shapes == 'any' else 'the buckets'}, up to {manifest.longest} timesteps",
+        f"overflow    {manifest.overflow}",
+        *([f"selector    {manifest.kernel} selects the bucket of each sequence"] if manifest.kernel else []),
+        *(["placement   each worker is pinned to its own cores"] if manifest.placement else []),
+        *_streaming(manifest.streaming),
         f"made by     {made}",
     ]
 
 
-def _streaming(settings: Mapping[str, Any] | None) -> list[str]:
+def _streaming(settings: SessionSettings | None) -> list[str]:
     if settings is None:
         return []
-    kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings["store"]]
-    return [f"streams     sessions are kept {kept}; state {settings['state']}"]
+    kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings.store]
+    return [f"streams     sessions are kept {kept}; state {settings.state}"]
 
 
-def _allowed(tolerance: Mapping[str, float]) -> str:
-    return f"{tolerance['atol']:g} + {tolerance['rtol']:g} x |eager|"
-
-
-def _layout(spec: Mapping[str, Any]) -> str:
-    return f"{spec['name']}: {spec['dtype']}[{', '.join(map(str, spec['shape']))}]"
+def _layout(spec: TensorSpec) -> str:
+    return f"{spec.name}: {spec.dtype}[{', '.join(map(str, spec.shape))}]"

@@ -60,7 +60,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     outcome = json.loads(output)
     console = Console(record=True, width=200, file=io.StringIO())
     calibrated = cli.main(["calibrate", outcome["archive"]])
-    manifest = json.loads(ArchiveReader(Path(outcome["archive"])).manifest_json())
+    manifest = ArchiveReader(Path(outcome["archive"])).manifest()
     print_manifest(manifest, console)
 
     assert code == 0, error
@@ -68,8 +68,8 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     assert outcome["simulation"] == "simulated by this processor: there is no such device"
     assert [one["estimate_us"] for one in outcome["engines"][0]["variants"]] == [2.5, 2.5, 5.0, 5.0]
     assert [one["milliseconds"] for one in outcome["engines"][0]["variants"]] == [0.0025, 0.0025, 0.005, 0.005]
-    assert (manifest["kind"], manifest["kind_reason"]) == ("sequence", "its device has no memory")
-    assert [variant["estimate_us"] for variant in manifest["variants"]] == [2.5, 2.5, 5.0, 5.0]
+    assert (manifest.kind, manifest.kind_reason) == ("sequence", "its device has no memory")
+    assert [variant.estimate_us for variant in manifest.variants] == [2.5, 2.5, 5.0, 5.0]
     (row,) = (line.split("│") for line in console.export_text().splitlines() if "2 x 4" in line)
     assert row[3].strip() == ""
     assert row[6].strip() == "5.00"
@@ -138,7 +138,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
     assert {"native", "module_program.py"} <= engines
     assert not {"inductor.py", "onnxruntime.py", "vollo"} & engines
     console = Console(record=True, width=200, file=io.StringIO())
-    print_manifest(json.loads((folder / "variants.json").read_text()), console)
+    print_manifest(manifest, console)
     assert f"runs as     sequence: {said}" in console.export_text()
     for lengths in ([1], [50], [9, 9], [31, 2, 50, 7, 7, 1, 12, 3, 44]):
         check_answers(project, folder, lengths)

@@ -12,10 +12,10 @@ from streaming_archive import call_ms, streaming_manifest, write_streaming_archi
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import inspect as inspect_command
-from torchserve_neuron_lstm.archiver_ext.commands.inspect import StepTime, step_times
+from torchserve_neuron_lstm.archiver_ext.commands.inspect import step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, Manifest, MeasuredCost, Variant
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, MeasuredCost, Variant
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
@@ -23,12 +23,8 @@ SETTINGS = StreamingConfig().settings("0" * 32)
 ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake"),)}
 
 
-def times_of(manifest: Manifest) -> list[StepTime]:
-    return step_times(json.loads(manifest_text(manifest)))
-
-
 def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
-    times = times_of(streaming_manifest(SETTINGS, **ANY_SHAPE))
+    times = step_times(streaming_manifest(SETTINGS, **ANY_SHAPE))
 
     assert [time.sessions for time in times] == [1, 4]
     assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 1)), call_ms(Bucket(4, 1))])
@@ -37,7 +33,7 @@ def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
 
 
 def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
-    times = times_of(streaming_manifest(SETTINGS))
+    times = step_times(streaming_manifest(SETTINGS))
 
     assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
 
@@ -54,7 +50,7 @@ def test_answers_without_time_cost_a_call_of_their_own() -> None:
         costs=(*plain.costs, *heads),
     )
 
-    for without, with_ in zip(times_of(plain), times_of(headed), strict=True):
+    for without, with_ in zip(step_times(plain), step_times(headed), strict=True):
         assert with_.step_ms - without.step_ms == pytest.approx(0.25 * with_.sessions)
         assert with_.whole_ms - without.whole_ms == pytest.approx(0.25 * with_.sessions)
 
