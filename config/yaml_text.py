@@ -1,4 +1,4 @@
-"""Reader of YAML text: its values with their lines, and every problem that YAML itself does not report.
+"""YAML text: its values with their lines, every problem that YAML itself does not report, and plain values as text.
 
 The only file that imports yaml. A text is parsed into nodes, each with its position. Then every value of a known key is
 read; duplicate keys, tags, keys that are no text and octal or base-60 numbers are reported.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, ClassVar, NamedTuple
 
 import yaml
 
@@ -164,6 +165,41 @@ def find_span(text: str, location: Location) -> SourceSpan | None:
         entry = next(((key, value) for key, value in entries if key.value == name), None)
         node = None if entry is None else entry[1]
     return None if entry is None else SourceSpan(entry[0].end_mark.index, entry[1].start_mark.index, _end(entry[1]))
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writer of plain values, each as often as it occurs."""
+
+    yaml_representers: ClassVar[dict[Any, Any]] = {
+        kind: write for kind, write in yaml.SafeDumper.yaml_representers.items() if kind not in (bytes, set)
+    }
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Write no aliases."""
+        return True
+
+
+_PlainDumper.add_representer(
+    str, lambda writer, text: writer.represent_scalar(f"{_TAG}str", text, style=None if text.isprintable() else '"')
+)
+
+
+def flow_text(value: object) -> str:
+    r"""Write a plain value on one line, which reads back as itself; a tuple as a list.
+
+    >>> print(flow_text({"hidden": 256, "dropout": 1e-05, "names": ("a", "no", 'b"c\n'), "bias": None}))
+    {hidden: 256, dropout: 1.0e-05, names: [a, 'no', "b\"c\n"], bias: null}
+
+    Raises:
+        ValueError: it contains a value without a plain form in YAML.
+    """
+    options: dict[str, Any] = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": inf}
+    try:
+        text = yaml.dump([value], Dumper=_PlainDumper, **options)
+    except yaml.representer.RepresenterError as error:
+        expected = "expected texts, numbers, lists and mappings"
+        raise ValueError(f"{value!r} cannot be written in YAML: {expected}") from error
+    return str(text).strip()[1:-1]
 
 
 def max_workers(text: str) -> object:

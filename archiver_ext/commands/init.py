@@ -6,7 +6,7 @@ import argparse
 import ast
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ _REST = """\
   # threads: 4           # per worker; left out, the host's cores are divided among maxWorkers
   # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
-_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to YAML 1.1, in any capitals
 _LONGEST_NOTE = 200  # characters
 
 
@@ -197,7 +196,7 @@ def _inputs(found: InferredInputs) -> Iterator[str]:
     yield "  inputs:"
     for spec in _written_inputs(found):
         if spec != found.mask:
-            yield f"    {_key(spec.name)}: {_input(spec)}"
+            yield f"    {flow(spec.name)}: {_input(spec)}"
     for name in found.signature.optional:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
@@ -229,7 +228,7 @@ def _mask(found: InferredInputs) -> Iterator[str]:
     shape = "" if mask.shape == ("batch", "time") else f", shape: [{', '.join(map(str, mask.shape))}]"
     true_for = "padding" if "pad" in mask.name.lower() else "timesteps"
     yield "  # made of the lengths (check true_for: timesteps, if the mask is true at real timesteps, or padding)"
-    yield f"  mask: {{name: {_key(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
+    yield f"  mask: {{name: {flow(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
 
 
 def _buckets(found: InferredInputs) -> Iterator[str]:
@@ -251,61 +250,10 @@ def _note(text: str) -> str:
 
 
 def flow(value: Any) -> str:
-    r"""Format a plain value as YAML on one line, which reads back as itself (a tuple as a list).
+    """Format a plain value as YAML on one line. Raises `PackagingError`: it has no plain form in YAML."""
+    from ...config.yaml_text import flow_text
 
-    >>> print(flow({"hidden": 256, "dropout": 1e-05, "names": ("a", 'b"c\n'), "bias": None}))
-    {hidden: 256, dropout: 1.0e-05, names: ["a", "b\"c\U0000000a"], bias: null}
-
-    Raises:
-        PackagingError: it contains a value without a plain form in YAML.
-    """
-    for kind, write in _WRITERS:
-        if isinstance(value, kind):
-            return write(value)
-
-    raise PackagingError(f"{value!r} cannot be written in YAML: expected texts, numbers, lists and mappings")
-
-
-def _flow_mapping(values: dict[Any, Any]) -> str:
-    return "{" + ", ".join(f"{_key(key)}: {flow(value)}" for key, value in values.items()) + "}"
-
-
-def _key(key: Any) -> str:
-    """A key, bare where YAML reads it as the text it is."""
-    bare = isinstance(key, str) and key.isidentifier() and key.isascii() and key.lower() not in _NO_TEXT
-    return str(key) if bare else flow(key)
-
-
-def _flow_list(values: list[Any] | tuple[Any, ...]) -> str:
-    return f"[{', '.join(map(flow, values))}]"
-
-
-def _flow_text(text: str) -> str:
-    return '"' + "".join(map(_flow_sign, text)) + '"'
-
-
-def _flow_sign(sign: str) -> str:
-    if sign in '"\\':
-        return f"\\{sign}"
-    return sign if sign.isprintable() else f"\\U{ord(sign):08x}"
-
-
-def _flow_float(number: float) -> str:
-    special = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
-    text = repr(number)
-    if text in special:
-        return special[text]
-    mantissa, e, exponent = text.partition("e")
-    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{e}{exponent}"
-
-
-_WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
-    (type(None), lambda _: "null"),
-    (bool, lambda value: str(value).lower()),
-    (int, str),
-    (float, _flow_float),
-    (str, _flow_text),
-    ((list, tuple), _flow_list),
-    (dict, _flow_mapping),
-)
-"""Functions by type, in order of precedence: a bool is an int."""
+    try:
+        return flow_text(value)
+    except ValueError as error:
+        raise PackagingError(str(error)) from error
