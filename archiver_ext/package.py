@@ -13,10 +13,10 @@ from rich.console import Console
 from ..backends import versions
 from ..backends.compilation.processes import compile_processes
 from ..backends.cores import available_cores
-from ..backends.interface import Backend
+from ..backends.interface import Backend, Precision
 from ..backends.torch_files import disk_size
 from ..config.load import load_config
-from ..config.manifest import Manifest, read_manifest
+from ..config.manifest_writer import write_manifest
 from ..config.schema import ServingConfig
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.placement import threads_per_worker
@@ -36,7 +36,7 @@ from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.partitioning import cpu_operators_in
 from .evaluation.selection import candidate_engines, select_fastest
-from .evaluation.trials import TrialResults, install_engine, prepare_trials, write_constants, write_final_manifest
+from .evaluation.trials import install_engine, prepare_trials, write_constants
 from .model_class import importable
 from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
@@ -51,17 +51,14 @@ class PackagingResult:
     archive: Path
     size: int
     """Bytes of the archive."""
-    config: ServingConfig
-    program: LoweredModel
-    """The model's programs as the selected engine was given them."""
+    precision: Precision
+    """The lowest precision that the YAML allows."""
     selected: CandidateResult
-    manifest: Manifest
-    """The manifest of the archive."""
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
-    cpu_operators: tuple[str, ...] = ()
+    cpu_operators: tuple[str, ...]
     """Operators that the selected engine leaves to the CPU."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """The choices that were made where the user's files leave one."""
 
 
@@ -138,43 +135,46 @@ def _build(
     with compile_processes(work / "compilers") as processes:
         if len(engines) > 1 or not engines[0].polymorphic:
             processes.prepare()
-        loaded = _load(flags, config, tree)
-        program = _lower(loaded.model, config)
+        notes: list[str] = []
+        model = _load(flags, config, tree, notes)
+        program = _lower(model, config)
         threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
         config = choose_lengths(program, config, threads, work / "lengths", console)
         check_bucket_selector(config, tree)
         write_constants(tree, program.constants)
-        build = BuildInput(tree, loaded.weights, config, threads)
+        build = BuildInput(tree, _weights_name(flags), config, threads)
         compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, processes)
-        trials = prepare_trials(build, compiler, loaded.model)
+        trials = prepare_trials(build, compiler, model)
         results = trials.run([compiler.candidate(engine) for engine in engines])
-    selected = select_fastest(results.measured)
+    selected = select_fastest(results)
     _install(build, selected, work)
-    return _result(build, results, selected, (*loaded.notes, *unused_input_notes(program, config)))
+    return PackagingResult(
+        archive=tree,
+        size=0,
+        precision=config.precision,
+        selected=selected,
+        others=tuple(result for result in results if result is not selected),
+        rejected=trials.rejected,
+        cpu_operators=cpu_operators_in(tree, selected.backend),
+        notes=(*notes, *unused_input_notes(program, config)),
+    )
 
 
-@dataclass(frozen=True)
-class _LoadedModel:
-    """The user's model with its weights."""
-
-    model: torch.nn.Module
-    weights: str | None
-    """The serialized file's name in the tree."""
-    notes: tuple[str, ...]
-    """The choices that the user's files left."""
-
-
-def _load(flags: model_archiver.Flags, config: ServingConfig, tree: Path) -> _LoadedModel:
+def _load(flags: model_archiver.Flags, config: ServingConfig, tree: Path, notes: list[str]) -> torch.nn.Module:
     """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""
     check_codec(config.codec, tree)
-    weights = None if flags.serialized_file is None else Path(flags.serialized_file).name
+    weights = _weights_name(flags)
     serialized_file = None if weights is None else tree / weights
-    notes: list[str] = []
     model = build_model(tree / Path(str(flags.model_file)).name, config.model, notes.append)
     found = load_state_dict(model, serialized_file, notes.append)
     if found is not None and serialized_file is not None and not found.is_whole_file:
         write_weights(found.weights, serialized_file)  # the archive holds the weights alone, under the model's names
-    return _LoadedModel(model, weights, tuple(notes))
+    return model
+
+
+def _weights_name(flags: model_archiver.Flags) -> str | None:
+    """Return the serialized file's name in the tree."""
+    return None if flags.serialized_file is None else Path(flags.serialized_file).name
 
 
 def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -193,26 +193,8 @@ def _config_directory(flags: model_archiver.Flags) -> Path:
 def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
     """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
     install_engine(build, selected.candidate.engine, work)
-    write_final_manifest(build, selected)
+    write_manifest(selected.manifest, build.tree)
     load_archive(build.tree, build.threads)
-
-
-def _result(
-    build: BuildInput, results: TrialResults, selected: CandidateResult, notes: tuple[str, ...]
-) -> PackagingResult:
-    """Describe the tree, in which the selected engine is installed."""
-    return PackagingResult(
-        archive=build.tree,
-        size=0,
-        config=build.config,
-        program=selected.candidate.program,
-        selected=selected,
-        manifest=read_manifest(build.tree),
-        others=tuple(result for result in results.measured if result is not selected),
-        rejected=results.rejected,
-        cpu_operators=cpu_operators_in(build.tree, selected.backend),
-        notes=notes,
-    )
 
 
 def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..backends.compilation.job import CompileResult
-from ..bucketing.cost import CostModel
-from ..bucketing.shapes import Bucket
+from ..config.manifest import Manifest
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
 from .package import PackagingResult
@@ -37,25 +36,25 @@ def _table(outcome: PackagingResult) -> Table:
     )
     table = make_table("bucket", "backend", numbers=numbers)
     for trial in trials:
-        for *row, padding_cost, estimate in _rows(trial, outcome.config.grid.buckets):
+        for *row, padding_cost, estimate in _rows(trial):
             cells = (*row, *[padding_cost] * padded, *[estimate] * estimated)
             table.add_row(*cells, style=None if trial is outcome.selected else "dim")
         table.add_section()
     return table
 
 
-def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
+def _rows(trial: CandidateResult) -> Iterator[tuple[str, ...]]:
     """One row per bucket; a program for every bucket shows its compilation in the first row only."""
-    padding = CostModel(trial.padding) if trial.padding else None
+    milliseconds, padding, precision = trial.milliseconds, trial.padding, trial.manifest.precision
     own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
-    for index, bucket in enumerate(buckets):
+    for index, bucket in enumerate(trial.manifest.grid.buckets):
         compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
         yield (
             f"{bucket.batch} x {bucket.length}",
-            trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
+            trial.backend if precision == "float32" else f"{trial.backend} {precision}",
             *_cost(compiled),
             f"{trial.verified[bucket].max_error:.1e}",
-            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "emulated",
+            f"{milliseconds.of(bucket):.3f}" if trial.simulation is None else "emulated",
             "" if padding is None else f"{padding.of(bucket):.3f}",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
@@ -80,39 +79,32 @@ def human_size(size: int) -> str:
 
 def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield from outcome.notes
-    tolerance = outcome.config.tolerance
-    allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
+    selected, manifest = outcome.selected, outcome.selected.manifest
+    allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
-    yield _padding(outcome)
-    yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
+    yield _padding(manifest)
+    yield f"runs as {manifest.kind}: {manifest.kind_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
     yield _selected(outcome)
-    selected = outcome.selected
-    yield from cost_lines(selected.backend, selected.measurement, bool(selected.padding), outcome.cpu_operators)
-    yield from busy_line(selected.measurement)
+    yield from cost_lines(selected.backend, manifest.measurement, bool(manifest.padding_costs), outcome.cpu_operators)
+    yield from busy_line(manifest.measurement)
     yield _precision(outcome)
-    if outcome.selected.simulation is not None:
-        by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
+    if selected.simulation is not None:
+        by = "its compiler's estimates" if selected.estimates else "their timesteps"
         yield (
-            f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
+            f"{selected.backend} was {selected.simulation}; batches are planned by {by}, until "
             f"`neuron-lstm calibrate` measures them on a host with the device"
         )
-    host = outcome.manifest.host
-    yield f"runs on {software(outcome.manifest.requires, host)}; {machine(host, selected.backend)}"
+    yield f"runs on {software(manifest.requires, manifest.host)}; {machine(manifest.host, selected.backend)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
-def _kind(outcome: PackagingResult) -> str:
-    return "sequence" if outcome.program.chunked is None else "chunk"
-
-
-def _padding(outcome: PackagingResult) -> str:
+def _padding(manifest: Manifest) -> str:
     served = "requests are padded to the next larger bucket"
-    if outcome.program.padding == "exact_lengths":
-        lengths = ", ".join(map(str, outcome.config.grid.lengths))
-        served = f"only sequences of {lengths} timesteps are served"
-    return f"{served}: {outcome.program.padding_reason}"
+    if manifest.padding == "exact_lengths":
+        served = f"only sequences of {', '.join(map(str, manifest.grid.lengths))} timesteps are served"
+    return f"{served}: {manifest.padding_reason}"
 
 
 def _selected(outcome: PackagingResult) -> str:
@@ -128,11 +120,11 @@ def _selected(outcome: PackagingResult) -> str:
 
 def _precision(outcome: PackagingResult) -> str:
     """The precision of the outputs; with the reason, if it is higher than the requested one."""
-    selected, requested = outcome.selected, outcome.config.precision
-    computes = f"precision: {selected.backend} computes in {selected.precision}"
-    if selected.precision == requested:
+    precision, requested = outcome.selected.manifest.precision, outcome.precision
+    computes = f"precision: {outcome.selected.backend} computes in {precision}"
+    if precision == requested:
         return computes
-    slower = [other.backend for other in outcome.others if other.precision == requested]
+    slower = [other.backend for other in outcome.others if other.manifest.precision == requested]
     reason = f"faster than {' and '.join(slower)} in {requested}" if slower else f"no engine in {requested} is left"
     return f"{computes}, although {requested} is allowed: {reason}"
 
@@ -145,21 +137,22 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
     `engines` were measured, and `dropped` failed.
     """
+    manifest = outcome.selected.manifest
     return {
         "archive": str(outcome.archive),
         "size": outcome.size,
-        "backend": outcome.selected.backend,
+        "backend": manifest.backend,
         "on_cpu": outcome.cpu_operators,
-        "precision": outcome.selected.precision,
+        "precision": manifest.precision,
         "simulation": outcome.selected.simulation,
-        "padding": outcome.program.padding,
-        "padding_reason": outcome.program.padding_reason,
-        "runs_as": _kind(outcome),
-        "runs_reason": outcome.program.chunking_reason,
+        "padding": manifest.padding,
+        "padding_reason": manifest.padding_reason,
+        "runs_as": manifest.kind,
+        "runs_reason": manifest.kind_reason,
         "python": PYTHON,
-        "requires": [need._asdict() for need in outcome.manifest.requires],
-        "host": dict(outcome.manifest.host),
-        "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
+        "requires": [need._asdict() for need in manifest.requires],
+        "host": manifest.host,
+        "tolerance": manifest.tolerance._asdict(),
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
         **({"notes": list(outcome.notes)} if outcome.notes else {}),
         "dropped": [{"backend": rejected.backend, "reason": rejected.reason} for rejected in outcome.rejected],
@@ -167,14 +160,14 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
 
 
 def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
-    padding = CostModel(trial.padding) if trial.padding else None
+    milliseconds, padding, measurement = trial.milliseconds, trial.padding, trial.manifest.measurement
     return {
         "backend": trial.backend,
-        "precision": trial.precision,
+        "precision": trial.manifest.precision,
         "kept": trial is outcome.selected,
         "total_ms": trial.total_ms,
-        "threads": None if trial.measurement is None else trial.measurement.threads,
-        "spread": None if trial.measurement is None else trial.measurement.spread,
+        "threads": None if measurement is None else measurement.threads,
+        "spread": None if measurement is None else measurement.spread,
         "programs": [
             {
                 "part": compiled.job.part,
@@ -189,10 +182,10 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
                 "bucket": bucket,
                 "max_error": trial.verified[bucket].max_error,
                 "worst_ratio": trial.verified[bucket].worst_ratio,
-                "milliseconds": trial.milliseconds[bucket],
+                "milliseconds": milliseconds.of(bucket),
                 "padding_milliseconds": None if padding is None else padding.of(bucket),
                 "estimate_us": trial.estimates.get(bucket),
             }
-            for bucket in outcome.config.grid.buckets
+            for bucket in trial.manifest.grid.buckets
         ],
     }

@@ -63,15 +63,13 @@ def _run(options: argparse.Namespace) -> None:
 
 def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
-    from ..evaluation.manifest_builder import with_costs
-    from ..evaluation.measured_costs import measure_costs
+    from ..evaluation.measured_costs import measure_costs, with_costs
     from ..progress import show_progress
 
     _refuse_simulation(loaded.manifest.backend)
     before = loaded.manifest
     with show_progress("measure", console, every_s=2.0) as report:
-        found = measure_costs(loaded, report, padding=bool(before.padding_costs))
-    return before, with_costs(before, found.costs, found.padding, found.measurement)
+        return before, with_costs(before, measure_costs(loaded, report, padding=bool(before.padding_costs)))
 
 
 def _refuse_simulation(backend: str) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ...backends.compilation.job import CompileResult
-from ...backends.interface import Backend, Precision
+from ...backends.interface import Backend
 from ...backends.partitioning.backend import PartitionedBackend
+from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket
-from ...config.manifest import CostMeasurement
+from ...config.manifest import Manifest
 from ...config.schema import ServingConfig
 from ...lowering.program import LoweredModel
-from .measured_costs import Costs
 from .verify import VerificationResult
 
 
@@ -39,28 +39,38 @@ class CandidateResult:
     """A candidate that compiled every program and agrees with eager mode in every bucket."""
 
     candidate: Candidate
-    precision: Precision
-    """float32, or the precision that the YAML asks for."""
     compiled: tuple[CompileResult, ...]
     verified: Mapping[Bucket, VerificationResult]
-    costs: Costs
-    milliseconds: Mapping[Bucket, float]
-    """One call of the program over time in each bucket of the grid, measured or interpolated."""
+    manifest: Manifest
+    """The manifest of an archive with this candidate, with its costs and errors."""
     total_ms: float
     """Milliseconds that `auto` compares: a batch of every size, lengths spread evenly up to the longest."""
-    estimates: Mapping[Bucket, float] = field(default_factory=dict)
-    """Microseconds of the same on the engine's device, as its compiler estimates them."""
-    padding: Mapping[Bucket, float] = field(default_factory=dict)
-    """Milliseconds of calls with as much padding as possible. Of an engine that stops each row at its own end."""
-    measurement: CostMeasurement | None = None
-    """Conditions of the measured costs; None: they are estimates."""
     simulation: str | None = None
-    """Description of the emulated device, where `milliseconds` are the compiler's estimates. None: measured."""
+    """Description of the emulated device, where costs are the compiler's estimates. None: measured."""
 
     @property
     def backend(self) -> str:
         """The engine's name."""
         return self.candidate.backend
+
+    @property
+    def milliseconds(self) -> CostModel:
+        """Calls of the program over time, measured or interpolated."""
+        return CostModel(
+            {cost.bucket: cost.milliseconds for cost in self.manifest.costs if cost.part == self.manifest.kind}
+        )
+
+    @property
+    def padding(self) -> CostModel | None:
+        """Calls with as much padding as possible; None unless the engine stops each row at its own end."""
+        costs = {cost.bucket: cost.milliseconds for cost in self.manifest.padding_costs}
+        return CostModel(costs) if costs else None
+
+    @property
+    def estimates(self) -> dict[Bucket, float]:
+        """Microseconds of a call on the engine's device, as its compiler estimates them."""
+        own = (variant for variant in self.manifest.variants if variant.part == self.manifest.kind)
+        return {variant.bucket: variant.estimate_us for variant in own if variant.bucket and variant.estimate_us}
 
 
 @dataclass(frozen=True)

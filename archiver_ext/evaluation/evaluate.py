@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...backends.compilation.job import CompileResult
-from ...backends.interface import Backend, precision_of
-from ...bucketing.cost import CostModel
-from ...bucketing.shapes import BucketGrid, ProgramRole, role_buckets
+from ...backends.interface import Backend
+from ...bucketing.shapes import role_buckets
 from ...config.manifest import Manifest
 from ...config.manifest_writer import write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
@@ -21,8 +20,8 @@ from ...handlers.runtime.user_code import selected_lengths
 from ..progress import ProgressCallback
 from .candidate import Candidate, CandidateResult
 from .input_ranges import with_value_ranges
-from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs
-from .measured_costs import Costs, MeasuredCosts, measure_costs
+from .manifest_builder import BuildInput, build_manifest, with_errors
+from .measured_costs import Costs, MeasuredCosts, measure_costs, with_costs
 from .verification_cases import VerificationCase
 from .verify_programs import verify_programs
 
@@ -31,21 +30,15 @@ _UNESTIMATED_US = 1.0
 
 
 @dataclass(frozen=True)
-class LoadedEngine:
-    """An engine with its programs loaded, which stay so after their files have moved."""
-
-    archive: LoadedArchive
-    torch_threads: int
-    """Threads of torch that loading has set: engines that start threads leave it one."""
-
-
-@dataclass(frozen=True)
 class EvaluatedEngine:
     """A candidate that agrees with eager mode and was measured, for the comparison with others."""
 
     result: CandidateResult
     """Its `total_ms` is planned, until the engines are compared."""
-    loaded: LoadedEngine
+    archive: LoadedArchive
+    """Its programs, which stay loaded after their files have moved."""
+    torch_threads: int
+    """Threads of torch that loading has set: engines that start threads leave it one."""
 
 
 def evaluate_engine(
@@ -66,51 +59,33 @@ def evaluate_engine(
     loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
     torch_threads = torch.get_num_threads()
     verified = verify_programs(loaded, cases, report)
-    estimated, simulation = estimates(build, candidate), candidate.device_engine.simulation()
-    found = _measure(loaded, candidate.engine) if simulation is None else None
-    costs = _costs_from_estimates(estimated, build.config.grid) if found is None else found.costs
-    padding = {} if found is None else found.padding
-    measured = with_costs(manifest, costs, padding)
+    simulation = candidate.device_engine.simulation()
+    costs = _estimated_costs(manifest) if simulation is not None else _measure(loaded, candidate.engine)
+    measured = with_errors(with_costs(manifest, costs), verified)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
-    main: ProgramRole = manifest.kind
-    cost = CostModel(costs[main])
-    result = CandidateResult(
-        candidate=candidate,
-        precision=precision_of(candidate.engine, build.config.precision),
-        compiled=tuple(compiled),
-        verified=verified,
-        costs=costs,
-        milliseconds={bucket: cost.of(bucket) for bucket in build.config.grid.buckets},
-        total_ms=_planned_total_ms(planned),
-        estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
-        padding=padding,
-        measurement=None if found is None else found.measurement,
-        simulation=simulation,
-    )
-    return EvaluatedEngine(result, LoadedEngine(planned, torch_threads))
+    result = CandidateResult(candidate, tuple(compiled), verified, measured, _planned_total_ms(planned), simulation)
+    return EvaluatedEngine(result, planned, torch_threads)
 
 
 def _measure(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
-    return measure_costs(loaded, padding=_measures_padding(engine, loaded.manifest))
+    """Measure the programs; padding too where plans may choose how much there is, and it costs less than data."""
+    manifest = loaded.manifest
+    return measure_costs(loaded, padding=engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any"))
 
 
-def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
-    """Whether plans are free to choose how much padding there is, and it costs less than data."""
-    return engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
-
-
-def _costs_from_estimates(estimated: Estimates, grid: BucketGrid) -> Costs:
+def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
     """Costs to plan by where measured times of a simulation say nothing about the device.
 
     The compiler's estimates; if it has none at all, the number of timesteps, padding included.
     """
-    has_estimates = any(estimated.values())
+    has_estimates = any(variant.estimate_us for variant in manifest.variants)
     costs: Costs = {}
-    for (role, compiled_for), us in estimated.items():
-        for bucket in role_buckets(role, grid) if compiled_for is None else [compiled_for]:
-            own = (us or _UNESTIMATED_US) if has_estimates else float(bucket.batch * bucket.length)
-            costs.setdefault(role, {})[bucket] = own / 1000
-    return costs
+    for variant in manifest.variants:
+        for bucket in role_buckets(variant.part, manifest.grid) if variant.bucket is None else [variant.bucket]:
+            steps = float(bucket.batch * bucket.length)
+            us = (variant.estimate_us or _UNESTIMATED_US) if has_estimates else steps
+            costs.setdefault(variant.part, {})[bucket] = us / 1000
+    return MeasuredCosts(costs)
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:

@@ -11,13 +11,11 @@ from pathlib import Path
 from ...backends.interface import Backend, Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
 from ...backends.versions import torch_version
-from ...bucketing.shapes import Bucket, ProgramRole
+from ...bucketing.shapes import Bucket
 from ...config.manifest import (
     AcceptedRange,
-    CostMeasurement,
     ErrorTolerance,
     Manifest,
-    MeasuredCost,
     MeasuredError,
     RequiredPackage,
     Variant,
@@ -29,11 +27,7 @@ from ..archive import layout
 from .candidate import Candidate, has_dynamic_shape
 from .input_ranges import length_inputs
 from .lowest_torch import highest, lowest_torch, symbol_versions
-from .measured_costs import Costs
 from .verify import VerificationResult
-
-Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]
-"""Microseconds of each program on the engine's device, as its compiler estimates them. None where it does not."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +77,9 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
             if spec.name in checked and spec.value_range is not None
         ),
         variants=tuple(
-            Variant(role, bucket, layout.variant_directory(engine.name, role, bucket), us)
-            for (role, bucket), us in estimates(build, candidate).items()
+            Variant(role, bucket, directory, candidate.device_engine.estimate_us(build.tree / directory))
+            for role, bucket in layout.programs_to_compile(engine, tuple(program.parts), config.grid)
+            for directory in [layout.variant_directory(engine.name, role, bucket)]
         ),
         checks=(),
         costs=(),
@@ -104,33 +99,10 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     )
 
 
-def with_costs(
-    manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float], measurement: CostMeasurement | None = None
-) -> Manifest:
-    """Replace the measured milliseconds, of the programs and of padding, and how they were measured."""
-    return replace(
-        manifest,
-        costs=tuple(MeasuredCost(role, bucket, ms) for role, own in costs.items() for bucket, ms in own.items()),
-        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
-        measurement=measurement,
-    )
-
-
 def with_errors(manifest: Manifest, verified: Mapping[Bucket, VerificationResult]) -> Manifest:
     """Replace the largest differences from the model in eager mode."""
     checks = (MeasuredError(bucket, result.max_error) for bucket, result in verified.items())
     return replace(manifest, checks=tuple(checks))
-
-
-def estimates(build: BuildInput, candidate: Candidate) -> Estimates:
-    """Read the compiler's estimate of every program."""
-    engine = candidate.device_engine
-    return {
-        (role, bucket): engine.estimate_us(build.tree / layout.variant_directory(engine.name, role, bucket))
-        for role, bucket in layout.programs_to_compile(
-            candidate.engine, tuple(candidate.program.parts), build.config.grid
-        )
-    }
 
 
 def _state_id(build: BuildInput, candidate: Candidate, files: Mapping[str, str]) -> str:

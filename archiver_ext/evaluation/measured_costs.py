@@ -7,11 +7,11 @@ slowly with its rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
-from ...config.manifest import CostMeasurement, Manifest
+from ...config.manifest import CostMeasurement, Manifest, MeasuredCost
 from ...handlers.runtime.loader import LoadedArchive, device_of
 from ...handlers.runtime.measurement import Call, CostKey, full_call, measure, padded_call, spread
 from ..progress import ProgressCallback
@@ -29,9 +29,10 @@ class MeasuredCosts:
     """The costs of an archive's programs, and how they were measured."""
 
     costs: Costs
-    padding: Mapping[Bucket, float]
+    padding: Mapping[Bucket, float] = field(default_factory=dict)
     """Milliseconds of calls with as much padding as possible, if they were asked for."""
-    measurement: CostMeasurement
+    measurement: CostMeasurement | None = None
+    """None: the costs are estimates."""
 
 
 def measure_costs(
@@ -60,6 +61,18 @@ def measure_costs(
         {part: _monotonic(of_part) for part, of_part in costs.items()},
         _monotonic(padded) if padded else {},
         CostMeasurement(variants.threads, round(spread(turns), 3), device_of(manifest)),
+    )
+
+
+def with_costs(manifest: Manifest, measured: MeasuredCosts) -> Manifest:
+    """Replace the milliseconds of the programs and of padding, and how they were measured."""
+    return replace(
+        manifest,
+        costs=tuple(
+            MeasuredCost(role, bucket, ms) for role, own in measured.costs.items() for bucket, ms in own.items()
+        ),
+        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in measured.padding.items()),
+        measurement=measured.measurement,
     )
 
 

@@ -31,7 +31,7 @@ from ...handlers.runtime.measurement import Call
 from ..errors import PackagingError
 from ..torch_threads import on_threads
 from .candidate import CandidateResult, RejectedEngine
-from .evaluate import EvaluatedEngine, LoadedEngine, compared_batches
+from .evaluate import EvaluatedEngine, compared_batches
 
 MARGIN = 0.15
 """Largest share of an engine's time that the fastest one may save, for both to count as equally fast."""
@@ -188,10 +188,8 @@ def compare(engines: Sequence[EvaluatedEngine]) -> tuple[CandidateResult, ...]:
 
 def measured_totals(engines: Sequence[EvaluatedEngine]) -> dict[str, float]:
     """Measure one batch of each size; returns the milliseconds of each engine."""
-    sizes = len(compared_batches(engines[0].loaded.archive.manifest))
-    batches = [
-        {engine.result.backend: _batch_call(engine.loaded, index) for engine in engines} for index in range(sizes)
-    ]
+    sizes = len(engines[0].archive.manifest.grid.batches)
+    batches = [{engine.result.backend: _batch_call(engine, index) for engine in engines} for index in range(sizes)]
     return total_ms(time_in_turns(batches))
 
 
@@ -252,10 +250,10 @@ def _take_turn(call: Call, clock: Callable[[], float]) -> float:
     return min(calls)
 
 
-def _batch_call(loaded: LoadedEngine, index: int) -> Call:
+def _batch_call(engine: EvaluatedEngine, index: int) -> Call:
     """One batch as it is planned; its measured time differs from the sum of its plan."""
-    archive = loaded.archive
+    archive = engine.archive
     lengths = compared_batches(archive.manifest)[index]
     requests = [[zeros(spec, length) for spec in archive.manifest.inputs] for length in lengths]
     call = partial(archive.run_plan, archive.plan(lengths), requests, lengths)
-    return on_threads(loaded.torch_threads, call)
+    return on_threads(engine.torch_threads, call)

@@ -6,12 +6,11 @@ A trial runs while the files of its engine (programs, serving code) are in the a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from ...backends.compilation.job import CompileResult
 from ...backends.interface import Backend
@@ -19,7 +18,6 @@ from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...backends.torch_files import torch_file
 from ...config.manifest import ManifestError
-from ...config.manifest_writer import write_manifest
 from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
@@ -27,101 +25,78 @@ from ..progress import show_progress
 from .candidate import Candidate, CandidateResult, RejectedEngine, check_max_length
 from .candidate_compiler import CandidateCompiler, is_engine_error
 from .evaluate import EvaluatedEngine, evaluate_engine
-from .manifest_builder import BuildInput, build_manifest, with_costs, with_errors
+from .manifest_builder import BuildInput
 from .reference import make_reference
 from .selection import compare, fallback_engines
 from .verification_cases import VerificationCase, draw_cases
 from .verify import ToleranceExceeded
 
 
-@dataclass(frozen=True)
-class TrialResults:
-    """The engines that may be selected, in the order of the candidates, and the others."""
-
-    measured: tuple[CandidateResult, ...]
-    rejected: tuple[RejectedEngine, ...]
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Results of some trials; they add up."""
-
-    evaluated: tuple[EvaluatedEngine, ...] = ()
-    failed: tuple[RejectedEngine, ...] = ()
-    """Engines that compiled the model and then failed."""
-    refused: tuple[RejectedEngine, ...] = ()
-    """Engines that did not compile the model."""
-
-    def __add__(self, other: _Outcome) -> _Outcome:
-        return _Outcome(self.evaluated + other.evaluated, self.failed + other.failed, self.refused + other.refused)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Trials:
-    """The trials for one archive, in the archive's own tree."""
+    """The trials for one archive, in the archive's own tree, and the engines so far."""
 
     build: BuildInput
     compiler: CandidateCompiler
     cases: Sequence[VerificationCase]
     """Requests with their outputs in eager mode."""
-    console: Console
+    evaluated: list[EvaluatedEngine] = field(default_factory=list)
+    failed: list[RejectedEngine] = field(default_factory=list)
+    """Engines that compiled the model and then failed."""
+    refused: list[RejectedEngine] = field(default_factory=list)
+    """Engines that did not compile the model."""
 
-    def run(self, candidates: Sequence[Candidate]) -> TrialResults:
+    def run(self, candidates: Sequence[Candidate]) -> tuple[CandidateResult, ...]:
         """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
+
+        Returns the engines that may be selected, in the order of the candidates.
 
         Raises:
             PackagingError: no engine is left.
         """
-        outcome = self._try_all(candidates)
-        if not outcome.evaluated and not outcome.failed:
+        self._try_all(candidates)
+        if not self.evaluated and not self.failed:
             tried = [candidate.backend for candidate in candidates]
             engines = fallback_engines(self.build.config, tried)
-            outcome += self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
-        rejected = outcome.refused + outcome.failed
-        if not outcome.evaluated:
-            raise PackagingError("\n".join(rejection.reason for rejection in rejected))
-        return TrialResults(compare(outcome.evaluated), rejected)
+            self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
+        if not self.evaluated:
+            raise PackagingError("\n".join(rejection.reason for rejection in self.rejected))
+        return compare(self.evaluated)
 
-    def _try_all(self, candidates: Sequence[Candidate]) -> _Outcome:
+    @property
+    def rejected(self) -> tuple[RejectedEngine, ...]:
+        """The engines that cannot be selected."""
+        return (*self.refused, *self.failed)
+
+    def _try_all(self, candidates: Sequence[Candidate]) -> None:
         """Compile the candidates that fit the configuration for every bucket, and evaluate them."""
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
         fitting = [candidate for candidate, reason in zip(candidates, rejections, strict=True) if reason is None]
-        outcome = _Outcome(refused=tuple(rejection for rejection in rejections if rejection is not None))
+        self.refused += [rejection for rejection in rejections if rejection is not None]
         if not fitting:
-            return outcome
+            return
         compiled, refused = self.compiler.compile(fitting, self.build.config.grid)
-        outcome += _Outcome(refused=tuple(refused))
+        self.refused += refused
         for candidate, programs in compiled:
-            outcome += self._evaluate(candidate, programs)
-        return outcome
+            self._evaluate(candidate, programs)
 
-    def _evaluate(self, candidate: Candidate, programs: Sequence[CompileResult]) -> _Outcome:
-        evaluated: list[EvaluatedEngine] = []
-
-        def run() -> None:
-            with show_progress("verify", self.console, every_s=2.0) as report:
-                evaluated.append(evaluate_engine(self.build, candidate, programs, self.cases, report))
-
-        failed = self._run_in_tree(candidate, run)
-        return _Outcome(evaluated=tuple(evaluated)) if failed is None else _Outcome(failed=(failed,))
-
-    def _run_in_tree(self, candidate: Candidate, run: Callable[[], None]) -> RejectedEngine | None:
-        """Call `run` while the engine's programs are in the tree; returns its failure."""
+    def _evaluate(self, candidate: Candidate, programs: Sequence[CompileResult]) -> None:
+        """Evaluate an engine while its programs are in the tree."""
         name, work = candidate.backend, self.compiler.work
         install_engine(self.build, candidate.engine, work)
-        failed = None
         try:
-            run()
+            with show_progress("verify", self.compiler.console, every_s=2.0) as report:
+                self.evaluated.append(evaluate_engine(self.build, candidate, programs, self.cases, report))
         except ToleranceExceeded as error:
-            failed = RejectedEngine(name, str(error))
+            self.failed.append(RejectedEngine(name, str(error)))
         except ManifestError:
             raise  # this package wrote what it cannot read: the engine is not at fault
         except Exception as error:
             if not is_engine_error(error):
                 raise
-            failed = RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}")
+            reason = f"{name} cannot run the programs that it compiled: {error}"
+            self.failed.append(RejectedEngine(name, reason))
         _remove_engine(self.build.tree, candidate.engine, work)
-        return failed
 
 
 def prepare_trials(build: BuildInput, compiler: CandidateCompiler, model: torch.nn.Module) -> Trials:
@@ -129,8 +104,7 @@ def prepare_trials(build: BuildInput, compiler: CandidateCompiler, model: torch.
     config, program = compiler.config, compiler.program
     reference = make_reference(model, config, program.outputs)
     with show_progress("reference", compiler.console, every_s=2.0) as report:
-        cases = draw_cases(program, config.grid, reference, report, longest=config.longest)
-    return Trials(build, compiler, cases, compiler.console)
+        return Trials(build, compiler, draw_cases(program, config.grid, reference, report, longest=config.longest))
 
 
 def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
@@ -161,9 +135,3 @@ def _remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
         shutil.rmtree(tree / PACKAGE)
     except OSError as error:  # it names the last part of a path alone
         raise OSError(error.errno, error.strerror, str(tree / PACKAGE)) from error
-
-
-def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
-    """Write variants.json with the measurements of the selected candidate."""
-    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding, result.measurement)
-    write_manifest(with_errors(manifest, result.verified), build.tree)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from model_cases import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate, trials
-from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import CandidateResult, make_candidate
+from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import make_candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.candidate_compiler import compile_jobs
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import measured_totals
@@ -22,7 +21,7 @@ from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
+from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering import lower
 
 GRID = BucketGrid((1, 4), (8, 16))
@@ -90,9 +89,7 @@ class NotRagged(SlowWherePadded):
     ragged = False
 
 
-def attempted(
-    engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[CandidateResult, BuildInput]:
+def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Manifest, float]:
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
     torch.manual_seed(0)
@@ -113,32 +110,26 @@ def attempted(
         """Ignore the progress."""
 
     found = evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report)
-    totals = measured_totals([found])
-    return replace(found.result, total_ms=totals[engine.name]), build
+    return found.result.manifest, measured_totals([found])[engine.name]
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cost is that of planned batches with evenly spread lengths, not the sum of full calls."""
-    found, build = attempted(InTheGrid(), tmp_path, monkeypatch)
+    manifest, total_ms = attempted(InTheGrid(), tmp_path, monkeypatch)
 
-    assert build.config.grid.lengths == (4, 9, 16)
-    assert build.config.grid.batches == (1, 2, 4)
-    assert found.total_ms >= 1000 * SLOW_S * 2  # neither 8, 16 nor 4, 8, 12, 16 are the lengths of buckets
+    assert manifest.grid == BucketGrid((1, 2, 4), (4, 9, 16))
+    assert total_ms >= 1000 * SLOW_S * 2  # neither 8, 16 nor 4, 8, 12, 16 are the lengths of buckets
 
 
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = SlowWherePadded()
-    found, build = attempted(engine, tmp_path, monkeypatch)
-    trials.write_final_manifest(build, found)
-    manifest = read_manifest(tmp_path)
+    manifest, _ = attempted(engine, tmp_path, monkeypatch)
+    costs, padding = manifest.costs, manifest.padding_costs
 
-    costs = found.costs["sequence"]
-    assert found.padding.keys() == costs.keys()
-    for batch, length in costs:
+    assert [(cost.part, cost.bucket) for cost in padding] == [(cost.part, cost.bucket) for cost in costs]
+    for batch, length in (cost.bucket for cost in costs):
         assert {(length, *[length] * batch), (length, length, *[1] * (batch - 1))} <= engine.seen
-    assert min(ms for bucket, ms in found.padding.items() if bucket.batch > 1) >= 1000 * SLOW_S
-    assert manifest.padding_costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in found.padding.items())
-    assert manifest.costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in costs.items())
+    assert min(cost.milliseconds for cost in padding if cost.bucket.batch > 1) >= 1000 * SLOW_S
 
 
 @pytest.mark.few(1)
@@ -146,8 +137,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, build = attempted(engine, tmp_path, monkeypatch)
-    trials.write_final_manifest(build, found)
+    manifest, _ = attempted(engine, tmp_path, monkeypatch)
 
-    assert found.padding == {}
-    assert read_manifest(tmp_path).padding_costs == ()
+    assert manifest.costs
+    assert manifest.padding_costs == ()
