@@ -51,7 +51,6 @@ class Driver:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    """Compiled with the flags of packaging on arm64."""
     program = tmp_path_factory.mktemp("arm64") / "driver"
     sources = [str(Path(__file__).with_name("driver.cpp")), str(build.SOURCE)]
     target = f"-march={_TARGETS['aarch64'].isa}"
@@ -71,7 +70,6 @@ def array(tensor: Tensor | None) -> bytes:
 
 
 def layers_of(driver: Driver, shape: Shape, core: nn.RNNBase, batch: Batch, threads: int) -> list[Tensor]:
-    """The outputs y, h_n and, for an LSTM, c_n of the library."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
     each = len(weights) // (shape.layers * shape.directions)
     interleave = driver.interleaved[CELLS.index(shape.cell)]

@@ -10,12 +10,10 @@ from torchserve_neuron_lstm.backends.cores import available_cores
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a machine of 8 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
 def groups(folder: Path, membership: str, files: dict[str, str]) -> tuple[Path, Path]:
-    """A /sys/fs/cgroup and a /proc/self/cgroup."""
     for name, text in files.items():
         (folder / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "fs" / name).write_text(text)

@@ -63,8 +63,6 @@ print(json.dumps([module for module in sys.modules if module.startswith(("torch.
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program on disk, compiled in a separate process, with its model and inputs."""
-
     backend: Backend
     module: Several
     root: Path
@@ -89,7 +87,6 @@ _compiled: dict[str, Compiled] = {}
 
 @pytest.fixture
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """The engine named by the test's parameter, with a program compiled for BATCH x TIME."""
     name: str = request.param
     if name not in _compiled:
         _compiled[name] = _compile(name, tmp_path_factory.mktemp(name))
@@ -222,7 +219,6 @@ def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 @torch.no_grad()
 def test_inputs_may_be_views(compiled: Compiled) -> None:
-    """An input that is not contiguous is answered like its copy."""
     x, *rest = several_inputs(0.0)
     view = x.transpose(0, 1).contiguous().transpose(0, 1)
     run = compiled.load()

@@ -23,8 +23,6 @@ neuron_lstm:
 
 
 class Steps(nn.Module):
-    """A model with a number for each timestep, computed from that timestep only."""
-
     def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) * 2
 

@@ -57,7 +57,6 @@ def test_a_torch_that_compiles_for_this_cpu_alone_is_refused(monkeypatch: pytest
 
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason is that of `target_machine`."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Inductor().unavailable())
 
@@ -141,14 +140,11 @@ def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, mo
 
 
 def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
-    """Compilation needs a bucket."""
     with pytest.raises(CompileError, match="one bucket at a time"):
         Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
 class WithConstants(Recurrent):
-    """A model with tensors written in its code: one number, a few, and many."""
-
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         few = torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0])
         many = torch.tensor([[float(row), 1.0, 2.0, 3.0, 4.0] for row in range(9)])
@@ -171,7 +167,6 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
 
 def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path:
-    """The program for BATCH x TIME, compiled with these settings."""
     target = folder / "program"
     target.mkdir()
     Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), target, settings)

@@ -23,8 +23,6 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
-    """The refusal has the operator and a remedy."""
-
     class Bessel(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.special.bessel_j0(x) * lengths[:, None, None],)

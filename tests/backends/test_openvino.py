@@ -27,7 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch\\.")
 
 
 def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
-    """A layer of 32 hidden units with given states, and its exported program."""
     torch.manual_seed(0)
     module = Recurrent(case, hidden=32).eval()
     return module, exported(module, *ragged_batch(0.0))
@@ -35,7 +34,6 @@ def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
 
 @pytest.fixture
 def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The reported capabilities of the processor, which a test can change."""
     core = engine._core()
     told = list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 

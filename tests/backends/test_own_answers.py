@@ -24,8 +24,6 @@ SLICED_ON_CPU = PartitionerConfig(ops_to_partition={"aten::slice"}, model_suppor
 
 
 class Tempered(nn.Module):
-    """A model that returns a parameter and a part of one."""
-
     def __init__(self) -> None:
         super().__init__()
         self.temperature = nn.Parameter(torch.arange(3.0))
@@ -44,7 +42,6 @@ def compile_with(engine: Backend, directory: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_answers_stay(run: LoadedProgram) -> None:
-    """Overwrite the answers of one call and compare those of the next."""
     for answer in run([EXAMPLE]):
         answer.fill_(9.0)
 

@@ -86,7 +86,6 @@ def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_distribution_is_named(name: str, message: str) -> None:
-    """A broken entry point is reported with its distribution."""
     with pytest.raises(LoadError, match=message):
         registry.get_backend(name)
 

@@ -26,7 +26,6 @@ symbols = st.fixed_dictionaries(dict.fromkeys(SYMBOLS, sizes))
 
 
 def fitting(signature: Signature, symbols: Mapping[str, int]) -> list[torch.Tensor]:
-    """Inputs of these sizes."""
     return [
         torch.zeros([size if isinstance(size, int) else symbols[size] for size in kind.shape], dtype=kind.torch_dtype)
         for kind in signature.inputs.values()
@@ -35,7 +34,6 @@ def fitting(signature: Signature, symbols: Mapping[str, int]) -> list[torch.Tens
 
 @given(signatures, symbols)
 def test_what_fits_is_taken(signature: Signature, symbols: Mapping[str, int]) -> None:
-    """Symbols accept any size, equal symbols equal sizes."""
     signature.check_inputs(fitting(signature, symbols))
 
 
@@ -43,7 +41,6 @@ def test_what_fits_is_taken(signature: Signature, symbols: Mapping[str, int]) ->
 def test_another_dtype_is_refused_by_name(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """This holds for each input."""
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     other = data.draw(st.sampled_from(DTYPES).filter(lambda name: name != signature.inputs[f"input_{index}"].dtype))
@@ -70,7 +67,6 @@ def test_another_number_of_dimensions_is_refused(
 def test_a_size_that_disagrees_is_refused(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """The size must equal a number, or that of the same symbol elsewhere."""
     inputs = fitting(signature, symbols)
     fixed = [
         (index, place)
@@ -90,7 +86,6 @@ def test_a_size_that_disagrees_is_refused(
 
 @given(signatures, symbols, st.integers(-1, 1).filter(bool))
 def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Mapping[str, int], more: int) -> None:
-    """The message has the names of the inputs."""
     inputs = fitting(signature, symbols)
     wrong = [*inputs, torch.zeros(1)] if more > 0 else inputs[:-1]
 
@@ -105,7 +100,6 @@ def test_a_wrong_input_is_a_value_error() -> None:
 
 @given(signatures)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, signature: Signature) -> None:
-    """Names keep their order, with sizes and symbols."""
     folder = tmp_path_factory.mktemp("signature")
     write_signature(signature, folder)
     found = read_signature(folder)

@@ -16,7 +16,6 @@ from torchserve_neuron_lstm.backends.native.instruction_sets import InstructionS
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A folder of two files of code and a file that is not code."""
     folder = tmp_path / "program"
     folder.mkdir()
     for name in ("a.so", "b.so", "program.json"):
@@ -123,7 +122,6 @@ def test_an_older_c_library_is_refused_with_the_way_out(
 
 @pytest.mark.parametrize("flag", sorted(target_machine.cpu_target().cpu_flags))
 def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names it."""
     packaged = target_machine.host()
     have = target_machine.cpu_target().cpu_flags - {flag}
     monkeypatch.setattr(target_machine, "cpu_flags", lambda: have)

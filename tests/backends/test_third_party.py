@@ -81,7 +81,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """A user's folder."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "given.py").write_text(MODEL)
     return write_source(folder / "source", folder / "given.py", f"{BLOCK}backend: numpy")
@@ -101,7 +100,6 @@ def unpacked(site: Path, source: Source, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def engine(site: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The engine, as found by the registry."""
     monkeypatch.syspath_prepend(site)
     return registry.get_backend("numpy")
 
@@ -181,7 +179,6 @@ def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
 
 @pytest.mark.usefixtures("engine")
 def test_auto_leaves_it_alone() -> None:
-    """The backend is used only if it is named."""
     config = parse_config(f"neuron_lstm:{BLOCK}".replace("\n", "\n  "), "model-config.yaml")
     engines, dropped = candidate_engines(config)
 

@@ -15,8 +15,6 @@ FULL = Path("/dev/full")
 
 
 class Doubled(torch.nn.Module):
-    """A program to save."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(20_000))
@@ -48,6 +46,5 @@ def test_a_full_disk_is_an_error_and_not_the_end_of_the_process(size: int) -> No
 
 
 def test_a_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
-    """The error names it."""
     with pytest.raises(FileNotFoundError, match="nowhere"), torch_file(tmp_path / "nowhere" / "w.pt") as file:
         torch.save({}, file)

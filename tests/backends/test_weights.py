@@ -100,7 +100,6 @@ def test_damaged_files_are_refused(tmp_path: Path, suffix: str, content: bytes) 
 
 
 def test_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
-    """The messages differ."""
     (tmp_path / "w.bin").write_bytes(b"x")
 
     with pytest.raises(WeightsError, match="no weights file"):

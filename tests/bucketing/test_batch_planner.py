@@ -25,12 +25,10 @@ Problem = tuple[BucketGrid, CostModel, list[int]]
 
 
 def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
-    """The plan of a planner built for it."""
     return BucketPlanner(grid, cost).plan(lengths)
 
 
 def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
-    """The plan for a model that must not be padded."""
     return BucketPlanner(grid, cost, padded=False).plan(lengths)
 
 
@@ -55,7 +53,6 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """Rank a plan."""
     return value_of_buckets([run.bucket for run in result.calls], cost)
 
 
@@ -102,7 +99,6 @@ def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> No
 
 @given(problems(max_size=20), st.randoms(use_true_random=False))
 def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, random: Random) -> None:
-    """The same lengths in another order run in the same buckets."""
     grid, cost, lengths = problem
     shuffled = random.sample(lengths, len(lengths))
 

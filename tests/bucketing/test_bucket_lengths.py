@@ -38,13 +38,11 @@ histograms = st.dictionaries(st.integers(1, 60), st.integers(0, 50), min_size=1,
 
 
 def exact_cost(histogram: dict[int, int], edges: tuple[int, ...], cost: Callable[[int], float]) -> Fraction:
-    """Cost of all sequences, each at the smallest length that holds it."""
     prices = {length: Fraction(cost(min(edge for edge in edges if edge >= length))) for length in histogram}
     return sum((number * prices[length] for length, number in histogram.items()), Fraction(0))
 
 
 def every_set(histogram: dict[int, int], count: int) -> Iterator[tuple[int, ...]]:
-    """All sets of `count` lengths at most, of those that occur, that hold the longest."""
     *others, longest = sorted(length for length in histogram if histogram[length] or length == max(histogram))
     for size in range(min(count, len(others) + 1)):
         for chosen in combinations(others, size):
@@ -93,7 +91,6 @@ def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, 
 def test_the_order_of_a_histogram_does_not_matter(
     histogram: dict[int, int], count: int, generator: random.Random
 ) -> None:
-    """The same sequences give the same lengths."""
     items = list(histogram.items())
     generator.shuffle(items)
 
@@ -191,7 +188,6 @@ def test_more_lengths_limit_padding_no_less(longest: int, count: int) -> None:
 
 
 def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
-    """Every length has a bucket of its own."""
     assert geometric_lengths(7, 7) == geometric_lengths(7, 100) == (1, 2, 3, 4, 5, 6, 7)
     assert geometric_lengths(7, 1) == (7,)
 

@@ -24,12 +24,10 @@ Problem = tuple[BucketGrid, CostModel, list[int]]
 
 
 def total(values: Sequence[Value]) -> Value:
-    """Their sum."""
     return sum(value[0] for value in values), sum(value[1] for value in values)
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """Rank a plan."""
     return value_of_buckets([run.bucket for run in result.calls], cost)
 
 

@@ -39,7 +39,6 @@ def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """Rank a plan."""
     return value_of_calls([run.bucket for run in result.calls], cost)
 
 

@@ -30,7 +30,6 @@ def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """Rank a plan."""
     return value_of_calls([run.bucket for run in result.calls], cost)
 
 

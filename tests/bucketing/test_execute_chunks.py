@@ -65,7 +65,6 @@ def step(hashed: int, number: int, marks: Sequence[int]) -> int:
 
 
 def alone(request: Tensors) -> Tensors:
-    """The answers to one request, over its whole sequence at once."""
     ids, salt, marks = request
     hashed, hashes = begin(int(salt)), []
     for number, mark in zip(ids.tolist(), marks.tolist(), strict=True):
@@ -76,7 +75,6 @@ def alone(request: Tensors) -> Tensors:
 
 
 def request_of(length: int, choose: random.Random) -> Tensors:
-    """A request of random small numbers."""
     ids = torch.tensor([choose.randint(-9, 9) for _ in range(length)])
     marks = torch.tensor([[choose.randint(0, 9), choose.randint(0, 9)] for _ in range(length)])
     return ids, torch.tensor(choose.randint(0, 9)), marks
@@ -130,7 +128,6 @@ class Hostile:
 
 
 def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """`pad`, with other numbers in the padding."""
     padded = torch.randint(-999, 999, spec.sizes(*bucket))
     for row, item in enumerate(items):
         part = padded.select(spec.batch_dim or 0, row)
@@ -139,7 +136,6 @@ def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> 
 
 
 def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
-    """Follow the plan, and compare every answer with that of the request alone."""
     choose = random.Random(seed)
     requests = [request_of(length, choose) for length in lengths]
     program = Hostile()
@@ -235,7 +231,6 @@ def test_a_model_without_final_answers_has_no_head_to_run() -> None:
 
 
 def test_no_requests_have_no_answers() -> None:
-    """No program runs."""
     program = Hostile()
 
     assert execute_chunks(Plan(()), [], [], SIGNATURE, program) == []
@@ -274,22 +269,18 @@ def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
 
 
 def dropped(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One answer too few."""
     return answers[:-1]
 
 
 def another(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One answer too many."""
     return [*answers, answers[0]]
 
 
 def shorter(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The last answer cut."""
     return [*answers[:-1], answers[-1][:-1]]
 
 
 def rounded(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The last answer in another dtype."""
     return [*answers[:-1], answers[-1].int()]
 
 

@@ -41,7 +41,6 @@ EXAMPLES: dict[str, Callable[[], Planner]] = {
 
 @st.composite
 def sequence_problems(draw: st.DrawFn) -> Problem:
-    """A planner for `sequence` programs, and lengths that it takes."""
     kind = draw(st.sampled_from(("grid", "exact grid", "any shape", "exact any shape")))
     padded = not kind.startswith("exact")
     if kind == "grid":
@@ -56,7 +55,6 @@ def sequence_problems(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def staircase_problems(draw: st.DrawFn) -> Problem:
-    """A planner for `chunk` programs, and lengths that it takes."""
     if draw(st.booleans()):
         shape, cost, lengths = draw(free_problems(max_size=40))
         return make_planner("chunk", shape, cost), lengths
@@ -65,7 +63,6 @@ def staircase_problems(draw: st.DrawFn) -> Problem:
 
 
 def all_problems() -> st.SearchStrategy[Problem]:
-    """Any planner."""
     return sequence_problems() | staircase_problems()
 
 
@@ -75,7 +72,6 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
 
 
 def assert_fits(run: ProgramCall, lengths: Sequence[int]) -> None:
-    """A run has a row of its bucket for each request, the longest first."""
     assert 1 <= len(run.rows) <= run.bucket.batch
     assert list(run.rows) == [row for row in longest_first(lengths) if row in run.rows]
 
@@ -232,7 +228,6 @@ LENGTHS = (4, 8)
 
 
 def smallest(length: int, lengths: tuple[int, ...]) -> int:
-    """A selector that chooses the smallest bucket, as cost would mostly do."""
     return bisect_left(lengths, length)
 
 
@@ -250,8 +245,6 @@ def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.Da
 
 
 class Index:
-    """An index type of another library."""
-
     def __index__(self) -> int:
         return 1
 
@@ -262,7 +255,6 @@ def test_a_number_of_another_library_is_an_index() -> None:
 
 
 def forgetful() -> BucketSelector:
-    """A selector whose choice depends on the number of its calls."""
     asked: list[int] = []
 
     def choose(length: int, lengths: tuple[int, ...]) -> int:
@@ -273,7 +265,6 @@ def forgetful() -> BucketSelector:
 
 
 def fails(length: int, lengths: tuple[int, ...]) -> int:
-    """A selector that divides by zero at 7."""
     return smallest(length, lengths) + 0 // (length - 7)
 
 
@@ -305,7 +296,6 @@ def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
 
 
 def test_only_the_lengths_that_go_wrong_are_named() -> None:
-    """Lengths with a valid choice are not named."""
     with pytest.raises(BucketSelectorError) as refused:
         tabulate_selector(fails, LENGTHS)
 

@@ -55,14 +55,12 @@ def drawn(cell: str, hidden: int, batch: int, time: int, directions: int) -> Lay
 
 
 def copied(call: LayerCall, device: str) -> LayerCall:
-    """The same call with tensors of its own on a device."""
     values: dict[str, Any] = {field.name: getattr(call, field.name) for field in fields(call)}
     moved = {k: v.to(device, copy=True) for k, v in values.items() if isinstance(v, torch.Tensor)}
     return LayerCall(**(values | moved))
 
 
 def results(call: LayerCall) -> list[torch.Tensor]:
-    """The results, on the CPU."""
     return [tensor.cpu() for tensor in (call.y, call.h_n, call.c_n) if tensor is not None]
 
 

@@ -44,15 +44,12 @@ PATH = "/predictions/tagger"
 
 @dataclass(frozen=True)
 class Served:
-    """A running server and the files of its model."""
-
     server: TorchServe
     source: Source
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A tagger, packaged by the standard command."""
     place = tmp_path_factory.mktemp("gpu")
     source = write_source(place / "user", TAGGER, BLOCK)
     archived(source, "tagger", place)
@@ -61,7 +58,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def request(length: int) -> dict[str, torch.Tensor]:
-    """A sequence of a length."""
     return {"ids": torch.randint(50, (length,)), "frames": torch.randn(length, 3)}
 
 

@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_MISSING is not None, reason=f
 
 
 class Tagger(nn.Module):
-    """A packed model, as users train it."""
-
     def __init__(self, kind: Callable[..., nn.RNNBase], hidden: int, bias: bool) -> None:
         super().__init__()
         self.core = kind(5, hidden, 2, bias=bias, batch_first=True, bidirectional=True)

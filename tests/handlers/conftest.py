@@ -17,18 +17,15 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def archive(pristine: Path, tmp_path: Path) -> Path:
-    """A copy of the archive that a test may change."""
     compiled = shutil.ignore_patterns("__pycache__")  # by another test that loaded it
     return Path(shutil.copytree(pristine, tmp_path / "archive", ignore=compiled))
 
 
 @pytest.fixture(scope="session")
 def pristine_small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small archive, which no test changes."""
     return write_small(tmp_path_factory.mktemp("small") / "archive")
 
 
 @pytest.fixture
 def small_archive(pristine_small: Path, tmp_path: Path) -> Path:
-    """A copy of the small archive that a test may change."""
     return Path(shutil.copytree(pristine_small, tmp_path / "archive"))

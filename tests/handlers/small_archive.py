@@ -87,5 +87,4 @@ class Started:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The relative path of every file."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -29,33 +29,26 @@ LARGEST_REFUSAL = 4096
 
 
 class CountingModel(FakeModel):
-    """A model that counts the sequences that it was asked to compute."""
-
     computed = 0
 
     def run_plan(self, plan: Any, sequences: Any, *arguments: Any, **more: Any) -> Any:
-        """Count, and run."""
         self.computed += len(sequences)
         return super().run_plan(plan, sequences, *arguments, **more)
 
 
 def service_of(manifest: Manifest, **settings: Any) -> Service:
-    """A service of a model that counts."""
     return Service(CountingModel(manifest), make_codec(manifest, ModelIdentity("m", "1")), **settings)
 
 
 def ask(service: Service, body: object, **headers: str) -> RawResponse:
-    """The response to one request."""
     return service.handle([RawRequest({"body": body}, headers)])[0]
 
 
 def kind_of(response: RawResponse) -> str:
-    """The kind of a refusal."""
     return str(json.loads(response.body).get("type", ""))
 
 
 def entry(shape: list[int], data: list[int]) -> dict[str, object]:
-    """An entry of a V2 request."""
     return {"name": "ids", "shape": shape, "datatype": "INT64", "data": data}
 
 

@@ -65,12 +65,10 @@ MODELS = pytest.mark.parametrize("make", [FakeModel, Stairs])
 
 
 def item(*ids: int) -> SequenceInput:
-    """One sequence."""
     return SequenceInput((torch.tensor(ids),), len(ids))
 
 
 def ticks() -> Iterator[float]:
-    """A clock that advances by a second with each call."""
     return map(float, count())
 
 
@@ -81,7 +79,6 @@ def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[f
 
 
 def plan_alone_only(make: type[ServedModel], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let plans fail for more than one sequence."""
     plan = make.plan
 
     def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
@@ -168,5 +165,4 @@ def test_sequences_that_fail_only_together_are_all_answered(
 
 
 def test_no_sequences_are_no_work() -> None:
-    """The model is not called."""
     assert run_sequences(FakeModel(), [], ticks().__next__) == ([], BatchStats())

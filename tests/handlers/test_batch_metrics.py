@@ -20,7 +20,6 @@ PLANNERS = st.sampled_from([SEQUENCE, CHUNK])
 
 
 def counted(lengths: list[int], plan: Plan) -> BatchMetrics:
-    """The counts of a batch in which every sequence was answered."""
     return BatchMetrics(requests=len(lengths), stats=BatchStats(tuple(lengths), sum(lengths), (plan,)))
 
 

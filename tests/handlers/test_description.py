@@ -33,7 +33,6 @@ def make_service(poison: float = 66.0) -> Service:
 
 
 def told(response: RawResponse) -> tuple[int, object]:
-    """Status and readiness of a response."""
     return response.status, json.loads(response.body)["readiness"]
 
 

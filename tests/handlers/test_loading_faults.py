@@ -33,7 +33,6 @@ def trials(library: Path, archive: Path, *faults: str) -> list[dict[str, Any]]:
 
 
 def violated_properties(trial: dict[str, Any], answer: object, archive: Path) -> list[str]:
-    """The properties that do not hold for a load."""
     if trial["ready"]:
         return [] if (trial["status"], trial["body"]) == (200, answer) else ["the answer is right"]
     ours = not any(file in call for call in trial["calls"] for file in BEFORE_US)
@@ -48,7 +47,6 @@ def violated_properties(trial: dict[str, Any], answer: object, archive: Path) ->
 
 
 def check(found: list[dict[str, Any]], archive: Path) -> None:
-    """Check all properties of all loads."""
     without, *faults = found
     assert without["ready"]
     broken = [(violated_properties(one, without["body"], archive), one) for one in faults]

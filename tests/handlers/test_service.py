@@ -23,13 +23,11 @@ TENSOR = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
 
 
 def make_service(manifest: Manifest | None = None, labels: Labels | None = None, **settings: Any) -> Service:
-    """A service of the fake model."""
     manifest = manifest or make_manifest()
     return Service(FakeModel(manifest), make_codec(manifest, IDENTITY, labels), **settings)
 
 
 def row(value: object, **headers: str) -> RawRequest:
-    """A row in TorchServe's form."""
     return RawRequest({"body": value}, headers)
 
 
@@ -39,7 +37,6 @@ def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
 
 
 def told(response: RawResponse) -> tuple[int, Any]:
-    """Status and JSON of a response."""
     assert response.content_type == "application/json"
     return response.status, json.loads(response.body)
 
@@ -250,5 +247,4 @@ def test_bodies_and_headers_are_never_logged(caplog: pytest.LogCaptureFixture) -
 
 
 def test_no_rows_are_no_answers() -> None:
-    """An empty batch is not an error."""
     assert make_service().handle([]) == []

@@ -30,7 +30,6 @@ METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 
 @pytest.fixture(scope="module")
 def service(pristine: Path) -> Iterator[Any]:
-    """TorchServe's service of the archive."""
     with loaded(pristine) as started:
         yield started
 
@@ -44,14 +43,12 @@ def same_threads() -> Iterator[None]:
 
 
 def eager(ids: list[int]) -> list[list[float]]:
-    """The model's answer to one sequence alone."""
     with torch.no_grad():
         sums: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
     return sums
 
 
 def assert_answers(body: bytes, ids: list[int]) -> None:
-    """Check that the JSON answer equals that of the model alone."""
     torch.testing.assert_close(torch.tensor(json.loads(body)), torch.tensor(eager(ids)))
 
 
@@ -175,14 +172,12 @@ def test_torchserve_gives_each_worker_its_gpu(gpu: object, device: str | None, t
 
 
 def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines that the worker printed for its batches."""
     mine = (record for record in caplog.records if record.name.endswith("handlers.torchserve"))
     lines = [line for record in mine for line in record.getMessage().splitlines()]
     return [line for line in lines if line.startswith(("neuron_lstm", "[METRICS]"))]
 
 
 def batch() -> list[dict[str, Any]]:
-    """Three good requests and a bad one."""
     return [request(body, JSON) for body in (b"[1, 2, 3]", b"{", b"[4]", b"[5, 6, 7]")]
 
 

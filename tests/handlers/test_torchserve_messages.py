@@ -71,7 +71,6 @@ def message(bodies: Sequence[bytes]) -> bytes:
 
 @contextmanager
 def torchserve_in_blocks() -> Iterator[None]:
-    """TorchServe's module as the handler leaves it."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_retrieve_buffer", "_retrieve_request"):
             patch.setattr(otf_message_handler, name, getattr(otf_message_handler, name))
@@ -81,19 +80,16 @@ def torchserve_in_blocks() -> Iterator[None]:
 
 @pytest.fixture
 def in_blocks() -> Iterator[None]:
-    """TorchServe's module as the handler leaves it."""
     with torchserve_in_blocks():
         yield
 
 
 @pytest.fixture(params=["false", "true"], ids=["as they are", "decoded"])
 def decoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both values of `decode_input_request`."""
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", request.param)
 
 
 def as_torchserve_reads(data: bytes) -> Any:
-    """The message as TorchServe's own reader finds it."""
     return otf_message_handler.retrieve_msg(Pieces(data, []))
 
 
@@ -190,7 +186,6 @@ JAVA = ["java", "-cp", "x.jar", "org.pytorch.serve.ModelServer", "--python", "/u
 
 
 def process_of(folder: Path, command: list[str]) -> Path:
-    """A process as `/proc` shows it."""
     process = folder / "process"
     process.mkdir()
     (process / "cmdline").write_bytes(b"\0".join(word.encode() for word in command) + b"\0")
@@ -200,7 +195,6 @@ def process_of(folder: Path, command: list[str]) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration is named by the environment."""
     monkeypatch.delenv("TS_CONFIG_FILE", raising=False)
 
 

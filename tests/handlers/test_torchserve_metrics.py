@@ -41,7 +41,6 @@ LINE = re.compile(
 
 
 def model_metrics() -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Our metrics in the shipped file, by type and name."""
     declared = yaml.safe_load(FILE.read_text())["model_metrics"]
     return {
         (kind, entry["name"]): entry
@@ -52,7 +51,6 @@ def model_metrics() -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def caching(metric: Metric) -> CachingMetric:
-    """TorchServe's own object for a metric of the shipped file."""
     entry = model_metrics()[metric.type, metric.name]
     return CachingMetric(metric.name, entry["unit"], entry["dimensions"], MetricTypes(metric.type))
 

@@ -11,7 +11,6 @@ from host_archives import KEY_VARIABLE, Archives, package
 
 @pytest.fixture(scope="session")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
-    """All models, packaged by the standard command."""
     found = Archives(tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sessions"))
     os.environ |= {"NEURON_LSTM_SESSIONS": str(found.sessions), KEY_VARIABLE: secrets.token_hex(32)}
     package(found.folder, tmp_path_factory.mktemp("sources"))

@@ -16,7 +16,6 @@ from torchserve_neuron_lstm.hosts.batch_queue import BatchQueue, QueueFullError
 
 
 def request(number: int) -> RawRequest:
-    """A request that can be told from others."""
     return RawRequest({"body": str(number).encode()})
 
 
@@ -30,7 +29,6 @@ class Engine:
         self.batches: list[list[bytes]] = []
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
-        """Answer a batch."""
         bodies = [bytes(one.row["body"]) for one in requests if isinstance(one.row, dict)]
         self.batches.append(bodies)
         self.begun.set()
@@ -41,7 +39,6 @@ class Engine:
 
 
 async def begun(engine: Engine) -> None:
-    """Wait until the engine computes a batch."""
     assert await asyncio.to_thread(engine.begun.wait, 20)
 
 

@@ -24,13 +24,11 @@ MASK = TensorSpec("mask", "bool", ("time", "batch"))
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 @pytest.fixture
 def manifest(archive: Path) -> Manifest:
-    """The manifest of the archive."""
     return ArchiveReader(archive).manifest()
 
 

@@ -41,14 +41,12 @@ def settings(archive: Path) -> ArchiveSettings:
 
 
 def count(batch: BatchMetrics, grid: BucketGrid) -> None:
-    """Keep the metrics of a batch."""
     assert grid.batches == (1, 4)
     COUNTED.append(batch)
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A client of an application with one archive, `sums`."""
     archives: dict[str, ServedArchive] = {}
     folder = make_archive(tmp_path_factory.mktemp("sums"))
 
@@ -69,7 +67,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def eager(ids: list[int]) -> list[list[float]]:
-    """The model's answer to one sequence alone."""
     with torch.no_grad():
         sums: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
     return sums
@@ -267,7 +264,6 @@ def test_an_archive_that_was_changed_is_not_served(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """The error says which."""
     with pytest.raises(ArchiveError, match="there is no archive"):
         ServedArchive(settings(tmp_path / "none.mar"), count)
 

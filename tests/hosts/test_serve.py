@@ -35,7 +35,6 @@ ENDS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mar
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive of the model `sums`, with two workers."""
     return with_workers(make_archive(tmp_path_factory.mktemp("archives") / "tiny"), 2)
 
 
@@ -47,7 +46,6 @@ def temporary() -> Iterator[Path]:
 
 
 def with_workers(archive: Path, count: int) -> Path:
-    """The archive, with a number of workers."""
     (archive / "model-config.yaml").write_text(f"minWorkers: {count}\nmaxWorkers: {count}\n")
     manifest = archive / "MAR-INF" / "MANIFEST.json"
     manifest.write_text(manifest.read_text().replace('"handler"', '"configFile": "model-config.yaml", "handler"'))
@@ -56,7 +54,6 @@ def with_workers(archive: Path, count: int) -> Path:
 
 
 def five_ports() -> int:
-    """The first of five ports in a row that are free."""
     while True:
         (first,) = free_ports(1)
         try:
@@ -69,7 +66,6 @@ def five_ports() -> int:
 
 
 def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
-    """Whether something holds, after some seconds at most."""
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         time.sleep(0.1)
@@ -230,7 +226,6 @@ def test_the_printed_files_serve_with_the_stock_command(
 
 
 def answers(port: int) -> bool:
-    """Whether the model answers already."""
     try:
         return post(port, "/predictions/sums", b"[1]", JSON).status == 200
     except OSError:

@@ -26,8 +26,6 @@ class Conv(nn.Module):
 
 
 class Counting(nn.Module):
-    """A model with a state that grows by its input."""
-
     state: torch.Tensor
 
     def __init__(self) -> None:
@@ -59,7 +57,6 @@ def neuronx() -> Iterator[Any]:
 
 @pytest.fixture
 def neuron() -> Iterator[Any]:
-    """Test double of torch_neuron."""
     with neuron_doubles.on_path():
         yield importlib.import_module("torch_neuron")
 
@@ -110,7 +107,6 @@ def test_dynamic_batches_are_chunked_and_padded(neuronx: Any) -> None:
 
 
 def test_options_by_position_are_inferred_with_a_warning(neuronx: Any, tmp_path: Path) -> None:
-    """The order is the documented one."""
     with pytest.warns(DeprecationWarning, match="by keyword"):
         neuronx.trace(affine, (torch.rand(3), torch.rand(3)), {}, str(tmp_path / "work"), "-O1")
 

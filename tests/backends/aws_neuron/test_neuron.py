@@ -21,8 +21,6 @@ CASE = Case(layers=2, bidirectional=True, given_state=True)
 
 
 class Embedded(nn.Module):
-    """A model with an embedding, which the compiler for Inf1 does not support."""
-
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(5, 3)
@@ -34,14 +32,12 @@ class Embedded(nn.Module):
 
 @pytest.fixture(scope="module")
 def model() -> Recurrent:
-    """A layer with learned states."""
     torch.manual_seed(0)
     return Recurrent(CASE).eval()
 
 
 @pytest.fixture(scope="module")
 def program(model: Recurrent) -> torch.export.ExportedProgram:
-    """The layer with symbolic sizes."""
     return exported(model, *ragged_batch(0.0))
 
 
@@ -56,7 +52,6 @@ def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.Te
 
 @pytest.fixture
 def double() -> Iterator[pytest.MonkeyPatch]:
-    """Make torch_neuron importable."""
     with neuron_doubles.on_path() as patch:
         patch.delenv(versions.VARIABLE, raising=False)
         yield patch

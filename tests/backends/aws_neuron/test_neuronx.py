@@ -43,37 +43,28 @@ print(json.dumps({"cores": os.environ["NEURON_RT_NUM_CORES"], "masked": masked})
 
 @dataclass(frozen=True)
 class Compiled:
-    """A model, compiled for one bucket."""
-
     module: Several
     program: torch.export.ExportedProgram
     directory: Path
 
 
 class Doubled(nn.Module):
-    """A model of one line."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
 class Sorted(nn.Module):
-    """A model with one operator that the compiler does not support."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sort(x * 2)[0]
 
 
 class Constant(nn.Module):
-    """A model without inputs."""
-
     def forward(self) -> torch.Tensor:
         return torch.zeros(2)
 
 
 @pytest.fixture
 def double() -> Iterator[pytest.MonkeyPatch]:
-    """Make torch_neuronx importable, with two cores."""
     with neuron_doubles.on_path() as patch:
         patch.delenv(versions.VARIABLE, raising=False)
         yield patch
@@ -94,7 +85,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
 
 @pytest.fixture(scope="module")
 def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model of one line, compiled for a batch of 2."""
     directory = tmp_path_factory.mktemp("doubled")
     with neuron_doubles.on_path():
         small(Doubled(), directory)
@@ -231,7 +221,6 @@ def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp
 
 @pytest.mark.ci
 def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The program is compiled for the device of this host."""
     small(Doubled(), tmp_path, CompileSettings())
     x = torch.randn(2, 3)
 
@@ -272,7 +261,6 @@ def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path
 
 @pytest.mark.ci
 def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Examples are an unsupported operator, an unknown argument, and a missing bucket."""
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
         small(Sorted(), tmp_path)
     with pytest.raises(CompileError, match="unrecognized arguments: --no-such-option"):
@@ -284,7 +272,6 @@ def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.M
 
 
 def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
-    """Each is queried without compiling."""
     program = torch.export.export(Sorted(), (torch.zeros(5, 3),))
     told = {str(node.target): NeuronX().refusal(node) for node in program.graph.nodes}
 
@@ -333,7 +320,6 @@ def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doub
 
 @pytest.mark.parametrize("victim", ["program.pt", "compiled.json", "signature.json", "program.py"])
 def test_damaged_programs_are_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path, victim: str) -> None:
-    """Each of the files is removed in turn."""
     shutil.copytree(doubled, tmp_path / "copy")
     (tmp_path / "copy" / victim).unlink()
 

@@ -17,8 +17,6 @@ NEW_NAMES = {"_to_copy", "_native_batch_norm_legit_no_training", "_unsafe_view",
 
 
 class Various(nn.Module):
-    """A model with normalisation, masks, casts, attention and constants."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
@@ -34,8 +32,6 @@ class Various(nn.Module):
 
 
 class Branching(nn.Module):
-    """A model with control flow that depends on the data."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
         return chosen
@@ -68,8 +64,6 @@ def test_a_program_that_branches_on_data_is_refused() -> None:
 
 
 class Constant(nn.Module):
-    """A function of its weights alone."""
-
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.arange(3.0))
@@ -79,8 +73,6 @@ class Constant(nn.Module):
 
 
 class Zeros(nn.Module):
-    """A function with neither inputs nor weights."""
-
     def forward(self) -> torch.Tensor:
         return torch.zeros(2)
 

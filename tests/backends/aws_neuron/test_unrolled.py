@@ -27,20 +27,17 @@ BASIC = {
 
 @pytest.fixture(scope="module")
 def module() -> Several:
-    """A model with every kind of recurrence."""
     torch.manual_seed(0)
     return Several(CASES, rows=1000).eval()
 
 
 @pytest.fixture(scope="module")
 def program(module: Several) -> torch.export.ExportedProgram:
-    """The model with symbolic sizes."""
     return exported(module, *several_inputs(0.0))
 
 
 @pytest.fixture(scope="module")
 def source_program(program: torch.export.ExportedProgram) -> SourceProgram:
-    """The model as Python source."""
     return export_source(program, Bucket(BATCH, TIME))
 
 

@@ -30,7 +30,6 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    """A server of this test alone."""
     server = ForkServer()
     yield server
     server.stop()
@@ -38,7 +37,6 @@ def server() -> Iterator[ForkServer]:
 
 @pytest.fixture
 def processes(server: ForkServer, tmp_path: Path) -> Iterator[Callable[[str], CompileProcess]]:
-    """The compiling process of a name."""
     made: dict[str, CompileProcess] = {}
     yield lambda name: made.setdefault(name, CompileProcess(server, tmp_path / name))
     for process in made.values():
@@ -61,12 +59,10 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompileJob:
 def compiled(
     job: CompileJob, processes: Callable[[str], CompileProcess], tmp_path: Path
 ) -> Callable[[str], CompileOutcome]:
-    """Compile the program in the process of a name."""
     return lambda name: processes(name).compile(replace(job, directory=tmp_path / f"by_{name}"))
 
 
 def server_pid(server: ForkServer) -> int:
-    """The process id of a server that runs."""
     assert server._process is not None
     return server._process.pid
 
@@ -134,8 +130,6 @@ def test_a_server_that_ends_before_it_starts_a_process_is_told(server: ForkServe
 
 
 def with_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start servers that run this code first."""
-
     def command(module: str, function: str) -> list[str]:
         *python, main = python_command(module, function)
         return [*python, f"{code}; {main}"]
@@ -223,7 +217,6 @@ print(process.poll(), process.wait(), process.pid)
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[ForkedProcess]:
-    """A compiling process of the fork server of all tests."""
     with fork_server.fork_server() as server:
         process = server.start(tmp_path, tmp_path / "log")
         yield process

@@ -35,14 +35,12 @@ class Times(torch.nn.Module):
 
 
 def saved(number: int, file: Path) -> Path:
-    """A program that multiplies by a number."""
     torch.export.save(torch.export.export(Times(number), (torch.zeros(2),)), file)
     return file
 
 
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[CompileResult | CompileFailure]]:
-    """Compile a small program with the named engines, in every bucket."""
     monkeypatch.setenv("PYTHONPATH", python_path(odd_engines.install(tmp_path / "site")))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")

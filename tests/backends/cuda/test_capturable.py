@@ -77,8 +77,6 @@ CAN_BE_CAPTURED: dict[str, Function] = {
 
 
 class Computing(nn.Module):
-    """A function as a model."""
-
     def __init__(self, function: Function) -> None:
         super().__init__()
         self.function = function

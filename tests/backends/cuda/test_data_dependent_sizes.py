@@ -14,15 +14,11 @@ from torchserve_neuron_lstm.backends.interface import CompileError
 
 
 class Selecting(nn.Module):
-    """A model whose output has a size that depends on its data."""
-
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         return x[x > 0].sum() + lengths
 
 
 class WrittenByMask(nn.Module):
-    """A model that writes where a mask is true."""
-
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         y = x.clone()
         y[x[:, :, 0] > 0] = torch.ones(5)

@@ -74,8 +74,6 @@ class BatchFirstState(nn.Module):
 
 
 class Attention(nn.Module):
-    """A recurrence, then masked attention, pooling, and tensors that the program makes itself."""
-
     def __init__(self) -> None:
         super().__init__()
         self.core = Recurrent(Case("gru", bidirectional=True))
@@ -118,8 +116,6 @@ def test_without_a_gpu_the_source_runs_on_the_cpu_while_packaging_only(
 
 
 class Making(nn.Module):
-    """A program that makes tensors: with a device, without one, and of another dtype."""
-
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         steps = torch.arange(x.shape[1], device="cpu").to("cpu")
         return x + torch.ones(5) + steps[None, :, None] + torch.full((5,), 2, dtype=torch.int64)

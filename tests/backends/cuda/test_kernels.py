@@ -52,7 +52,6 @@ def test_a_larger_batch_never_has_fewer_rows_in_a_cluster(hidden: int, batch: in
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    """A GPU of 132 multiprocessors, with nothing compiled."""
     nvrtc_kernel._function.cache_clear()
     nvrtc_kernel._cubin.cache_clear()
     facts = SimpleNamespace(multi_processor_count=132, major=9, minor=0)
@@ -64,7 +63,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def call(batch: int, hidden: int) -> LayerCall:
-    """A GRU of one direction over rows of 5 timesteps."""
     state = torch.zeros(1, batch, hidden)
     gates, y = torch.zeros(batch, 5, 1, 3 * hidden), torch.zeros(batch, 5, hidden)
     w_hh, b_hn = torch.zeros(1, 3 * hidden, hidden), torch.zeros(1, hidden)

@@ -17,8 +17,6 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 
 
 class TwoWidths(nn.Module):
-    """An LSTM of 6 units, and a GRU of 8."""
-
     def __init__(self) -> None:
         super().__init__()
         self.narrow, self.wide = Recurrent(Case()), Recurrent(Case("gru"), hidden=8)

@@ -27,7 +27,6 @@ def written() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Leave torch's settings as they were."""
     before = written()
     yield
     for setting, value in zip(SETTINGS, before, strict=True):

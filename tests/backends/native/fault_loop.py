@@ -36,7 +36,6 @@ class Lifecycle:
         self.errors: list[str] = []
 
     def run(self, successes: int) -> list[torch.Tensor]:
-        """Return all answers; the allocation after so many others fails."""
         self.errors = []
         self.library.code.faults_arm(successes)
         pool = self._step(lambda: ThreadPool(self.library, self.threads))

@@ -24,7 +24,6 @@ HOST = Native().host()
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """Restore torch's threads, which loading changes."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -32,14 +31,12 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module() -> Recurrent:
-    """An LSTM with every feature that the recurrent library supports."""
     torch.manual_seed(0)
     return Recurrent(Case(layers=2, bidirectional=True, given_state=True)).eval()
 
 
 @pytest.fixture(scope="module")
 def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of its program."""
     target = tmp_path_factory.mktemp("lstm")
     Native().compile(exported(module, *ragged_batch(0.0)), None, target)
     return target
@@ -52,7 +49,6 @@ def test_this_machine_can_compile() -> None:
 
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason is that of `target_machine`."""
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Native().unavailable())
 
@@ -195,8 +191,6 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
 
 class Sums(torch.nn.Module):
-    """A model without an operator of the recurrent library, or with a large linear layer."""
-
     def __init__(self, outputs: int) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(5, outputs)

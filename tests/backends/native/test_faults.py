@@ -24,7 +24,6 @@ MORE = [(Shape(cell, hidden=9, layers=1 + both, directions=1 + both), 1 + both) 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recurrent library with allocations that can fail."""
     file = tmp_path_factory.mktemp("faults") / "faults.so"
     command = [
         *(cpp_compiler.compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", f"-march={isas_here()[0]}"),

@@ -69,7 +69,6 @@ def test_memory_that_does_not_suffice_is_told_as_such(monkeypatch: pytest.Monkey
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory."""
     return int(STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -24,7 +24,6 @@ SHAPE = Shape(hidden=17, layers=2, directions=2)
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recurrent library on disk."""
     directory = tmp_path_factory.mktemp("kernel")
     build.build(directory)
     return directory / fastest_library(directory)
@@ -49,7 +48,6 @@ stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12
 
 
 def threads_here() -> set[str]:
-    """The names of the threads of this process."""
     return {thread.name for thread in Path("/proc/self/task").iterdir()}
 
 
@@ -64,7 +62,6 @@ def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None
 
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
-    """Examples are a file of another kind, and a missing file."""
     (tmp_path / "text.so").write_bytes(b"\0" * 1000)
     with pytest.raises(LoadError, match=r"text\.so cannot be loaded: .*invalid ELF header"):
         RecurrentLibrary(tmp_path / "text.so")

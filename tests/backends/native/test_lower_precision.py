@@ -75,7 +75,6 @@ pytestmark = [
 
 @cache
 def pool(instructions: InstructionSet, threads: int) -> ThreadPool:
-    """Threads, which tests share."""
     return ThreadPool(library(instructions), threads)
 
 

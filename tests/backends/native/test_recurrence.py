@@ -39,7 +39,6 @@ def ragged(draw: st.DrawFn) -> tuple[list[int], int]:
 
 
 def laid_out(x: torch.Tensor, how: str) -> torch.Tensor:
-    """The same numbers in another memory layout."""
     if how == "time first":
         return x.transpose(0, 1).contiguous().transpose(0, 1)
     if how == "with gaps":
@@ -138,7 +137,6 @@ def test_a_table_is_multiplied_within_its_bound_of_memory(isa: str) -> None:
 @settings(max_examples=30)
 @given(shape=shapes, batch=ragged(), threads=st.integers(1, 3))
 def test_states_that_are_not_given_are_zero(isa: str, shape: Shape, batch: tuple[list[int], int], threads: int) -> None:
-    """Outputs are those of zeros."""
     values = batch_for(shape, *batch)
     h_0, c_0 = torch.zeros_like(values.h_0), None if values.c_0 is None else torch.zeros_like(values.c_0)
     stack = stack_of(shape, shape.core(), pool(isa, threads))
@@ -371,7 +369,6 @@ def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> N
 
 @per_instructions
 def test_lengths_may_be_a_view(isa: str) -> None:
-    """An example is a column of a table."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 1, 2], 4)
     column = torch.stack([torch.full((3,), 99), batch.lengths], 1)[:, 1]

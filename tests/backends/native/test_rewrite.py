@@ -23,8 +23,6 @@ pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
 
 class Loaded(NamedTuple):
-    """A program over the recurrent library."""
-
     layers: Sequence[str]
     """Names of the layers that the library computes."""
     run: Callable[..., Sequence[Tensor]]
@@ -34,12 +32,10 @@ class Loaded(NamedTuple):
 
 
 def taken(over: Loaded) -> list[str]:
-    """The layers that the recurrent library computes, in alphabetical order."""
     return sorted(over.layers)
 
 
 def loaded(program: torch.export.ExportedProgram) -> Loaded:
-    """The program over the recurrent library, written and read."""
     source = native_source(program)
     return Loaded(
         source.layers, load_source(source.text, weights_of(program), layer_functions(pool(isas_here()[0], 2)))
@@ -47,21 +43,17 @@ def loaded(program: torch.export.ExportedProgram) -> Loaded:
 
 
 def rewritten(module: nn.Module, *inputs: Tensor) -> Loaded:
-    """The module's program over the recurrent library."""
     return loaded(exported(module, *inputs))
 
 
 @torch.no_grad()
 def assert_equal(module: nn.Module, over: Loaded, *inputs: Tensor) -> None:
-    """Check that the answers are equal."""
     theirs = module(*inputs)
     for mine, other in zip(over(*inputs), [theirs] if isinstance(theirs, Tensor) else theirs, strict=True):
         torch.testing.assert_close(mine, other, atol=2e-6, rtol=1e-5)
 
 
 class Over(nn.Module):
-    """A model with a GRU operator before another operator."""
-
     def __init__(self, then: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
         self.core = nn.GRU(FEATURES, HIDDEN, batch_first=True)
@@ -218,8 +210,6 @@ def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_fi
 
 
 class Embedded(nn.Module):
-    """Layers over an embedding of ids: the last state and, where they are asked for, all others."""
-
     def __init__(self, *, states: bool, shared: bool) -> None:
         super().__init__()
         self.embed, self.core = nn.Embedding(9, FEATURES), nn.LSTM(FEATURES, HIDDEN)
@@ -276,8 +266,6 @@ def test_a_state_that_is_written_after_it_was_zero_is_kept(view: bool) -> None:
 
 
 class Looped(nn.Module):
-    """A loop over timesteps with one cell, from states of zeros or others, and a linear layer."""
-
     CELLS: ClassVar[dict[str, Any]] = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}
 
     def __init__(self, cell: str, *, given: bool, inside: bool) -> None:

@@ -28,12 +28,10 @@ pytestmark = pytest.mark.xdist_group("sanitizers")
 
 @cache
 def folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for what is built, deleted at the end of the process."""
     return tempfile.TemporaryDirectory(prefix="sanitized-")
 
 
 def compiler_or_skip(sanitizers: str) -> str:
-    """The compiler; the test is skipped where it is missing, or has no such sanitizers."""
     reason = cpp_compiler.unavailable_reason(build.STANDARD, build.HEADERS)
     if reason is not None:
         pytest.skip(f"not run: {reason}")
@@ -48,7 +46,6 @@ def compiler_or_skip(sanitizers: str) -> str:
 
 @cache
 def program(sanitizers: str, instructions: InstructionSet) -> Path:
-    """The program, compiled with sanitizers."""
     file = Path(folder().name) / f"{sanitizers}-{instructions.library}"
     command = [
         *(compiler_or_skip(sanitizers), "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-pthread"),
@@ -60,12 +57,10 @@ def program(sanitizers: str, instructions: InstructionSet) -> Path:
 
 
 def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program."""
     return subprocess.run([str(file), *arguments], capture_output=True, text=True, timeout=550, check=False)
 
 
 def check(file: Path, *arguments: str) -> None:
-    """Check that nothing is reported."""
     done = run(file, *arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr[-4000:]
     assert int(done.stdout.split()[0]) >= 42

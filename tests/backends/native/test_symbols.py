@@ -16,7 +16,6 @@ IMAGE = {"GLIBC": "2.31", "GLIBCXX": "3.4.28", "CXXABI": "1.3.12"}
 
 
 def numbers(version: str) -> list[int]:
-    """The numbers of a version."""
     return [int(number) for number in re.findall(r"\d+", version)]
 
 

@@ -32,8 +32,6 @@ SORT_ON_CPU = PartitionerConfig(ops_to_partition={"aten::sort"})
 
 
 class Sorted(nn.Module):
-    """A model with a sort in the middle, and an operator that ONNX lacks."""
-
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 5)
@@ -68,12 +66,10 @@ def program_of(model: nn.Module) -> torch.export.ExportedProgram:
 
 
 def targets(directory: Path) -> list[str]:
-    """Return the target of each segment."""
     return [segment["place"] for segment in json.loads((directory / "segments.json").read_text())["segments"]]
 
 
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
-    """Check that the program in `directory` has the model's answers, with its current weights."""
     weights = {**model.state_dict(), **weights_of(program_of(model))}
     run = load_compiled(engine, directory, weights, engine.host(), 1)
     with torch.no_grad():
@@ -238,7 +234,6 @@ def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -
 @pytest.mark.few(2)
 @pytest.mark.parametrize("damage", ["", "[]", '{"inputs": [], "outputs": []}'])
 def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> None:
-    """The message has the remedy."""
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     (tmp_path / "segments.json").write_text(damage)
     with pytest.raises(LoadError, match="package the model again"):
@@ -246,7 +241,6 @@ def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> N
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
-    """They are refused by name, as in every engine."""
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     with pytest.raises(LoadError, match=r"first\.weight: missing"):
         load_compiled(Picky(), tmp_path, {}, {}, 1)

@@ -52,7 +52,6 @@ class Branching(nn.Module):
 
 
 def fixed(model: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
-    """A program with the sizes of the inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program: torch.export.ExportedProgram = torch.export.export(model.eval(), inputs, strict=False)
@@ -77,14 +76,12 @@ def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def assert_same(segments: Segments) -> None:
-    """Check that the outputs equal the model's bit for bit."""
     with torch.no_grad():
         for ours, theirs in zip(run(segments, INPUTS), MODEL(*INPUTS), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def targets(segments: Segments) -> list[str]:
-    """Return the target of each segment."""
     return [segment.target for segment in segments.segments]
 
 

@@ -40,7 +40,6 @@ CALLS: dict[Any, list[tuple[Any, ...]]] = {
 
 
 def test_every_function_is_compared() -> None:
-    """With one call or more."""
     assert set(CALLS) == set(BINDINGS)
 
 

@@ -19,8 +19,6 @@ AUTO = torch.export.Dim.AUTO
 
 
 class Model(nn.Module):
-    """A model of one function, with a weight."""
-
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
         self.function = function
@@ -31,33 +29,27 @@ class Model(nn.Module):
 
 
 def exported(function: Callable[..., Any]) -> torch.export.ExportedProgram:
-    """The program of a function of the model and x[B, T, 3], for any B and T."""
     x = torch.randn(4, 5, 3)
     return torch.export.export(Model(function).eval(), (x,), dynamic_shapes=({0: AUTO, 1: AUTO},), strict=False)
 
 
 def loaded(program: torch.export.ExportedProgram) -> Callable[..., Any]:
-    """The program, written and read."""
     return load_source(program_source(program), weights_of(program))
 
 
 def autocast(model: Any, x: Tensor) -> Tensor:
-    """A product in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y: Tensor = x @ model.w.t()
     return y
 
 
 def without_gradients(model: Any, x: Tensor) -> Tensor:
-    """A product in a block of its own."""
     with torch.no_grad():
         y: Tensor = x @ model.w.t()
     return y + 1
 
 
 def branched(model: Any, x: Tensor) -> Tensor:
-    """One of two branches, with a branch in it."""
-
     def inner(y: Tensor) -> Tensor:
         result: Tensor = torch.cond(y.sum() > 9, lambda y: y - 1, lambda y: y.exp(), (y,))
         return result
@@ -77,7 +69,6 @@ def scanned(model: Any, x: Tensor) -> list[Tensor]:
 
 
 def looped(model: Any, x: Tensor) -> Any:
-    """A loop whose number of calls depends on the values."""
     from torch._higher_order_ops.while_loop import while_loop
 
     return while_loop(lambda y: y.abs().sum() < 100, lambda y: (y * 2,), (x,))
@@ -169,7 +160,6 @@ def test_a_torch_without_an_operator_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
 def test_a_missing_or_unreadable_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
-    """The message names it."""
     if content is not None:
         (tmp_path / FILE_NAME).write_bytes(content)
 

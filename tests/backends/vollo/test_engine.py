@@ -33,8 +33,6 @@ pytestmark = pytest.mark.xdist_group("vollo")
 
 
 class Net(nn.Module):
-    """A model in time: an LSTM over features and a linear layer."""
-
     def __init__(self, *, batch_first: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -48,8 +46,6 @@ class Net(nn.Module):
 
 
 class Abstract(Net):
-    """The same model with the abstract operator."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         zeros = x.new_zeros(2, x.shape[0], 256)
         weights = [getattr(self.lstm, name) for name in self.lstm._flat_weights_names]
@@ -185,5 +181,4 @@ def test_an_archive_tells_estimates_of_every_bucket(
 
 
 def test_it_is_found_by_its_name() -> None:
-    """The name is the one for users."""
     assert isinstance(get_backend("vollo"), Vollo)

@@ -32,12 +32,10 @@ MODELS = {
 
 
 def rewrite(module: Answers) -> torch.export.ExportedProgram:
-    """Rewrite for the sizes of `batch`."""
     return rewrite_program(specialize(program_of(module), BUCKET))
 
 
 def targets(program: torch.export.ExportedProgram) -> list[str]:
-    """The operators of a program, in order."""
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 

@@ -22,23 +22,19 @@ FORMER, CURRENT = "ia_840f_c3b64", "bittware_ia840f_c3b64"
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """Install the doubles, without an accelerator."""
     return fake_vollo.install(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
-    """The program of `InTime()`."""
     return program_of(InTime())
 
 
 def settings(*arguments: str) -> CompileSettings:
-    """Settings for bfloat16."""
     return CompileSettings("bfloat16", args=arguments)
 
 
 def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
-    """The folder of the compiled program."""
     Vollo().compile(program, BUCKET, directory, settings("--config", FORMER))
     return directory
 
@@ -66,7 +62,6 @@ def test_a_former_name_is_taken_without_a_warning(
 
 
 def vollo_configuration(*arguments: str) -> str:
-    """The configuration that the arguments name."""
     from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
 
     return accelerator_config(arguments)
@@ -91,7 +86,6 @@ def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, .
 
 @pytest.mark.usefixtures("fakes")
 def test_float32_is_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """A request for float32 is refused."""
     with pytest.raises(CompileError, match="computes in bfloat16, not in float32: write precision: bfloat16"):
         Vollo().compile(program, BUCKET, tmp_path, CompileSettings("float32", args=("--config", CURRENT)))
     assert Vollo().precisions == ("bfloat16",)
@@ -158,7 +152,6 @@ def test_on_the_vm_where_there_is_no_accelerator(
 
 
 def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Path:
-    """Compile once; a second call reuses the folder."""
     return directory if any(directory.iterdir()) else compiled(program, directory)
 
 
@@ -202,7 +195,6 @@ def test_another_release_of_the_compiler_is_refused(
 @pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
 def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """This holds for every file of an archive."""
     compiled(program, tmp_path)
     next(tmp_path.rglob("vollo.json")).write_text("[", encoding="utf-8")
     with pytest.raises(LoadError, match=r"vollo.json cannot be read .*package the model again"):

@@ -28,7 +28,6 @@ ENTRY: dict[str, Any] = {"name": "ids", "shape": [3], "datatype": "INT64", "para
 
 
 def codec(manifest: Manifest = ONE) -> Codec:
-    """The formats of every archive."""
     return make_codec(manifest, ModelIdentity("model", "1.0"))
 
 
@@ -40,14 +39,12 @@ def body(value: object, *contents: bytes, header: object = None) -> RawRequest:
 
 
 def refusal(request: RawRequest, manifest: Manifest = ONE) -> RequestError:
-    """The reason for the refusal of a request."""
     with pytest.raises(RequestError) as refused:
         codec(manifest).decode(request)
     return refused.value
 
 
 def ids_of(request: InferenceRequest) -> list[list[int]]:
-    """The first input of every sequence."""
     return [item.tensors[0].tolist() for item in request.sequences]
 
 
@@ -175,7 +172,6 @@ def test_only_v2_has_bytes_after_its_json(value: object) -> None:
 
 
 def answer(value: Mapping[str, Any], outputs: list[tuple[torch.Tensor, ...]], manifest: Manifest = ONE) -> Any:
-    """The JSON of a response, and the bytes after it."""
     formats = codec(manifest)
     content, content_type = formats.encode(formats.decode(body(value, b"")), outputs)
     _, headers = http_headers(RawResponse(200, content, content_type))
@@ -194,12 +190,10 @@ def test_outputs_are_bytes_where_the_request_wants_them() -> None:
 
 
 def as_json(ids: list[int]) -> dict[str, object]:
-    """An entry with JSON numbers."""
     return {"name": "ids", "shape": [len(ids)], "datatype": "INT64", "data": ids}
 
 
 def of_two(wanted: object) -> dict[str, Any]:
-    """A request to a model of two inputs and two outputs."""
     frames = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "data": [0.5, 1.0]}
     return {"inputs": [as_json([1]), frames], "outputs": wanted}
 

@@ -40,7 +40,6 @@ class Words:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A model's folder with a codec and a file of its own."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     importlib.invalidate_caches()
     (tmp_path / "words_codec.py").write_text(SOURCE)
@@ -66,12 +65,10 @@ class Custom:
 
 
 def ids(body: bytes, content_type: str) -> dict[str, list[int]]:
-    """One id for each byte."""
     return {"ids": list(body)}
 
 
 def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> list[RawResponse]:
-    """The responses to one batch."""
     manifest = make_manifest(outputs=(SUMS, TOTAL))
     service = Service(FakeModel(manifest), make_codec(manifest, ModelIdentity("m", "1"), user_codec=codec))
     return service.handle([RawRequest({"body": body}, headers or {}) for body in bodies])

@@ -75,7 +75,6 @@ def mutated(draw: st.DrawFn) -> Any:
 
 @st.composite
 def damaged_bytes(draw: st.DrawFn) -> bytearray:
-    """JSON or .npy with some bytes changed or removed."""
     whole = st.sampled_from([*(json.dumps(body).encode() for body in VALID), write_npy(torch.tensor([1, 2, 3]))])
     content = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, 3))):
@@ -145,7 +144,6 @@ def awkward_texts(draw: st.DrawFn) -> bytes:
 
 
 def _outcome(body: bytes, manifest: Manifest) -> object:
-    """All parts of a request, or all of its refusal."""
     try:
         request = make_codec(manifest, ModelIdentity("m", "1")).decode(RawRequest({"body": body}))
     except RequestError as error:

@@ -24,7 +24,6 @@ TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
 
 
 def decode(raw: RawRequest, manifest: Manifest = ONE) -> InferenceRequest:
-    """The request, decoded by the formats of every archive."""
     return make_codec(manifest, ModelIdentity("model", "1.0")).decode(raw)
 
 
@@ -34,14 +33,12 @@ def row(value: object, content_type: str = "application/json", **headers: str) -
 
 
 def refusal(raw: RawRequest, manifest: Manifest = ONE) -> RequestError:
-    """The reason for the refusal of the row, which must be refused."""
     with pytest.raises(RequestError) as refused:
         decode(raw, manifest)
     return refused.value
 
 
 def ids_of(request: InferenceRequest) -> list[list[int]]:
-    """The first input of every sequence."""
     return [item.tensors[0].tolist() for item in request.sequences]
 
 
@@ -63,7 +60,6 @@ def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -
 
 
 def test_inputs_come_by_name_in_any_order() -> None:
-    """The decoded inputs are in the order of their declaration."""
     request = decode(row({"frames": [[0, 1], [2, 3]], "ids": [1, 2]}), TWO)
 
     assert request.sequences[0].tensors[0].tolist() == [1, 2]
@@ -85,7 +81,6 @@ def test_inputs_come_by_name_in_any_order() -> None:
     ],
 )
 def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str) -> None:
-    """The refusal has the name and the expected inputs."""
     assert told in refusal(row(body), TWO).message
 
 
@@ -117,7 +112,6 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: RawRequest, told: str) -> None:
-    """The message has the reason."""
     error = refusal(raw)
 
     assert error.status in (400, 413)

@@ -48,13 +48,11 @@ any_floats = st.floats() | st.sampled_from(AWKWARD)
 
 @contextmanager
 def without_orjson() -> Iterator[None]:
-    """Remove orjson, as on a host without it."""
     with mock.patch.object(json_text, "fast_json", return_value=None):
         yield
 
 
 def bits(numbers: list[float], dtype: torch.dtype) -> list[int]:
-    """The bits of each number, as an integer."""
     width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     return torch.tensor(numbers, dtype=torch.float64).to(dtype).view(width).tolist()
 
@@ -129,7 +127,6 @@ def test_nothing_but_valid_json_is_written() -> None:
     ],
 )
 def test_texts_are_these(value: object, text: bytes) -> None:
-    """Some texts are compared with literals, with and without orjson."""
     assert to_json(value) == text
     with without_orjson():
         assert to_json(value) == text

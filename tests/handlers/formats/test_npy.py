@@ -18,7 +18,6 @@ SHAPES = [(), (0,), (1,), (7,), (2, 3), (3, 0, 2), (2, 3, 4)]
 
 
 def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
-    """The file that numpy writes."""
     buffer = io.BytesIO()
     numpy_format.write_array(buffer, array, version=version, allow_pickle=True)
     return buffer.getvalue()
@@ -42,7 +41,6 @@ def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_every_version_of_the_format_is_read(version: tuple[int, int]) -> None:
-    """The versions are 1.0 to 3.0."""
     assert read_npy(npy(np.arange(3), version)).tolist() == [0, 1, 2]
 
 
@@ -72,7 +70,6 @@ def test_a_tensor_with_strides_is_written_in_order_and_bfloat16_as_float32() -> 
 
 
 def header(text: str, version: bytes = b"\x01\x00") -> bytes:
-    """A file that ends after this header."""
     return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text.encode("latin-1")
 
 

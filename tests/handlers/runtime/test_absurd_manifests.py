@@ -41,7 +41,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(folder: Path) -> Any:
-    """The manifest as it was packaged."""
     return json.loads((folder / FILE_NAME).read_text())
 
 
@@ -55,7 +54,6 @@ def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
 
 
 def changed(written: Any, path: tuple[str | int, ...], value: Any) -> Any:
-    """A copy of a JSON value with another value at a place."""
     whole = copy.deepcopy(written)
     inner: Any = whole
     for key in path[:-1]:
@@ -68,13 +66,11 @@ def changed(written: Any, path: tuple[str | int, ...], value: Any) -> Any:
 
 
 def load(folder: Path, content: Any) -> LoadedArchive:
-    """Load the archive with this manifest."""
     (folder / FILE_NAME).write_text(json.dumps(content))
     return load_archive(folder, threads=1)
 
 
 def status(archive: LoadedArchive) -> int:
-    """The status of one request to the archive, whose answer is JSON."""
     service = make_service(archive, make_codec(archive.manifest, ModelIdentity("sums", "")))
     (response,) = service.handle([RawRequest({"body": b"[1, 2, 3]"}, {"Content-Type": "application/json"})])
     json.loads(response.body)

@@ -35,7 +35,6 @@ def too_short(length, lengths):
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An archive with a selector, and a file that it imports."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "archive"
     folder.mkdir()

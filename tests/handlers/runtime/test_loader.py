@@ -27,7 +27,6 @@ from torchserve_neuron_lstm.handlers.runtime.loader import (
 
 
 def change_manifest(archive: Path, **facts: Any) -> None:
-    """Rewrite the archive's manifest with other values."""
     write_manifest(replace(read_manifest(archive), **facts), archive)
 
 

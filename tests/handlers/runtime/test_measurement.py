@@ -40,12 +40,10 @@ class Machine:
 
 
 def measured(machine: Machine) -> dict[str, tuple[float, ...]]:
-    """Two calls on the machine."""
     return measure({name: machine.costing(name, ms) for name, ms in MS.items()}, clock=machine)
 
 
 def shortest(turns: dict[str, tuple[float, ...]]) -> dict[str, float]:
-    """The costs."""
     return {name: round(min(times), 6) for name, times in turns.items()}
 
 

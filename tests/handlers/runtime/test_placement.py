@@ -51,19 +51,16 @@ def _own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def placed(archive: Path) -> Path:
-    """An archive with placement of workers."""
     return changed(archive, placement="cores")
 
 
 def changed(archive: Path, **facts: Any) -> Path:
-    """The archive with other values in its manifest."""
     write_manifest(replace(read_manifest(archive), **facts), archive)
     return archive
 
 
 @contextmanager
 def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A worker process, and its report of its cores."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, str(archive)],
         stdin=subprocess.PIPE,
@@ -81,7 +78,6 @@ def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def on(cores: list[int]) -> str:
-    """The output of a worker on these cores."""
     return f"{len(cores)} {cores} None"
 
 

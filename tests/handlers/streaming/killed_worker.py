@@ -20,7 +20,6 @@ from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 
 
 def service_in(folder: Path) -> Service:
-    """A worker on the store in a folder."""
     return make_service(StoreSessions(SqliteStore(folder, "tagger", Limits(100, 10**7, 900.0))))
 
 
@@ -40,7 +39,6 @@ def send(service: Service, names: list[str], steps: dict[str, int]) -> list[tupl
 
 
 def main() -> None:
-    """Continue all sessions from their first chunk on."""
     service, names = service_in(Path(sys.argv[1])), sys.argv[2].split(",")
     steps, random = dict.fromkeys(names, 0), Random(0)
     while True:

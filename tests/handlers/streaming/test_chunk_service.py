@@ -266,7 +266,6 @@ def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
 
 
 def test_attempts_to_write_are_limited() -> None:
-    """The number of attempts is limited."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))

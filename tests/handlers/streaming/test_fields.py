@@ -28,18 +28,15 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 def read_request(
     request: RawRequest, names: SessionFields, is_json: Callable[[Body], bool]
 ) -> tuple[SessionFieldValues, RawRequest]:
-    """The session fields of a request, and the request without them."""
     found, rest = find_session_fields(request, names, is_json)
     return read_session_fields(found, names), rest
 
 
 def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
-    """The session fields of a request."""
     return read_request(RawRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
-    """The reason for the refusal of the fields."""
     with pytest.raises(RequestError) as refused:
         read(row, headers)
     assert refused.value.status == 400
@@ -158,7 +155,6 @@ def test_lists_that_are_too_deep_to_be_written_are_refused_too() -> None:
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_name(word: str, value: object, said: str) -> None:
-    """The refusal has the expected kind."""
     message = refusal({"body": {"ids": [1], f"ts_request_sequence_{word}": value}})
 
     assert message.startswith(f"ts_request_sequence_{word} {said}")

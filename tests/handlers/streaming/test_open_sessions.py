@@ -26,12 +26,10 @@ STATE, KEY = "0" * 32, "ab" * 32
 
 
 def settings(**given: object) -> SessionSettings:
-    """The settings in the form that packaging writes."""
     return StreamingConfig.model_validate(given).settings(STATE)
 
 
 def manifest(**given: object) -> Manifest:
-    """The manifest of an archive with these settings."""
     return streaming_manifest(settings(**given))
 
 

@@ -33,19 +33,15 @@ class PartialStore:
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
     ) -> list[StoredRecord | StoreUnavailableError | None]:
-        """Read records, as `Store.read`."""
         return [self.error if one[0] == self.unreadable else self.memory.read([one], known)[0] for one in ids]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
-        """Write records, as `Store.write`."""
         return [self.error if one.id[0] == self.unwritable else self.memory.write([one])[0] for one in changes]
 
     def totals(self) -> StoreTotals:
-        """Count records, as `Store.totals`."""
         return self.memory.totals()
 
     def expired(self) -> int:
-        """Count expired records, as `Store.expired`."""
         return self.memory.expired()
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ KEY = bytes(range(32))
 
 
 def carried_service(*keys: bytes, state: str = STATE, name: str = "model", now: float = 0.0) -> Service:
-    """A service whose sessions are carried by the clients."""
     settings = replace(SETTINGS, store="client", state=state)
     sessions = TokenSessions(keys or (KEY,), bytes.fromhex(state), 4, name, settings.token_seconds, lambda: now)
     return make_service(sessions, manifest={"streaming": settings})

@@ -25,13 +25,11 @@ Ask = Callable[..., GrpcAnswer]
 
 
 def served(folder: Path, waiting: int = 100) -> ServedArchive:
-    """An archive behind a queue."""
     return ServedArchive(ArchiveSettings(str(folder), "sums", threads=1, most_waiting=waiting), lambda *_: None)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive."""
     return make_archive(tmp_path_factory.mktemp("sums"))
 
 
@@ -54,7 +52,6 @@ def asked(folder: Path, *calls: tuple[str, Any], waiting: int = 100) -> list[Grp
 
 
 def request(name: str = "sums", version: str = "", **fields: Any) -> Any:
-    """A ModelInferRequest of three ids."""
     entry = {"name": "ids", "datatype": "INT64", "shape": [3], "contents": {"int64_contents": [1, 2, 3]}}
     given = {"model_name": name, "model_version": version, "inputs": [entry], **fields}
     return message_class("ModelInferRequest")(**given)

@@ -41,22 +41,18 @@ TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
 
 
 def codec(*inputs: TensorSpec) -> Codec:
-    """The formats of an archive with these inputs."""
     return make_codec(make_manifest(inputs=inputs), ModelIdentity("model", "1.0"))
 
 
 def message(**fields: Any) -> Any:
-    """A ModelInferRequest."""
     return message_class("ModelInferRequest")(model_name="model", **fields)
 
 
 def ids(**fields: Any) -> dict[str, Any]:
-    """An input of two ids."""
     return {"name": "ids", "datatype": "INT64", "shape": [2], **fields}
 
 
 def refusal(refused: Callable[[], object]) -> GrpcRefusalError:
-    """The refusal that a call raises."""
     with pytest.raises(GrpcRefusalError) as raised:
         refused()
     return raised.value

@@ -24,15 +24,12 @@ MODULE = "torchserve_neuron_lstm.hosts.kserve"
 
 @dataclass(frozen=True)
 class KServe:
-    """A running server."""
-
     http: int
     grpc: int
     process: subprocess.Popen[bytes]
     log: Path
 
     def wait(self) -> None:
-        """Wait until it is live."""
         until = time.monotonic() + 120
         while True:
             assert self.process.poll() is None, self.log.read_text()
@@ -46,7 +43,6 @@ class KServe:
 
 @contextmanager
 def started(archive: Path, log: Path, command: Sequence[str] = ("-m", MODULE)) -> Iterator[KServe]:
-    """Start a server, and kill it in the end."""
     http, grpc = free_ports(2)
     words = ["--archive", str(archive), "--http_port", str(http), "--grpc_port", str(grpc)]
     with log.open("wb") as file:

@@ -35,8 +35,6 @@ def torchserve(archives: Archives) -> Iterator[TorchServe]:
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports of Ray Serve."""
-
     http: int
     grpc: int
 
@@ -64,5 +62,4 @@ def ray_ports(archives: Archives) -> Iterator[Ports]:
 
 @pytest.fixture(scope="session")
 def ray_port(ray_ports: Ports) -> int:
-    """The HTTP port."""
     return ray_ports.http

@@ -36,7 +36,6 @@ FAST = {"upscale_delay_s": 1, "downscale_delay_s": 2, "metrics_interval_s": 0.5,
 
 
 def tell(**known: object) -> None:
-    """Write one line of JSON."""
     sys.stdout.write(json.dumps({name.replace("_", " "): value for name, value in known.items()}) + "\n")
     sys.stdout.flush()
 
@@ -58,7 +57,6 @@ def deploy(archive: str, environment: dict[str, str]) -> None:
 
 
 def application() -> serve.schema.ApplicationStatusOverview:
-    """The status of the application."""
     return serve.status().applications["models"]
 
 
@@ -72,7 +70,6 @@ def wait_for(status: str) -> str:
 
 
 def running() -> int:
-    """The number of replicas that run."""
     return int(application().deployments["archives"].replica_states.get("RUNNING", 0))
 
 
@@ -123,7 +120,6 @@ def replicas_become(count: int) -> list[int]:
 
 
 def unpacked() -> int:
-    """The number of unpacked archives among the temporary files."""
     return len([*Path(tempfile.gettempdir()).glob(".neuron-lstm-*")])
 
 

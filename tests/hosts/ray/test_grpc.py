@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def opened(ray_ports: Ports) -> Iterator[triton.InferenceServerClient]:
-    """Triton's client, with its defaults."""
     with client(ray_ports.grpc) as made:
         yield made
 

@@ -22,7 +22,6 @@ PROGRAM = Path(__file__).with_name("deployments.py")
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, archives: Archives) -> dict[str, Any]:
-    """The findings of the program."""
     without_engine = tmp_path_factory.mktemp("path")
     (without_engine / "onnxruntime.py").write_text('raise ImportError("it is not installed")')
     (port,) = free_ports(1)

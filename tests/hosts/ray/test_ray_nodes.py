@@ -51,7 +51,6 @@ def two_nodes(tmp_path: Path, archives: Archives, store: RedisServer) -> dict[st
 
 @pytest.fixture
 def store(tmp_path: Path) -> RedisServer:
-    """A server that does not run yet."""
     (tmp_path / "redis").mkdir()
     return RedisServer(next(iter(server_programs().values())), tmp_path / "redis")
 

@@ -63,7 +63,6 @@ def tensor(name: str, array: np.ndarray) -> triton.InferInput:
 
 @pytest.fixture(scope="module")
 def client(ray_port: int) -> Iterator[triton.InferenceServerClient]:
-    """Triton's client, with its defaults."""
     with triton.InferenceServerClient(f"127.0.0.1:{ray_port}") as opened:
         yield opened
 
@@ -98,7 +97,6 @@ def test_a_session_goes_from_torchserve_to_ray_and_back(
 
 
 def wrong(change: str) -> dict[str, Any]:
-    """The arguments of a request that cannot be answered."""
     changes: dict[str, dict[str, Any]] = {
         "an unknown model": {"model_name": "nothing"},
         "an unknown version": {"model_version": "9"},

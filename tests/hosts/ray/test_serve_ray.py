@@ -64,12 +64,10 @@ def joining(address: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive of the model `sums`."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 def ports_of(http: int, grpc: int) -> list[str]:
-    """The options that name ports."""
     return ["--port", str(http), "--grpc-port", str(grpc)]
 
 
@@ -196,11 +194,9 @@ class SlowServe:
     """A Ray Serve that serves nothing, and whose proxy is killed before it is ready."""
 
     def status(self) -> SimpleNamespace:
-        """No proxies and no applications."""
         return SimpleNamespace(proxies={}, applications={})
 
     def start(self, **_options: object) -> None:
-        """Fail as `serve.start` does on a busy machine."""
         raise RayActorError(error_msg="The actor never ran")
 
     def shutdown(self) -> None:

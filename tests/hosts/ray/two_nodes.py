@@ -25,7 +25,6 @@ SECONDS = 8
 
 
 def tell(**known: object) -> None:
-    """Write one line of JSON."""
     sys.stdout.write(json.dumps({name.replace("_", " "): value for name, value in known.items()}) + "\n")
     sys.stdout.flush()
 
@@ -42,7 +41,6 @@ def ask(port: str, step: int) -> int:
 
 
 def main() -> None:
-    """Start the cluster, deploy, ask, and end it."""
     port, shared, disk = sys.argv[1:]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:

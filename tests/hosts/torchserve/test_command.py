@@ -23,7 +23,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive of the model `sums`."""
     return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 

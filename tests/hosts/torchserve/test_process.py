@@ -75,12 +75,9 @@ with running(Path(sys.argv[1]), [], {"PYTHONPATH": sys.argv[1]}, print) as serve
 
 
 class Answering(BaseHTTPRequestHandler):
-    """One worker that is ready, for whoever asks."""
-
     paths: list[str]
 
     def do_GET(self) -> None:
-        """Keep the path, and answer."""
         self.paths.append(self.path)
         body = b'[{"minWorkers": 1, "workers": [{"status": "READY"}]}]'
         self.send_response(200)

@@ -35,7 +35,6 @@ def read_by_java(text: str) -> dict[str, str]:
 
 
 def unescaped(value: str) -> str:
-    """The value with its escapes read as Java does, in units of UTF-16."""
     units = re.sub(r"\\(u([0-9a-f]{4})|.)", lambda found: chr(int(found[2], 16)) if found[2] else found[1], value)
     return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
 
