@@ -101,15 +101,6 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
     assert result.heads == (ProgramCall(Bucket(4, 1), (0, 2, 1, 3)),)
 
 
-def test_a_row_that_has_ended_is_in_no_later_call() -> None:
-    """With two rows in the smallest bucket, the shorter one is left out after its end."""
-    grid = BucketGrid((2,), (4,))
-
-    assert [run.rows for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([3, 9]).calls] == [
-        (1, 0), (1,), (1,),
-    ]  # fmt: skip
-
-
 def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
     """A long chunk was measured as slower than two chunks of half its length."""
     grid = BucketGrid((1,), (4, 8))

@@ -73,17 +73,6 @@ def test_no_chunked_plan_is_cheaper_whatever_each_number_of_rows_costs(
     assert planned_value(planner.plan(lengths), cost)[0] == best[0]
 
 
-@given(free_problems(max_size=12))
-def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
-    """One call for the whole batch, if the engine takes it, is an upper bound."""
-    shape, cost, lengths = problem
-
-    planned, _ = planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost)
-
-    if len(lengths) <= shape.batch:
-        assert planned <= value_of_calls([(len(lengths), max(lengths))], cost)[0]
-
-
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: list[int]) -> None:
     """Cuts at any timestep are tried, not only at ends of rows."""

@@ -76,17 +76,6 @@ def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> No
         assert value_of_calls(own, cost) == min(value_of_calls(groups, cost) for groups in every)
 
 
-@given(free_problems(max_size=12))
-def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
-    """One call for the whole batch, if the engine takes it, is an upper bound."""
-    shape, cost, lengths = problem
-
-    planned, _ = planned_value(DynamicPlanner(shape, cost).plan(lengths), cost)
-
-    if len(lengths) <= shape.batch:
-        assert planned <= value_of_calls([(len(lengths), max(lengths))], cost)[0]
-
-
 def test_groups_have_small_sizes_and_measured_ones() -> None:
     """Not all sizes are tried; a group fits each number of rows with a measured cost."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})

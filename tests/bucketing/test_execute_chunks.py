@@ -268,23 +268,15 @@ def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
     assert program.calls == []
 
 
-def dropped(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return answers[:-1]
+SPOILS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
+    "dropped": lambda answers: answers[:-1],
+    "another": lambda answers: [*answers, answers[0]],
+    "shorter": lambda answers: [*answers[:-1], answers[-1][:-1]],
+    "rounded": lambda answers: [*answers[:-1], answers[-1].int()],
+}
 
 
-def another(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [*answers, answers[0]]
-
-
-def shorter(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [*answers[:-1], answers[-1][:-1]]
-
-
-def rounded(answers: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [*answers[:-1], answers[-1].int()]
-
-
-@pytest.mark.parametrize("spoil", [dropped, another, shorter, rounded])
+@pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
 @pytest.mark.parametrize("part", ["start", "chunk", "head"])
 def test_a_program_that_breaks_its_declaration_is_a_bug(
     part: ProgramRole, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]

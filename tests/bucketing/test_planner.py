@@ -37,6 +37,10 @@ EXAMPLES: dict[str, Callable[[], Planner]] = {
     "chunks of a grid": lambda: make_planner("chunk", GRID, CostModel.proportional(GRID), longest=16),
     "chunks of any shape": lambda: make_planner("chunk", SHAPE, CostModel.proportional(SHAPE)),
 }
+EXACT: dict[str, Callable[[], Planner]] = {
+    "own lengths of a grid": lambda: make_planner("sequence", GRID, CostModel.proportional(GRID), padded=False),
+    "own lengths of any shape": lambda: make_planner("sequence", SHAPE, CostModel.proportional(SHAPE), padded=False),
+}
 
 
 @st.composite
@@ -132,17 +136,6 @@ def test_every_request_is_in_one_head(problem: Problem) -> None:
         assert (head.bucket.length, head.start) == (1, 0)
 
 
-@given(all_problems())
-def test_all_real_timesteps_are_computed_once(problem: Problem) -> None:
-    """The useful work of a plan is the sum of the lengths."""
-    planner, lengths = problem
-
-    result = planner.plan(lengths)
-
-    assert result.useful_timesteps(lengths) == sum(lengths)
-    assert result.padded_timesteps(lengths) >= 0
-
-
 @given(all_problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, random: Random) -> None:
     """The same lengths in another order run in the same buckets, at the same times, with the same rows."""
@@ -175,14 +168,14 @@ def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Plan
     assert make().plan(lengths) == make().plan(lengths)
 
 
-@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+@pytest.mark.parametrize("make", (EXAMPLES | EXACT).values(), ids=EXAMPLES | EXACT)
 def test_an_empty_batch_needs_no_run(make: Callable[[], Planner]) -> None:
     """A batch in which every request was refused is still planned."""
     assert make().plan([]) == Plan(())
 
 
 @pytest.mark.parametrize("bad", [0, -1])
-@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+@pytest.mark.parametrize("make", (EXAMPLES | EXACT).values(), ids=EXAMPLES | EXACT)
 def test_an_empty_sequence_is_named_by_its_place(make: Callable[[], Planner], bad: int) -> None:
     """Engines refuse a length of 0."""
     with pytest.raises(ValueError, match=f"request 1 has {bad} timesteps"):
@@ -197,7 +190,7 @@ def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Pla
         with pytest.raises(SequenceTooLong) as refusal:
             make().plan(lengths)
         assert refusal.value.length == max(lengths)
-        assert refusal.value.available[-1] == 16
+        assert refusal.value.available in ((16,), (8, 16))
     else:
         assert make().plan(lengths).useful_timesteps(lengths) == sum(lengths)
 
@@ -215,13 +208,8 @@ def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, Cos
 def test_requests_of_one_length_keep_their_order() -> None:
     """Requests are sorted longest first; requests of equal length keep the order of arrival."""
     for make in EXAMPLES.values():
-        assert [row for run in make().plan([5, 8, 5, 8, 5]).calls for row in run.rows if run.start == 0] == [
-            1,
-            3,
-            0,
-            2,
-            4,
-        ]
+        first = [row for run in make().plan([5, 8, 5, 8, 5]).calls for row in run.rows if run.start == 0]
+        assert first == [1, 3, 0, 2, 4]
 
 
 LENGTHS = (4, 8)
@@ -269,34 +257,27 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("choose", "complaints"),
+    ("choose", "complaints", "number"),
     [
-        (lambda length, lengths: 0, ["5 timesteps: 0, which is the length 4: too short", "8 timesteps: 0, which"]),
-        (lambda length, lengths: 2, ["1 timesteps: 2, but the lengths have the indices 0 to 1", "and 3 more"]),
-        (lambda length, lengths: -1, ["1 timesteps: -1, but"]),
-        (lambda length, lengths: True, ["1 timesteps: True is no index"]),
-        (lambda length, lengths: 1.0, ["1 timesteps: 1.0 is no index"]),
-        (lambda length, lengths: None, ["1 timesteps: None is no index"]),
-        (lambda: 0, ["1 timesteps: TypeError"]),
-        (fails, ["7 timesteps: ZeroDivisionError"]),
-        (forgetful(), ["1 timesteps: 0, and 1 when called again", "4 timesteps: 0, and 1 when called again"]),
+        (lambda length, lengths: 0, ["5 timesteps: 0, which is the length 4: too short", "8 timesteps: 0, which"], 4),
+        (lambda length, lengths: 2, ["1 timesteps: 2, but the lengths have the indices 0 to 1", "and 3 more"], 5),
+        (lambda length, lengths: -1, ["1 timesteps: -1, but"], 5),
+        (lambda length, lengths: True, ["1 timesteps: True is no index"], 5),
+        (lambda length, lengths: 1.0, ["1 timesteps: 1.0 is no index"], 5),
+        (lambda length, lengths: None, ["1 timesteps: None is no index"], 5),
+        (lambda: 0, ["1 timesteps: TypeError"], 5),
+        (fails, ["7 timesteps: ZeroDivisionError"], 1),
+        (forgetful(), ["1 timesteps: 0, and 1 when called again", "4 timesteps: 0, and 1 when called again"], 4),
     ],
 )
 def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
-    choose: Callable[..., int], complaints: list[str]
+    choose: Callable[..., int], complaints: list[str], number: int
 ) -> None:
-    """The message has at most five lengths, each with the chosen bucket."""
+    """The message has the lengths that go wrong alone, at most five, each with the chosen bucket."""
     with pytest.raises(BucketSelectorError) as refused:
         tabulate_selector(choose, LENGTHS)
 
     text = str(refused.value)
     for complaint in complaints:
         assert complaint in text
-    assert text.count(" timesteps: ") <= 5
-
-
-def test_only_the_lengths_that_go_wrong_are_named() -> None:
-    with pytest.raises(BucketSelectorError) as refused:
-        tabulate_selector(fails, LENGTHS)
-
-    assert str(refused.value).count(" timesteps: ") == 1
+    assert text.count(" timesteps: ") == number
