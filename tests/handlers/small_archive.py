@@ -85,6 +85,12 @@ class Started:
         self.refusal = done.stderr.rpartition("REFUSED ")[2].strip()
         self.ran = marker.read_text() if marker.exists() else ""
 
+    def assert_refused(self, name: str = "", ran: str = "") -> None:
+        """Check that the worker has refused, with this name in its message, and what ran before."""
+        assert not self.ready
+        assert name in self.refusal
+        assert self.ran == ran
+
 
 def files_of(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
