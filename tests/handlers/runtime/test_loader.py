@@ -54,10 +54,11 @@ def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) ->
 
 
 def test_each_part_has_its_own_costs(pristine: Path) -> None:
-    """A head has the measured costs of heads, not those of chunks."""
+    """A head has the measured costs of heads, not those of chunks, and neither has those of padding."""
     manifest = replace(
         read_manifest(pristine),
         costs=(MeasuredCost("chunk", Bucket(4, 8), 2.0), MeasuredCost("head", Bucket(4, 1), 0.25)),
+        padding_costs=(MeasuredCost("chunk", Bucket(4, 8), 0.5),),
     )
 
     chunk, head = measured_cost(manifest, "chunk"), measured_cost(manifest, "head")
@@ -123,16 +124,6 @@ def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
     for _ in range(2):
         with pytest.raises(SequenceTooLong):
             archive.plan((archive.manifest.longest + 1,))
-
-
-def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
-    """The milliseconds of a part are those of full calls, and are reported as such."""
-    manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
-
-    known = measured_cost(manifest, "sequence")
-
-    assert known is not None
-    assert known.milliseconds == {cost.bucket: cost.milliseconds for cost in DEAR}
 
 
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
