@@ -9,9 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
+from recurrent import BATCH, CASES, GARBAGE, TIME, Several, exported, largest_error, several_inputs
 
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
@@ -20,6 +21,8 @@ from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+pytestmark = pytest.mark.timeout(300)
 
 # Compiled once for all tests of an engine. The other engines' own tests are part of `make test` too.
 ENGINES = [
@@ -85,7 +88,7 @@ class Compiled:
 _compiled: dict[str, Compiled] = {}
 
 
-@pytest.fixture
+@pytest.fixture(params=ENGINES)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     name: str = request.param
     if name not in _compiled:
@@ -115,28 +118,20 @@ def _python(root: Path, code: str, *arguments: str) -> str:
     return result.stdout
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(compiled: Compiled) -> None:
     """This holds for layers, directions, projections, cells and given states, in single precision."""
     run = compiled.load()
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
-        ours, theirs = list(run(inputs)), compiled.module.alone(inputs)
-        if garbage:  # layers without lengths see the padding, by definition
-            ragged = [case.ragged for case in compiled.module.cases for _ in range(_answers(case))]
-            ours, theirs = ([one for one, keep in zip(some, ragged, strict=True) if keep] for some in (ours, theirs))
+        ours, theirs = (
+            compiled.module.without_padding(answers, garbage)
+            for answers in (run(inputs), compiled.module.alone(inputs))
+        )
 
         assert largest_error(ours, theirs) <= 1e-5
 
 
-def _answers(case: Case) -> int:
-    return 3 if case.cell == "lstm" and case.need_cell else 2
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
     """A program consists of code and shapes; 100 MB of weights stay in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
@@ -145,29 +140,20 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 
 
 @pytest.mark.few(2)
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_further_loads_share_the_weights(compiled: Compiled) -> None:
     """Another load costs far less than the weights, which are in memory once."""
     weights, host = compiled.weights(), compiled.backend.host()
     inputs = several_inputs(0.0)
     runs = [compiled.backend.load(compiled.directory, weights, host, 1)]
     runs[0](inputs)
-    before = _resident_bytes()
+    before = psutil.Process().memory_info().rss
     for _ in range(3):
         runs.append(compiled.backend.load(compiled.directory, weights, host, 1))
         runs[-1](inputs)
 
-    assert (_resident_bytes() - before) / 3 < TABLE_BYTES / 2
+    assert (psutil.Process().memory_info().rss - before) / 3 < TABLE_BYTES / 2
 
 
-def _resident_bytes() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_another_process_answers_the_same(compiled: Compiled) -> None:
     """A new process with only the files gives the same bits, and imports no compiler."""
     inputs = several_inputs(0.0)
@@ -184,8 +170,6 @@ def test_another_process_answers_the_same(compiled: Compiled) -> None:
     assert "onnxscript" not in imported
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_nothing_is_left_behind(compiled: Compiled) -> None:
     """Compilation leaves no file in the home and temporary directories, but the cached library of `native`."""
     files = [path for folder in ("home", "tmp") for path in (compiled.root / folder).rglob("*") if path.is_file()]
@@ -193,8 +177,6 @@ def test_nothing_is_left_behind(compiled: Compiled) -> None:
     assert [path for path in files if path.parent.name != "torchserve-neuron-lstm"] == []
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
     """A wrong dtype, size or rank and a missing input are refused before the engine runs."""
     run = compiled.load()
@@ -215,8 +197,6 @@ def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
         run([x, ids, keep, unread])
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 @torch.no_grad()
 def test_inputs_may_be_views(compiled: Compiled) -> None:
     x, *rest = several_inputs(0.0)
@@ -228,8 +208,6 @@ def test_inputs_may_be_views(compiled: Compiled) -> None:
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
     """A missing weight, another shape and another precision stop the load."""
     weights = compiled.weights()
@@ -243,8 +221,6 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
             compiled.backend.load(compiled.directory, other, compiled.backend.host(), 1)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
     """A damaged or missing file of the program is reported by the load, without a later crash."""
     of_others = {one.library for one in instruction_sets()} - {fastest_library(compiled.directory)}

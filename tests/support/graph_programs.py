@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from graph_device import GraphDevice
-from recurrent import BATCH, TIME, ragged_batch
+from recurrent import BATCH, TIME, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
 from torchserve_neuron_lstm.backends.cuda.graph_program import GraphProgram
@@ -45,6 +45,14 @@ def rehearsals(*keys: str) -> list[Rehearsal[str]]:
 def rehearsal(key: str, bucket: Bucket) -> Rehearsal[str]:
     """A call of one program in a bucket."""
     return Rehearsal(bucket, lambda programs: programs[key](ragged_batch(0.0, *bucket)))
+
+
+def captured_model(
+    module: torch.nn.Module, directory: Path, device: GraphDevice | None = None, **settings: Any
+) -> GraphProgram:
+    """A model over x[B, T, F] and lengths[B], compiled, and captured in every bucket on a double of a GPU."""
+    program = exported(module, *ragged_batch(0.0))
+    return loaded(device or GraphDevice(), compiled(program, directory / "program", **settings), weights_of(program))
 
 
 def loaded(device: GraphDevice, directory: Path, weights: Mapping[str, torch.Tensor]) -> GraphProgram:

@@ -166,6 +166,12 @@ class Several(nn.Module):
         x = self._prepared(*inputs[:3])
         return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]  # a `Recurrent`
 
+    def without_padding(self, answers: Iterable[torch.Tensor], garbage: float) -> list[torch.Tensor]:
+        """The answers of layers with lengths, if there is garbage: the others see the padding, by definition."""
+        counts = [3 if case.cell == "lstm" and case.need_cell else 2 for case in self.cases]
+        ragged = [case.ragged for case, count in zip(self.cases, counts, strict=True) for _ in range(count)]
+        return [answer for answer, keep in zip(answers, ragged, strict=True) if keep or not garbage]
+
 
 def several_inputs(garbage: float) -> tuple[torch.Tensor, ...]:
     """Inputs of `Several`, BATCH x TIME."""

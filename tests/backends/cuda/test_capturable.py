@@ -58,6 +58,10 @@ HAS_NEW_SIZE: dict[str, Function] = {
     "aten.bincount": lambda x: torch.bincount(x.long().flatten(), minlength=4),
     "aten.repeat_interleave": lambda x: torch.repeat_interleave(x[0, 0], x[0, 1].long()).sum(),
 }
+SELECTS: dict[str, Function] = {
+    "aten.index": lambda x: x[x > 0].sum(),
+    "aten.index_put_": lambda x: x.clone().index_put_((x[:, :, 0] > 0,), torch.ones(4)),
+}
 CAN_BE_CAPTURED: dict[str, Function] = {
     "repeats of a given sum": lambda x: torch.repeat_interleave(x[0, 0], torch.tensor([0, 1, 2, 1]), output_size=4),
     "one number of repeats": lambda x: torch.repeat_interleave(x, 3, dim=1),
@@ -96,8 +100,9 @@ def exported(function: Function) -> torch.export.ExportedProgram:
     [
         *((name, function, "reads a value of a tensor") for name, function in READS.items()),
         *((name, function, "returns a size that depends on data") for name, function in HAS_NEW_SIZE.items()),
+        *((name, function, "selects by a mask") for name, function in SELECTS.items()),
     ],
-    ids=[*READS, *HAS_NEW_SIZE],
+    ids=[*READS, *HAS_NEW_SIZE, *SELECTS],
 )
 def test_a_call_that_waits_for_the_gpu_is_refused_when_packaging(
     name: str, function: Function, reason: str, tmp_path: Path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, compiled, loaded
+from graph_programs import BUCKETS, captured_model, compiled
 from recurrent import BATCH, CASES, GARBAGE, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 from torch_kernel import TorchKernel
@@ -26,8 +26,7 @@ def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kerne
     """This holds for layers, directions, projections, cells and given states, in every captured shape."""
     kernel = TorchKernel()
     module, device = Recurrent(case).eval(), GraphDevice(kernel=kernel if own_kernel else None)
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path, device)
     captured = len(device.captured)
 
     for bucket in BUCKETS:
@@ -90,8 +89,7 @@ class Attention(nn.Module):
 def test_attention_and_pooling_around_a_recurrence_are_exact(tmp_path: Path) -> None:
     """Masks are made on the device."""
     module = Attention().eval()
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path)
     inputs = ragged_batch(0.0)
 
     assert largest_error(run(inputs), list(module(*inputs))) <= 1e-5

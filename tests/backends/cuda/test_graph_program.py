@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, compiled, loaded
+from graph_programs import BUCKETS, captured_model, compiled
 from recurrent import CASES, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
@@ -23,8 +23,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 def test_a_call_is_a_launch_between_two_copies_and_one_wait(tmp_path: Path) -> None:
     """However many inputs and outputs a program has."""
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path, device)
     launches, waits, copies = device.launches, device.waits, device.to_host
     run(ragged_batch(0.0))
 
@@ -35,8 +34,7 @@ def test_a_call_is_a_launch_between_two_copies_and_one_wait(tmp_path: Path) -> N
 def test_no_later_call_changes_the_outputs(tmp_path: Path) -> None:
     """The caller owns them, although each call of a shape writes the same memory of the device."""
     module = Recurrent(CASES[0]).eval()
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path)
     x, lengths = ragged_batch(0.0)
     first = run([x, lengths])
     kept = [tensor.clone() for tensor in first]
@@ -49,8 +47,7 @@ def test_no_later_call_changes_the_outputs(tmp_path: Path) -> None:
 def test_threads_take_turns_on_the_device(tmp_path: Path) -> None:
     """Each thread makes the device current for its own call, and gets its own outputs."""
     module = Recurrent(CASES[0]).eval()
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path)
     requests = [ragged_batch(0.0, *bucket) for bucket in BUCKETS * 6]
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(run, requests))
@@ -61,8 +58,7 @@ def test_threads_take_turns_on_the_device(tmp_path: Path) -> None:
 
 def test_inputs_of_another_dtype_are_refused(tmp_path: Path) -> None:
     """The graph would read other numbers."""
-    program = exported(Recurrent(CASES[0]), *ragged_batch(0.0))
-    run = loaded(GraphDevice(), compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(Recurrent(CASES[0]), tmp_path)
     x, lengths = ragged_batch(0.0)
     with pytest.raises(WrongInput, match="float64"):
         run([x.double(), lengths])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, compiled, loaded, rehearsals
+from graph_programs import BUCKETS, captured_model, compiled, loaded, rehearsals
 from recurrent import BATCH, CASES, TIME, Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends.cuda.engine import load_on_device
@@ -31,8 +31,7 @@ def test_weights_are_uploaded_and_laid_out_once_for_all_graphs(tmp_path: Path) -
 def test_the_largest_bucket_is_captured_first(tmp_path: Path) -> None:
     """Its memory then serves all smaller ones."""
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
-    program = exported(module, *ragged_batch(0.0))
-    loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    captured_model(module, tmp_path, device)
 
     assert device.captured == sorted(device.captured, reverse=True)
 

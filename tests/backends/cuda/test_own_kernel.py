@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, compiled, loaded, rehearsals
+from graph_programs import BUCKETS, captured_model, compiled, rehearsals
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 from torch_kernel import TorchKernel
@@ -29,8 +29,7 @@ class TwoWidths(nn.Module):
 def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path: Path) -> None:
     """A narrower one of the same program is not."""
     module, kernel = TwoWidths().eval(), TorchKernel(widest=6)
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(GraphDevice(kernel=kernel), compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path, GraphDevice(kernel=kernel))
     x, lengths = ragged_batch(0.0)
 
     assert largest_error(run([x, lengths]), list(module(x, lengths))) <= 1e-5
@@ -41,9 +40,7 @@ def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path
 def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log says why."""
     module = Recurrent(Case(layers=2)).eval()
-    program = exported(module, *ragged_batch(0.0))
-    device = GraphDevice(kernel=TorchKernel(broken=True))
-    run = loaded(device, compiled(program, tmp_path / "program"), weights_of(program))
+    run = captured_model(module, tmp_path, GraphDevice(kernel=TorchKernel(broken=True)))
     x, lengths = ragged_batch(0.0)
 
     assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_device import GraphDevice
-from graph_programs import compiled, loaded
+from graph_programs import captured_model, compiled
 from recurrent import GARBAGE, Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import versions
@@ -21,9 +20,8 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 @torch.no_grad()
 def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str, error: float, tmp_path: Path) -> None:
     """Inputs and outputs keep their dtype, whatever the padding holds; the weights are reduced once."""
-    module, device = Recurrent(case).eval(), GraphDevice()
-    program = exported(module, *ragged_batch(0.0))
-    run = loaded(device, compiled(program, tmp_path / "program", precision=precision), weights_of(program))
+    module = Recurrent(case).eval()
+    run = captured_model(module, tmp_path, precision=precision)
     for garbage in GARBAGE:
         x, lengths = ragged_batch(garbage)
         outputs = run([x, lengths])

@@ -15,7 +15,7 @@ from torchserve_neuron_lstm.backends import target_machine
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native.engine import Native
-from torchserve_neuron_lstm.backends.native.instruction_sets import fastest_library, instruction_sets
+from torchserve_neuron_lstm.backends.native.instruction_sets import instruction_sets
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
@@ -57,7 +57,7 @@ def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monk
     """A compiler that fails later causes a refusal of the program, not a crash of the process."""
     monkeypatch.setenv("CXX", "false")
 
-    with pytest.raises(CompileError, match="false does not compile the recurrent library for"):
+    with pytest.raises(CompileError, match=r"false does not compile the recurrent library for .*: exit code 1"):
         Native().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
@@ -93,29 +93,6 @@ def test_code_in_noexec_folders_is_loaded_from_a_copy(
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
-    """An example is a full disk. The process continues."""
-    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    library = tmp_path / fastest_library(directory)
-    library.write_bytes(library.read_bytes()[:40_000])
-
-    with pytest.raises(LoadError, match=r"cannot be loaded: it is truncated: 40000 of \d+ bytes are there"):
-        Native().load(tmp_path, module.state_dict(), HOST, 1)
-
-
-def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -> None:
-    """The recurrent library would read beyond the ends of smaller ones."""
-    weights = module.state_dict()
-    name = "core.weight_hh_l1_reverse"
-    for other, says in (
-        ({key: value for key, value in weights.items() if key != name}, "missing"),
-        ({**weights, name: weights[name][:, :-1]}, r"\[24, 5\]"),
-        ({**weights, name: weights[name].double()}, "float64"),
-    ):
-        with pytest.raises(LoadError, match=f"{name}: .*{says}"):
-            Native().load(directory, other, HOST, 1)
 
 
 def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: Path) -> None:
@@ -157,15 +134,6 @@ def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Pat
 
     for batch, ours in zip(batches, answers, strict=True):
         assert largest_error(ours, module.alone(*batch)) <= 1e-5
-
-
-def test_lengths_that_are_none_are_refused(module: Recurrent, directory: Path) -> None:
-    """Otherwise memory outside the batch would be read."""
-    run = Native().load(directory, module.state_dict(), HOST, 2)
-    x, lengths = ragged_batch(0.0)
-
-    with pytest.raises(ValueError, match=r"lengths must be within 0 to 9, got \[9, 1, 10, 8\]"):
-        run([x, lengths + torch.tensor([0, 0, 5, 0])])
 
 
 @torch.no_grad()
