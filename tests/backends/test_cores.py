@@ -48,5 +48,4 @@ def test_a_containers_quota_bounds_the_cores(
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    """On a machine with neither, all cores count."""
     assert available_cores(tmp_path / "none", tmp_path / "none") == 8

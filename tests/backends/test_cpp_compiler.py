@@ -11,7 +11,6 @@ from torchserve_neuron_lstm.backends.native.engine import Native
 
 
 def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the searched name, and the package to install."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     told = str(cpp_compiler.unavailable_reason("c++17", ()))
 

@@ -120,7 +120,6 @@ def _python(root: Path, code: str, *arguments: str) -> str:
 
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(compiled: Compiled) -> None:
-    """This holds for layers, directions, projections, cells and given states, in single precision."""
     run = compiled.load()
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -133,7 +132,6 @@ def test_equals_every_row_alone_whatever_the_padding_holds(compiled: Compiled) -
 
 
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
-    """A program consists of code and shapes; 100 MB of weights stay in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
 
     assert sum(sizes.values()) < 700_000, sizes
@@ -178,7 +176,6 @@ def test_nothing_is_left_behind(compiled: Compiled) -> None:
 
 
 def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
-    """A wrong dtype, size or rank and a missing input are refused before the engine runs."""
     run = compiled.load()
     x, ids, keep, unread, lengths = several_inputs(0.0)
     rest = (keep, unread, lengths)
@@ -209,7 +206,6 @@ def test_inputs_may_be_views(compiled: Compiled) -> None:
 
 
 def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
-    """A missing weight, another shape and another precision stop the load."""
     weights = compiled.weights()
     name = "layers.0.core.weight_hh_l0"
     for other, says in (
@@ -222,7 +218,6 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 
 
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
-    """A damaged or missing file of the program is reported by the load, without a later crash."""
     of_others = {one.library for one in instruction_sets()} - {fastest_library(compiled.directory)}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):

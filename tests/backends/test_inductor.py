@@ -1,5 +1,3 @@
-"""Properties of AOTInductor: its compiler, the host of its code, and the location of its code."""
-
 from __future__ import annotations
 
 import os
@@ -44,7 +42,6 @@ def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_this_machine_can_compile() -> None:
-    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Inductor().unavailable() is None
     assert {"system", "machine", "isa", "torch"} == set(HOST)
 
@@ -119,7 +116,6 @@ def test_the_library_is_stripped(directory: Path) -> None:
 
 
 def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Path) -> None:
-    """The worker computes with the given number of threads."""
     before = torch.get_num_threads()
     try:
         Inductor().load(directory, module.state_dict(), HOST, 3)
@@ -129,7 +125,6 @@ def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Pat
 
 
 def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An internal error is reported with its bucket, and the environment is restored."""
     program = exported(module, *ragged_batch(0.0))  # for torch adds to the environment, the first time
     before = dict(os.environ)
     monkeypatch.setattr(inductor_compiler, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
@@ -153,7 +148,6 @@ class WithConstants(Recurrent):
 
 @torch.no_grad()
 def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
-    """They are found by name like weights, and can be replaced without compiling."""
     module, inputs = WithConstants(Case("gru")).eval(), ragged_batch(0.0)
     program = exported(module, *inputs)
     Inductor().compile(program, Bucket(BATCH, TIME), tmp_path)
@@ -208,7 +202,6 @@ def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_pa
 @pytest.mark.long
 @torch.no_grad()
 def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None:
-    """Each argument is one word, after inductor's own."""
     settings = CompileSettings(workdir=tmp_path, args=("-DNAME=a b", "-O1"))
     program = compiled(module, tmp_path, settings)
     commands = (tmp_path / "inductor" / "commands.txt").read_text().splitlines()
@@ -219,7 +212,6 @@ def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None
 
 
 def test_an_unknown_argument_is_refused_in_the_compilers_words(module: Recurrent, tmp_path: Path) -> None:
-    """The message is the compiler's first one."""
     with pytest.raises(CompileError, match=r"4 x 9: .*error: unrecognized command-line option .*-fno-such-thing"):
         compiled(module, tmp_path, CompileSettings(args=("-fno-such-thing",)))
 

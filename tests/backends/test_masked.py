@@ -12,7 +12,6 @@ from torchserve_neuron_lstm.backends import masked
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_operator_equals_every_row_alone(case: Case) -> None:
-    """This holds for any values in the padding."""
     module = Recurrent(case)
     for garbage in GARBAGE if case.ragged else (0.0,):
         x, lengths = ragged_batch(garbage)
@@ -46,7 +45,6 @@ def test_projection_folds_into_a_plain_lstm(case: Case) -> None:
 
 @torch.no_grad()
 def test_unneeded_cell_is_zeros() -> None:
-    """Without need_cell, c_n is not used, and is zero."""
     module = Recurrent(Case(need_cell=False))
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]

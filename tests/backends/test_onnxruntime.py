@@ -1,5 +1,3 @@
-"""Properties of ONNX Runtime: operators that it lacks, and its telemetry."""
-
 from __future__ import annotations
 
 import os
@@ -50,7 +48,6 @@ def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_the_graph_names_no_path(tmp_path: Path) -> None:
-    """The file in the archive contains no path of the machine that made it."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
 
     assert b".py" not in (tmp_path / "program.onnx").read_bytes()
@@ -129,7 +126,6 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> None:
-    """The error is that of a single call with wrong inputs."""
     program = exported(Recurrent(Case()), *ragged_batch(0.0))
     OnnxRuntime().compile(program, None, tmp_path)
     run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)

@@ -1,5 +1,3 @@
-"""OpenVINO: no telemetry, memory of the weights, bfloat16, refusals."""
-
 from __future__ import annotations
 
 import json
@@ -161,8 +159,6 @@ def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list
 
 
 def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> None:
-    """The message has the operator, and the engines that support it."""
-
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
             answer: torch.Tensor = torch.special.bessel_j0(x) * lengths[:, None, None]
@@ -175,7 +171,6 @@ def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> No
 
 
 def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
-    """Every other engine computes in float32."""
     asked = {name: precision_of(get_backend(name), "bfloat16") for name in ("inductor", "onnxruntime", "eager")}
 
     assert set(asked.values()) == {"float32"}

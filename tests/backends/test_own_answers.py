@@ -54,7 +54,6 @@ def assert_answers_stay(run: LoadedProgram) -> None:
     [("eager", False), ("native", False), ("onnxruntime", False), ("eager", True), ("onnxruntime", True)],
 )
 def test_a_weight_is_answered_as_a_copy(name: str, on_cpu: bool, tmp_path: Path) -> None:
-    """The second call gives the answers of the first; segments on the CPU read the same weights."""
     engine = PartitionedBackend(get_backend(name), SLICED_ON_CPU) if on_cpu else get_backend(name)
     weights = compile_with(engine, tmp_path)
 
@@ -64,7 +63,6 @@ def test_a_weight_is_answered_as_a_copy(name: str, on_cpu: bool, tmp_path: Path)
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["neuronx", "neuron"])
 def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
-    """The emulation on the CPU, and the double of the device, are tried."""
     engine = get_backend(name)
     with neuron_doubles.on_path():
         weights = compile_with(engine, tmp_path)

@@ -1,5 +1,3 @@
-"""Finding engines by name: ours, and those of other distributions."""
-
 from __future__ import annotations
 
 import subprocess
@@ -45,14 +43,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_ours_are_found_by_name() -> None:
-    """Each of our engines has the name under which it is found."""
     assert set(registry.backend_names()) >= {"native", "inductor", "onnxruntime", "eager"}
     for name in ("native", "inductor", "onnxruntime", "eager"):
         assert name == registry.get_backend(name).name
 
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
-    """The refusal lists every backend, and the way to add others."""
     with pytest.raises(LoadError, match=r"no backend 'tensorrt'\. Available: native, inductor, .*, eager.*entry point"):
         registry.get_backend("tensorrt")
 

@@ -34,7 +34,6 @@ def noexec(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_code_that_may_be_mapped_where_it_is_is_not_copied(directory: Path, noexec: Callable[..., None]) -> None:
-    """The folder itself is given."""
     noexec()
     with target_machine.executable_copy(directory, ["a.so", "b.so"]) as mapped:
         assert mapped == directory
@@ -73,7 +72,6 @@ def test_a_place_that_is_missing_or_noexec_too_is_passed_over(
 
 
 def test_noexec_everywhere_is_refused_with_the_way_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the tried places and TMPDIR."""
     monkeypatch.setenv("TMPDIR", str(directory.parent))
     monkeypatch.setattr(target_machine, "_is_noexec", lambda place: True)
     message = rf"{directory} is on .* mounted noexec.*none of {directory.parent}, .*set TMPDIR to a directory"

@@ -189,7 +189,6 @@ def test_auto_leaves_it_alone() -> None:
 def test_a_key_that_it_does_not_take_is_refused(
     site: Path, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message has the key's path, and the accepted keys."""
     monkeypatch.setenv("PYTHONPATH", python_path(site))
     folder = tmp_path / "source"
     shutil.copytree(source.folder, folder)
@@ -218,7 +217,6 @@ def test_its_argument_changes_what_it_computes_in(
 
 
 def test_what_it_cannot_compile_it_refuses(engine: Backend, tmp_path: Path) -> None:
-    """Operators and arguments are refused by name."""
     program = exported(Recurrent(Case("gru")).eval(), *ragged_batch(0.0))
 
     with pytest.raises(CompileError, match=r"numpy has no neuron_lstm\.rnn\.default"):

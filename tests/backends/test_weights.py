@@ -28,7 +28,6 @@ STATE = {
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "legacy.pt", "weights.safetensors", "W.SAFETENSORS"])
 def test_reads_every_kind_of_file_alike(tmp_path: Path, name: str) -> None:
-    """Files of torch, new and old, and of safetensors give the same state dict."""
     path = tmp_path / name
     if path.suffix.lower() == ".safetensors":
         save_file(STATE, path, metadata={"format": "pt"})
@@ -75,7 +74,6 @@ def test_non_contiguous_tensors_come_back_contiguous(tmp_path: Path) -> None:
     ],
 )
 def test_other_contents_are_refused_with_the_way_out(tmp_path: Path, content: object, says: str) -> None:
-    """A pickled module, a list and a whole checkpoint are refused, each with a remedy."""
     torch.save(content, tmp_path / "w.pt")
 
     with pytest.raises(WeightsError) as refusal:
@@ -87,7 +85,6 @@ def test_other_contents_are_refused_with_the_way_out(tmp_path: Path, content: ob
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 4, b"not weights at all", b"\xff" * 64, b"PK\x03\x04 torn"])
 def test_damaged_files_are_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
-    """A truncated or foreign file is named, and never partly read."""
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
 
@@ -132,7 +129,6 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
     ],
 )
 def test_safetensors_with_a_false_table_is_refused(tmp_path: Path, header: Any) -> None:
-    """Offsets must be contiguous, within the file, and consistent with shape and dtype."""
     with pytest.raises(WeightsError, match="damaged"):
         read_weights(_safetensors(tmp_path / "w.safetensors", header, b"\0" * 8))
 
@@ -152,7 +148,6 @@ def test_safetensors_with_an_odd_header_is_read(tmp_path: Path) -> None:
 def test_no_safetensors_bytes_raise_anything_else(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, size: int
 ) -> None:
-    """Every file is read, or refused with our error."""
     path = tmp_path_factory.mktemp("fuzz") / "w.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + noise)
     with contextlib.suppress(WeightsError):

@@ -1,4 +1,4 @@
-"""No partition of the batch into buckets is cheaper. `test_planner.py` has the properties of every planner."""
+"""No partition of the batch is cheaper. `test_planner.py` has the properties of every planner."""
 
 from __future__ import annotations
 
@@ -52,7 +52,6 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(problems(max_size=6))
 def test_no_partition_of_the_batch_is_cheaper(problem: Problem) -> None:
-    """The plan is as good as the best of every partition, by cost and then by computed timesteps."""
     grid, cost, lengths = problem
 
     result = plan(lengths, grid, cost)
@@ -98,7 +97,6 @@ def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
 
 @given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
 def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
-    """The refusal has a length that is not accepted, and all accepted lengths."""
     cost = CostModel.proportional(grid)
     foreign = set(lengths) - set(grid.lengths)
 

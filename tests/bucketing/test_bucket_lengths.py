@@ -159,7 +159,6 @@ def test_thousands_of_lengths_and_any_costs_are_handled() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, cost: float, said: str) -> None:
-    """Empty histograms, and costs that cannot be added up, are refused."""
     with pytest.raises(ValueError, match=said):
         optimal_lengths(histogram, count, lambda _: cost)
 
@@ -183,7 +182,6 @@ def test_without_data_padding_is_limited_in_proportion(longest: int, count: int,
 
 @given(st.integers(1, 500), st.integers(1, 20))
 def test_more_lengths_limit_padding_no_less(longest: int, count: int) -> None:
-    """One more length never increases the padding."""
     assert factor_of(geometric_lengths(longest, count + 1), 8) <= factor_of(geometric_lengths(longest, count), 8)
 
 
@@ -194,7 +192,6 @@ def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
 
 @pytest.mark.parametrize(("longest", "count"), [(0, 1), (1, 0)])
 def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
-    """A longest length and a number of lengths are required."""
     with pytest.raises(ValueError, match=f"got {longest} and {count}"):
         geometric_lengths(longest, count)
 

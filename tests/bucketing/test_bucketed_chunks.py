@@ -52,7 +52,6 @@ def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
 
 @given(chunk_problems(max_size=6, longest=20))
 def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
-    """The cost of a plan is not less than the best possible cost."""
     grid, cost, lengths = problem
 
     assert planned_value(BucketedChunkPlanner(grid, cost).plan(lengths), cost) >= best_of_all(grid, cost, lengths)

@@ -25,7 +25,6 @@ NOISY = CostModel(
 
 @pytest.mark.parametrize("milliseconds", [0.0, -1.0, math.nan, math.inf])
 def test_a_cost_that_is_no_positive_number_is_refused(milliseconds: float) -> None:
-    """The message names the bucket and the value."""
     with pytest.raises(
         ValueError, match=rf"bucket 4 x 16 must be a positive number of milliseconds, got {milliseconds}"
     ):
@@ -41,14 +40,12 @@ def test_the_stand_in_grows_with_the_bucket_and_charges_for_the_call() -> None:
 
 
 def test_nothing_measured_is_no_cost_model() -> None:
-    """Interpolation needs at least one measurement."""
     with pytest.raises(ValueError, match="at least one bucket"):
         CostModel({})
 
 
 @given(free_problems())
 def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[DynamicShape, CostModel, list[int]]) -> None:
-    """The costs of its neighbours do not change it."""
     _, cost, _ = problem
 
     assert all(cost.of(bucket) == milliseconds for bucket, milliseconds in cost.milliseconds.items())
@@ -104,7 +101,6 @@ def test_before_the_first_measurement_a_cost_falls_no_faster_than_in_proportion(
 
 @given(st.floats(0, 2), st.floats(0.01, 2), st.sets(st.integers(1, 200), min_size=2, max_size=5))
 def test_the_line_through_exact_measurements_is_theirs(call: float, step: float, lengths: set[int]) -> None:
-    """Costs linear in the timesteps are recovered exactly."""
     line = CostModel({Bucket(3, length): call + step * length for length in lengths}).line(3)
 
     assert line.call_ms == pytest.approx(call, abs=1e-6)
@@ -126,7 +122,6 @@ def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) 
 
 
 def test_lines_of_rows_that_were_not_measured_are_between_those_that_were() -> None:
-    """The costs of call and timestep are interpolated separately."""
     cost = CostModel({Bucket(2, 10): 2.0, Bucket(2, 20): 3.0, Bucket(4, 10): 3.0, Bucket(4, 20): 5.0})
 
     assert cost.line(3).call_ms == pytest.approx(1.0)

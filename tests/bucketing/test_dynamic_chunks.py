@@ -44,7 +44,6 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(free_problems(max_size=16))
 def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
-    """The plan is the cheapest by cost, then by computed timesteps, over every group size."""
     shape, cost, lengths = problem
     planner = DynamicChunkPlanner(shape, cost)
 

@@ -35,7 +35,6 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(free_problems(max_size=9))
 def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
-    """The plan is the cheapest by cost, then by computed timesteps, for any measured costs."""
     shape, cost, lengths = problem
     planner = DynamicPlanner(shape, cost)
 

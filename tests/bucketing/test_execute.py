@@ -160,7 +160,6 @@ def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
     ],
 )
 def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:
-    """The message has the declared and the actual output."""
     with pytest.raises(InvariantError, match=f"this is a bug.*{message}"):
         execute(
             Plan((ProgramCall(Bucket(2, 3), (0,)),)),
@@ -174,7 +173,6 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Ten
 
 
 def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
-    """Every request must be in a call."""
     with pytest.raises(InvariantError, match=r"this is a bug.*the plan for 2 requests contains \[1\]"):
         execute(
             Plan((ProgramCall(Bucket(1, 2), (1,)),)),

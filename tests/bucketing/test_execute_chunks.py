@@ -154,7 +154,6 @@ some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
-    """This holds for all cuts, orders of rows, larger buckets and values of padding."""
     plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
 
@@ -200,7 +199,6 @@ def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
 
 
 def test_later_calls_do_not_change_answers() -> None:
-    """A later call or another batch does not change an answer."""
     lengths = [4, 3]
     choose = random.Random(0)
     requests = [request_of(length, choose) for length in lengths]
@@ -281,7 +279,6 @@ SPOILS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
 def test_a_program_that_breaks_its_declaration_is_a_bug(
     part: ProgramRole, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> None:
-    """Number, shape and dtype of the outputs are checked, in every part."""
     lengths = [3, 2]
     choose = random.Random(0)
     program = Hostile()
@@ -311,7 +308,6 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
     lengths: list[int], choose: random.Random, seed: int
 ) -> None:
-    """This holds for all cuts of the sequences, and for all batches of chunks."""
     draw = random.Random(seed)
     requests = [request_of(length, draw) for length in lengths]
     done = [0] * len(lengths)

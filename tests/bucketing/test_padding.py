@@ -30,7 +30,6 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 @given(padding_problems())
 def test_unpadding_what_was_padded_gives_the_items_back(problem: Problem) -> None:
-    """For every position of batch and time, every dtype, every length."""
     spec, bucket, items, lengths = problem
 
     back = unpad(pad(items, spec, bucket), spec, lengths)
@@ -41,7 +40,6 @@ def test_unpadding_what_was_padded_gives_the_items_back(problem: Problem) -> Non
 
 @given(padding_problems())
 def test_every_cell_is_an_items_own_or_the_pad_value(problem: Problem) -> None:
-    """The padded tensor has the bucket's sizes; dummy rows are padding from end to end."""
     spec, bucket, items, _ = problem
 
     padded = pad(items, spec, bucket)
@@ -154,7 +152,6 @@ def test_an_item_of_another_shape_or_dtype_is_named(spec: TensorSpec, item: torc
 
 @pytest.mark.parametrize(("spec", "count"), [(IDS, 3), (IDS, 0), (UNBATCHED, 2)])
 def test_items_that_are_more_than_the_rows_are_refused(spec: TensorSpec, count: int) -> None:
-    """The message has both numbers; a bucket without items is refused as well."""
     item = torch.zeros(
         [4 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
     )
@@ -176,7 +173,6 @@ def test_unpad_refuses_what_the_tensor_does_not_have() -> None:
 
 @given(st.data())
 def test_dummy_rows_count_one_timestep(data: st.DataObject) -> None:
-    """Lengths are int64[B], each between 1 and T."""
     bucket = Bucket(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)))
     lengths = data.draw(st.lists(st.integers(1, bucket.length), max_size=bucket.batch))
 
@@ -188,14 +184,12 @@ def test_dummy_rows_count_one_timestep(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("lengths", [[0], [5], [1, 1, 1]])
 def test_lengths_outside_the_bucket_are_refused(lengths: list[int]) -> None:
-    """The message shows the lengths and the bucket."""
     with pytest.raises(ValueError, match=r"do not fit a bucket of 2 x 4"):
         lengths_tensor(lengths, Bucket(2, 4))
 
 
 @pytest.mark.parametrize("shape", [("time", "batch"), ("batch", "time")])
 def test_a_pad_value_that_is_no_float_is_kept(shape: tuple[int | Axis, ...]) -> None:
-    """This holds for every way to fill a layout."""
     spec = TensorSpec("ids", "int64", shape, pad_value=2**53 + 1)
 
     padded = pad([torch.tensor([1, 2])], spec, Bucket(2, 3))

@@ -23,7 +23,6 @@ def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
 
 
 def test_a_plan_costs_what_its_runs_cost() -> None:
-    """Calls follow each other, so their times add up."""
     cost = CostModel({Bucket(4, 8): 1.5, Bucket(1, 16): 0.25})
 
     assert Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,)))).milliseconds(cost) == 1.75
@@ -76,7 +75,6 @@ def test_a_plan_takes_no_longer_than_the_estimate(cost: CostModel, lengths: list
 
 @pytest.mark.parametrize(("length", "calls"), [(16, 1), (17, 2), (160, 10)])
 def test_a_sequence_longer_than_a_call_counts_as_several(length: int, calls: int) -> None:
-    """Each call costs its constant."""
     cost = CostModel({Bucket(1, 1): 1.25, Bucket(1, 5): 2.25})
 
     assert WorkEstimate(cost, rows=1, steps=16).milliseconds([length]) == pytest.approx(calls + length / 4)

@@ -150,7 +150,6 @@ def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, r
 
 @given(all_problems())
 def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
-    """A planner keeps no state of earlier batches."""
     planner, lengths = problem
 
     first = planner.plan(lengths)
@@ -161,7 +160,6 @@ def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
 
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Planner]) -> None:
-    """Planners of equal arguments are equal values, and plan alike."""
     lengths = [3, 16, 9, 9, 1, 12, 2]
 
     assert make() == make()
@@ -185,7 +183,6 @@ def test_an_empty_sequence_is_named_by_its_place(make: Callable[[], Planner], ba
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 @given(lengths=st.lists(st.integers(1, 24), min_size=1, max_size=6))
 def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Planner], lengths: list[int]) -> None:
-    """The refusal carries the longest length."""
     if max(lengths) > 16:
         with pytest.raises(SequenceTooLong) as refusal:
             make().plan(lengths)

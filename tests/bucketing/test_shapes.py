@@ -14,7 +14,6 @@ from .strategies import grids
 
 @pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (1, 1), (-1,)])
 def test_sizes_that_do_not_ascend_from_one_are_refused(sizes: tuple[int, ...]) -> None:
-    """Both axes are checked, and the message has the given sizes."""
     with pytest.raises(ValueError, match=r"batches: expected (ascending sizes, each once|sizes of 1 or more), got \["):
         BucketGrid(batches=sizes, lengths=(1,))
     with pytest.raises(ValueError, match=r"lengths: expected (ascending sizes, each once|sizes of 1 or more), got \["):
@@ -44,7 +43,6 @@ def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> Non
 
 @given(grids(), st.integers(1, 20))
 def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> None:
-    """A length between two buckets is refused with both lengths."""
     if length in grid.lengths:
         assert grid.require_bucket_length(length) == length
     else:
@@ -87,7 +85,6 @@ def test_other_texts_are_refused(text: str) -> None:
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=5))
 def test_padding_is_removed_at_the_own_number_of_frames(lengths: list[int]) -> None:
-    """Each request gets the frames that its own timesteps make."""
     spec = TensorSpec("frames", "float32", ("batch", "(time - 1)//2 + 1", 2))
     frames = torch.arange(len(lengths) * 8 * 2, dtype=torch.float32).reshape(len(lengths), 8, 2)
 

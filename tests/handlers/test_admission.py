@@ -67,7 +67,6 @@ def entry(shape: list[int], data: list[int]) -> dict[str, object]:
 def test_what_exceeds_a_limit_is_refused_before_a_tensor_is_made(
     body: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With 413; entries without elements count too."""
     manifest = replace(make_manifest(), limits=RequestLimits(sequences=5, timesteps=20, body_bytes=2000))
     made: list[object] = []
     if kind == "TooManySequences":
@@ -163,7 +162,6 @@ def test_no_refusal_is_large_whatever_it_repeats(body: object, parsed: bool) -> 
 
 
 def test_an_id_is_repeated_up_to_its_bound() -> None:
-    """A longer one is refused, and not repeated."""
     service = service_of(make_manifest())
     allowed = ask(service, {"id": "x" * 512, "inputs": [entry([1], [1])]})
     refused = ask(service, {"id": "x" * 513, "inputs": [entry([1], [1])]})
@@ -290,7 +288,6 @@ def test_a_deadline_that_cannot_be_meant_is_refused(name: str, value: str, said:
 
 
 def test_a_late_request_is_refused_before_anything_is_computed_and_the_others_are_answered() -> None:
-    """Its response says so with a 504, and when to try again."""
     model = FakeModel(make_manifest())
     service = Service(
         model, make_codec(model.manifest, ModelIdentity("m", "1")), unix_clock=lambda: NOW_MS / 1000, clock=lambda: 0.0

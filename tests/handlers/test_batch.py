@@ -102,7 +102,6 @@ def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None
 @MODELS
 @given(bad=st.sets(st.integers(0, 8)), lengths=st.lists(st.integers(1, 8), min_size=9, max_size=9))
 def test_only_the_poisoned_sequences_have_no_answer(make: type[ServedModel], bad: set[int], lengths: list[int]) -> None:
-    """This holds for any position in the batch and any length."""
     items = [
         item(*[1] * (length - 1), POISON) if index in bad else item(*[1] * length)
         for index, length in enumerate(lengths)
@@ -116,7 +115,6 @@ def test_only_the_poisoned_sequences_have_no_answer(make: type[ServedModel], bad
 
 @MODELS
 def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
-    """The entry has the cause, for any number of further failures."""
     answered(make(), [item(1), item(POISON), item(2), item(POISON)])
 
     assert [record.levelno for record in caplog.records] == [logging.ERROR]

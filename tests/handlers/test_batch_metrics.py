@@ -25,7 +25,6 @@ def counted(lengths: list[int], plan: Plan) -> BatchMetrics:
 
 @given(LENGTHS, PLANNERS)
 def test_padded_timesteps_are_what_the_plan_computes_beside_the_real_ones(lengths: list[int], planner: Planner) -> None:
-    """This holds for plans of either kind."""
     plan = planner.plan(lengths)
 
     assert counted(lengths, plan).padded_timesteps == plan.padded_timesteps(lengths) >= 0
@@ -45,7 +44,6 @@ def test_every_run_is_counted_in_a_bucket_of_the_grid_that_holds_it(lengths: lis
 
 @given(LENGTHS)
 def test_the_text_of_the_lengths_says_them_all(lengths: list[int]) -> None:
-    """Lengths are ascending, each with its count."""
     pairs = [pair.split(":") for pair in counted(lengths, Plan(())).lengths_text.split()]
 
     assert sorted(lengths) == [int(length) for length, times in pairs for _ in range(int(times))]

@@ -37,7 +37,6 @@ def told(response: RawResponse) -> tuple[int, object]:
 
 
 def test_a_model_that_runs_is_ready() -> None:
-    """A model without sessions has no store."""
     (response,) = make_service().handle([DESCRIBE])
 
     assert told(response) == (200, {"ready": True, "engine": True, "warm_up": 4, "store": None})
@@ -45,7 +44,6 @@ def test_a_model_that_runs_is_ready() -> None:
 
 
 def test_a_model_whose_engine_fails_is_not_ready(caplog: pytest.LogCaptureFixture) -> None:
-    """The cause is in the log."""
     (response,) = make_service(poison=0.0).handle([DESCRIBE])
 
     assert told(response) == (503, {"ready": False, "engine": False, "warm_up": 4, "store": None})

@@ -1,5 +1,3 @@
-"""Opening of an archive's service: a line of the log says whether its costs should be measured again."""
-
 from __future__ import annotations
 
 import os
@@ -38,7 +36,6 @@ def test_costs_that_should_be_measured_again_are_logged_in_one_line(
     device: str | None,
     lines: list[str],
 ) -> None:
-    """The costs stay as they are."""
     manifest = replace(read_manifest(archive), measurement=measurement)
     write_manifest(manifest, archive)
     monkeypatch.setattr(module, "device_of", lambda _: device)

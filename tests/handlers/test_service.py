@@ -40,7 +40,6 @@ def told(response: RawResponse) -> tuple[int, Any]:
 
 
 def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() -> None:
-    """Answers are in order; more rows than the largest bucket has are split."""
     service = make_service()
     bodies = [[i, *range(i % 7)] for i in range(11)]
 
@@ -51,7 +50,6 @@ def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() 
 
 
 def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are answered; the client gets no internal details, and the log has one entry."""
     answers = ask(make_service(), [1] * 8, [66] * 3, *([2] * 8 for _ in range(3)))
 
     assert [status for status, _ in answers] == [200, 500, 200, 200, 200]
@@ -70,7 +68,6 @@ def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: py
 
 
 def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
-    """The report has requests and sequences, refusals by kind, and the seconds of its parts."""
     reported: list[BatchMetrics] = []
     service = make_service(report=reported.append, clock=map(float, count()).__next__)
 
@@ -160,7 +157,6 @@ def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> No
 
 
 def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
-    """The likeliest class is first; V2 has the scores."""
     manifest = make_manifest(outputs=(TOTAL,))
     service = make_service(manifest, Labels(("red", "green", "blue")))
 

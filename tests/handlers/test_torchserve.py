@@ -96,7 +96,6 @@ def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
 
 
 def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
-    """The response has its answer and its content type."""
     write_manifest(replace(read_manifest(archive), codec="codec_of_tests:Codec"), archive)
     write_list(archive)
     with loaded(archive) as service:
@@ -128,8 +127,6 @@ def test_what_cannot_be_loaded_is_one_runtime_error_of_one_line(archive: Path, s
 
 
 def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the kind and the text of the error."""
-
     def fail(*_: object) -> None:
         raise KeyError("surprise")
 
@@ -263,7 +260,6 @@ with loaded(Path({archive!r})) as service:
 
 @pytest.mark.ci
 def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pristine: Path) -> None:
-    """The answers have the same bytes."""
     support = str(Path(__file__).parents[1] / "support")
     program = "import sys, ts.model_loader, torch\nbefore = set(sys.modules)\n" + BARE.format(
         archive=str(pristine), support=support

@@ -159,8 +159,6 @@ def test_bytes_of_another_connection_are_forgotten() -> None:
 
 
 def test_another_torchserve_goes_on_as_it_does(caplog: pytest.LogCaptureFixture) -> None:
-    """A line of the log says so."""
-
     def other(conn: object, length: int, timeout: float) -> bytearray:
         raise AssertionError
 

@@ -74,7 +74,6 @@ def test_the_shipped_file_declares_what_torchserves_own_file_does() -> None:
 
 
 def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixture) -> None:
-    """Each metric and each value of its own dimension has a line."""
     caplog.set_level(logging.INFO)
     for metric in METRICS:
         for own, value in metric.values(FULL, GRID).items():
@@ -93,7 +92,6 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_batch_is_told_in_full() -> None:
-    """Every metric that is not 0 is written, in its unit."""
     told = {}
     for line in REPORTER.lines(FULL, GRID, 1_700_000_000):
         found = LINE.fullmatch(line)

@@ -1,5 +1,3 @@
-"""Archives of a command line by the names of their models."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,7 +10,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 def test_each_archive_has_the_name_of_its_model(tmp_path: Path) -> None:
-    """The paths are absolute."""
     archive = make_archive(tmp_path / "tiny")
     other = renamed(archive, "other", tmp_path)
 

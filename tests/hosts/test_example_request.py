@@ -49,7 +49,6 @@ def test_the_model_answers_the_request(archive: Path, manifest: Manifest) -> Non
 
 
 def test_each_input_has_its_layout_without_a_batch(manifest: Manifest) -> None:
-    """One input is the body itself; several are named."""
     one, two = replace(manifest, inputs=(FRAMES,)), replace(manifest, inputs=(FRAMES, MASK))
 
     assert body(curl_command(URL, "m", one)) == [[0.5, 0.5]] * 3
@@ -58,7 +57,6 @@ def test_each_input_has_its_layout_without_a_batch(manifest: Manifest) -> None:
 
 @pytest.mark.parametrize(("shortest", "longest", "length"), [(1, 8, 3), (5, 8, 5), (1, 2, 2)])
 def test_the_length_is_one_that_the_model_takes(manifest: Manifest, shortest: int, longest: int, length: int) -> None:
-    """Three timesteps, or the nearest number."""
     command = curl_command(URL, "m", replace(manifest, shortest=shortest, longest=longest))
 
     assert body(command) == [1] * length

@@ -1,5 +1,3 @@
-"""Ports that must be free before a server starts."""
-
 from __future__ import annotations
 
 import socket
@@ -12,7 +10,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 def test_a_free_port_stays_free() -> None:
-    """The server can bind it afterwards."""
     (port,) = free_ports(1)
     check_free("127.0.0.1", port)
     with socket.socket() as server:

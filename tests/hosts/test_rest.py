@@ -83,7 +83,6 @@ def test_a_sequence_is_answered_as_the_model_answers_it(client: TestClient, path
 
 
 def test_v1_v2_and_npy_have_their_own_paths_and_types(client: TestClient) -> None:
-    """One model answers in all formats."""
     v1 = client.post("/v1/models/sums:predict", content=b'{"instances": [[1], [2, 3]]}', headers=JSON)
     entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [2, 3]}
     v2 = client.post("/v2/models/sums/infer", content=json.dumps({"inputs": [entry]}).encode(), headers=JSON)

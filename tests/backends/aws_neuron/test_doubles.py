@@ -63,7 +63,6 @@ def neuron() -> Iterator[Any]:
 
 @torch.no_grad()
 def test_a_function_is_traced_saved_and_loaded(neuronx: Any, tmp_path: Path) -> None:
-    """The loaded function requires the shapes and dtypes of its example."""
     torch.jit.save(neuronx.trace(affine, (torch.rand(3), torch.rand(3))), tmp_path / "func.pt")
     loaded = torch.jit.load(tmp_path / "func.pt")
     x, y = torch.rand(3), torch.rand(3)
@@ -76,7 +75,6 @@ def test_a_function_is_traced_saved_and_loaded(neuronx: Any, tmp_path: Path) -> 
 
 @torch.no_grad()
 def test_separated_weights_are_replaced_and_inlined_ones_are_not(neuronx: Any) -> None:
-    """Inlined weights cause the documented warning."""
     one, other, x = Conv().eval(), Conv().eval(), torch.rand(1, 1, 3, 3)
     separated = neuronx.trace(one, x, inline_weights_to_neff=False)
     neuronx.replace_weights(separated, other.state_dict())
@@ -91,7 +89,6 @@ def test_separated_weights_are_replaced_and_inlined_ones_are_not(neuronx: Any) -
 
 @torch.no_grad()
 def test_dynamic_batches_are_chunked_and_padded(neuronx: Any) -> None:
-    """The change is in place; other dimensions, and the batches of two inputs, must be equal."""
     model, eight = Conv().eval(), torch.rand(8, 1, 3, 3)
     traced = neuronx.trace(model, torch.rand(3, 1, 3, 3))
 
@@ -114,7 +111,6 @@ def test_options_by_position_are_inferred_with_a_warning(neuronx: Any, tmp_path:
 
 
 def test_unsupported_operators_are_refused_or_partitioned(neuronx: Any) -> None:
-    """The message has the operator's name; limits that fail and invalid options are ValueErrors."""
     x = torch.rand(4, 5)
     with pytest.raises(RuntimeError, match="aten::sort"):
         neuronx.trace(sorted_softmax, x)
@@ -141,7 +137,6 @@ def test_fused_recurrences_are_refused(neuronx: Any, kind: Callable[..., nn.Modu
 
 @torch.no_grad()
 def test_an_aliased_output_becomes_the_next_calls_state(neuronx: Any) -> None:
-    """The output is removed from the results."""
     model = Counting()
     traced = neuronx.trace(model, torch.ones(2), input_output_aliases={model.state: 1})
 
@@ -152,8 +147,6 @@ def test_an_aliased_output_becomes_the_next_calls_state(neuronx: Any) -> None:
 
 @torch.no_grad()
 def test_a_bucket_model_runs_what_its_kernel_chooses(neuronx: Any, tmp_path: Path) -> None:
-    """The model is saved and loaded as one module."""
-
     def kernel() -> Any:
         @torch.jit.script
         def choose(inputs: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -172,7 +165,6 @@ def test_a_bucket_model_runs_what_its_kernel_chooses(neuronx: Any, tmp_path: Pat
 
 
 def test_compiling_without_a_device_needs_a_target(neuronx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target and the flag are both required."""
     x = torch.rand(3)
     with pytest.raises(ValueError, match="--target"):
         neuronx.trace(affine, (x, x), cpu_backend=True)
@@ -204,7 +196,6 @@ def test_cores_are_those_that_the_environment_leaves(neuronx: Any, monkeypatch: 
 
 @torch.no_grad()
 def test_inf1_falls_back_to_the_cpu_unless_told_not_to(neuron: Any) -> None:
-    """Without the fallback, an unsupported operator is an AttributeError; compiler arguments are a list."""
     table, ids = nn.Embedding(5, 2), torch.tensor([1, 4])
 
     assert torch.equal(neuron.trace(table, ids)(ids), table(ids))

@@ -61,7 +61,6 @@ def double() -> Iterator[pytest.MonkeyPatch]:
 def test_equals_every_row_alone_whatever_the_padding_holds(
     double: pytest.MonkeyPatch, model: Recurrent, program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """The answers are equal to the last digits of single precision."""
     run = Neuron().load(directory, weights_of(program), {}, 1)
     for garbage in GARBAGE:
         x, lengths = ragged_batch(garbage)
@@ -73,7 +72,6 @@ def test_equals_every_row_alone_whatever_the_padding_holds(
 def test_the_weights_are_in_the_program(
     double: pytest.MonkeyPatch, program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """Other weights do not change the answers, and the engine declares this."""
     inputs = ragged_batch(0.0)
     other = {name: tensor + 1 for name, tensor in weights_of(program).items()}
     answers = [Neuron().load(directory, weights, {}, 1)(inputs)[0] for weights in (weights_of(program), other)]
@@ -116,7 +114,6 @@ def test_the_compiler_computes_in_the_precision_asked_for(settings: CompileSetti
 def test_a_host_without_the_toolchain_says_what_to_install(
     program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """The message has the package index, and the version of torch."""
     reason = str(Neuron().unavailable())
 
     for told in ("torch-neuron is not installed", "pip.repos.neuron.amazonaws.com", "torch 1.13", "compiler_python"):
@@ -126,6 +123,5 @@ def test_a_host_without_the_toolchain_says_what_to_install(
 
 
 def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path) -> None:
-    """The package is empty, and the message says so."""
     with neuron_doubles.on_path(neuron_doubles.placeholder(tmp_path, "torch_neuron")):
         assert "pip uninstall torch-neuron)" in str(Neuron().unavailable())

@@ -100,7 +100,6 @@ def small(module: nn.Module, directory: Path, settings: CompileSettings = TARGET
 
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Answers are equal to the last digits of single precision, with weights given at load."""
     run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -109,7 +108,6 @@ def test_equals_every_row_alone_whatever_the_padding_holds(double: pytest.Monkey
 
 
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
-    """The table of 20 MB stays in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
 
     assert sum(sizes.values()) < 300_000, sizes
@@ -117,7 +115,6 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 
 @torch.no_grad()
 def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Weights of the same shapes are accepted at load; weights of other shapes are refused by name."""
     torch.manual_seed(1)
     other = Several(CASES, rows=1_000_000).eval()
     weights = {**weights_of(compiled.program), **other.state_dict()}
@@ -152,7 +149,6 @@ def test_another_process_answers_the_same_on_one_core(
 
 
 def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """No variable is set if the environment names cores."""
     double.setenv("NEURON_RT_VISIBLE_CORES", "1")
     NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
 
@@ -173,7 +169,6 @@ def test_other_shapes_and_dtypes_are_refused(double: pytest.MonkeyPatch, compile
 
 
 def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -> None:
-    """Packaging and loading name the package index and the release."""
     reason = NeuronX().unavailable()
 
     assert reason is not None
@@ -198,7 +193,6 @@ def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("metadata", [True, False])
 def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -> None:
-    """It is recognised by its version, or by its missing trace()."""
     folder = neuron_doubles.placeholder(tmp_path, "torch_neuronx")
     if not metadata:
         (folder / "torch_neuronx-1.0.dist-info" / "METADATA").unlink()
@@ -229,7 +223,6 @@ def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path:
 
 @pytest.mark.ci
 def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: Path) -> None:
-    """The message has the runtime's error and a hint."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
     with pytest.raises(LoadError, match=r"not available.*neuron-ls"):
@@ -251,7 +244,6 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSet
 
 @pytest.mark.ci
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The compiler's arguments are in the command file of its work directory."""
     for name in ("work", "program"):
         (tmp_path / name).mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings("float32", tmp_path / "work", ("--target", "trn1")))
@@ -295,7 +287,6 @@ def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
-    """The package is missing there, it is the placeholder, or the interpreter does not exist."""
     bare = neuron_doubles.interpreter(tmp_path, tmp_path)
     with pytest.raises(CompileError, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
         small(Doubled(), tmp_path, CompileSettings(python=bare))

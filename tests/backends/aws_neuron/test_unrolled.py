@@ -45,7 +45,6 @@ def source_program(program: torch.export.ExportedProgram) -> SourceProgram:
 def test_a_source_program_equals_every_row_alone(
     module: Several, program: torch.export.ExportedProgram, source_program: SourceProgram
 ) -> None:
-    """This holds for layers, directions, projections, cells, given states, and any padding."""
     ours = source_program.module(weights_of(program))
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -58,7 +57,6 @@ def test_a_source_program_equals_every_row_alone(
 def test_the_source_module_shares_the_weights(
     program: torch.export.ExportedProgram, source_program: SourceProgram
 ) -> None:
-    """The module's parameters share the memory of the given ones."""
     weights = weights_of(program)
     addresses = {tensor.data_ptr() for tensor in weights.values()}
 

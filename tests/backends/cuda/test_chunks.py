@@ -1,5 +1,3 @@
-"""Chunk programs on a double of a GPU."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -94,7 +94,6 @@ def test_sizes_are_compiled_once(cuda: FakeCuda) -> None:
 
 
 def test_errors_of_cuda_are_raised(cuda: FakeCuda) -> None:
-    """Those of the compiler with its log."""
     cuda.code = Code.ERROR_LAUNCH
     with pytest.raises(KernelError, match="ERROR_LAUNCH"):
         NvrtcKernel(0).enqueue(call(1, 6))

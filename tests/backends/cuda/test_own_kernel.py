@@ -38,7 +38,6 @@ def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path
 
 @torch.no_grad()
 def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why."""
     module = Recurrent(Case(layers=2)).eval()
     run = captured_model(module, tmp_path, GraphDevice(kernel=TorchKernel(broken=True)))
     x, lengths = ragged_batch(0.0)
@@ -51,7 +50,6 @@ def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, cap
 @pytest.mark.ci
 @torch.no_grad()
 def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> None:
-    """They are laid out once for each layer."""
     module, kernel = Recurrent(Case(layers=2, bidirectional=True)).eval(), TorchKernel()
     program = exported(module, *ragged_batch(0.0))
     directories = {key: compiled(program, tmp_path / key) for key in ("one", "other")}

@@ -53,7 +53,6 @@ def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> N
 
 
 def test_libraries_need_nothing_but_the_systems_own(tmp_path: Path) -> None:
-    """They need neither OpenMP nor torch's libraries."""
     build.build(tmp_path)
     for library in tmp_path.iterdir():
         needs = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
@@ -110,7 +109,6 @@ def compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
 
 
 def test_a_library_is_compiled_once(compilations: Callable[[], int], tmp_path: Path) -> None:
-    """It is in a folder of this user alone, and nothing else is."""
     assert [compilations(), compilations()] == [1, 1]
 
     folder = tmp_path / "caches" / "torchserve-neuron-lstm"
@@ -165,8 +163,6 @@ def _homeless() -> Path:
 def test_a_disk_that_fails_is_no_error(
     compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library is used, and not kept."""
-
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

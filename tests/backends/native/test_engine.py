@@ -1,5 +1,3 @@
-"""Properties of the native engine: its compiler, the host of its code, and the location of its code."""
-
 from __future__ import annotations
 
 import shutil
@@ -43,7 +41,6 @@ def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_this_machine_can_compile() -> None:
-    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Native().unavailable() is None
     assert {"system", "machine", "isa"} == set(HOST)
 
@@ -71,7 +68,6 @@ def test_another_host_is_refused(module: Recurrent, directory: Path) -> None:
 def test_a_host_of_the_least_kind_is_served(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs the library for the minimal instruction set."""
     monkeypatch.setattr(target_machine, "cpu_flags", lambda: target_machine.cpu_target().cpu_flags)
     for file in directory.iterdir():
         if file.suffix != ".so" or file.name == instruction_sets()[-1].library:
@@ -126,7 +122,6 @@ def test_the_number_of_threads_changes_no_bit(module: Recurrent, directory: Path
 
 @torch.no_grad()
 def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Path) -> None:
-    """Shapes start at one row of one timestep; earlier answers do not change."""
     run = Native().load(directory, module.state_dict(), HOST, 2)
     shapes = [(1, 1), (1, 30), (33, 1), (9, 9), (2, 70)]
     batches = [ragged_batch(float("nan"), *shape) for shape in shapes]
@@ -138,8 +133,6 @@ def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Pat
 
 @torch.no_grad()
 def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
-    """They are found by their names in the program, like weights."""
-
     class WithConstants(Recurrent):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return super().forward(x * torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0]), lengths)

@@ -245,7 +245,6 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 @pytest.mark.ci
 def test_memory_that_is_not_there_is_told(file: Path) -> None:
-    """A MemoryError is raised, and the next call is answered."""
     ended = in_process(
         file,
         """

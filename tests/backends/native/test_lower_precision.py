@@ -121,7 +121,6 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
 @per_library
 @pytest.mark.parametrize("ahead", [False, True])
 def test_rows_of_a_table_are_the_vectors_that_ids_name(instructions: InstructionSet, ahead: bool) -> None:
-    """Outputs are equal bit for bit, whether the table is multiplied ahead or not."""
     shape = Shape(inputs=7, hidden=33)
     values, table = batch_for(shape, [9, 4, 1], 9), torch.randn(11, shape.inputs)
     ids = torch.randint(0, len(table), (3, 9))

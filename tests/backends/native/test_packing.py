@@ -37,7 +37,6 @@ def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: 
 def test_weights_are_in_there_once_with_zeros_behind(
     cell: str, inputs: int, hidden: int, lanes: int, interleave: int
 ) -> None:
-    """Blocks hold every weight in the kernel's order; the units that fill the last block are zero."""
     gates = GATES[cell]
     w_ih, w_hh = torch.randn(gates * hidden, inputs), torch.randn(gates * hidden, hidden)
     from_input, from_state, _ = pack_recurrence(cell, [w_ih, w_hh], lanes, interleave)
@@ -64,7 +63,6 @@ def test_biases_are_added_where_they_meet(cell: str, hidden: int, lanes: int) ->
 
 
 def test_layers_without_biases_begin_at_zero() -> None:
-    """The number of sums is the same as with biases."""
     without = pack_recurrence("gru", [torch.ones(9, 2), torch.ones(9, 3)], 4, 2)
 
     assert without[2].shape == (1, 4, 4)

@@ -61,7 +61,6 @@ def laid_out(x: torch.Tensor, how: str) -> torch.Tensor:
 def test_equals_every_row_alone(
     isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, garbage: float, layout: str, time_major: bool
 ) -> None:
-    """This holds for all layers, lengths, threads, layouts and values of padding."""
     core, values = shape.core(), batch_for(shape, *batch, garbage=garbage)
     given = Batch(laid_out(values.x, layout), values.lengths, values.h_0, values.c_0)
     ours = answers_of(stack_of(shape, core, pool(isa, threads)), given, time_major=time_major)
@@ -233,7 +232,6 @@ def test_values_of_a_row_do_not_affect_other_rows(isa: str, cell: str, poison: f
 @per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 def test_nan_stays_nan(isa: str, cell: str) -> None:
-    """This holds for every bit pattern of NaN."""
     shape = Shape(cell, inputs=1, hidden=3)
     stack = stack_of(shape, shape.core(), pool(isa, 1))
     for bits in (0x7FC00000, 0x7FC00001, 0xFFC00001, 0x7FC01234, 0x7FC001FF, 0x7F800001):
@@ -307,7 +305,6 @@ def test_a_linear_layer_equals_torchs(
     time_major: bool,
     whole: bool,
 ) -> None:
-    """This holds with lengths, for a tensor that is zero in the padding, and without lengths."""
     lengths, steps = batch
     x = batch_for(Shape(inputs=inputs), lengths, steps).x
     torch.manual_seed(outputs)
@@ -347,7 +344,6 @@ def test_several_threads_may_call_at_once(isa: str) -> None:
 
 @per_instructions
 def test_answers_are_the_callers(isa: str) -> None:
-    """Later calls do not change them."""
     shape = Shape(layers=3)
     stack = stack_of(shape, shape.core(), pool(isa, 2))
     first = answers_of(stack, batch_for(shape, [9, 4], 9))

@@ -71,7 +71,6 @@ class Over(nn.Module):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_the_kernel_takes_every_recurrent_layer(case: Case) -> None:
-    """Every cell is supported, with or without a projection, lengths and states."""
     module = Recurrent(case).eval()
     over = rewritten(module, *ragged_batch(0.0))
 

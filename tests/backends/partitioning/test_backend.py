@@ -155,7 +155,6 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
-    """The result is the same, with `max_workers` processes."""
     engine = Picky(refused=frozenset({"aten::sort"}))
     fixed = specialize(program_of(Sorted()), BUCKET)
     two = PartitionerConfig(analyze_parameters={"max_workers": 2})
@@ -204,14 +203,12 @@ def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path
 
 
 def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
-    """The message has the option's path in the YAML."""
     config = PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=1)
     with pytest.raises(CompileError, match=r"^partitioner_config\.max_subgraph_count: .* 3 segments"):
         PartitionedBackend(Picky(), config).compile(program_of(MODEL), BUCKET, tmp_path)
 
 
 def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path) -> None:
-    """The message has the option that moves it to the CPU."""
     engine = Picky(together=frozenset({"aten::linear", "aten::relu"}))
     with pytest.raises(
         CompileError, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
@@ -247,7 +244,6 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_bucket_is_needed(tmp_path: Path) -> None:
-    """A partitioned program is for one bucket."""
     with pytest.raises(CompileError, match="one bucket at a time"):
         PartitionedBackend(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
 

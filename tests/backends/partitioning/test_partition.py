@@ -261,7 +261,6 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
 
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=lambda value: str(value)[:40])
 def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], text: str) -> None:
-    """The message has the option and its valid values."""
     with pytest.raises(ValueError, match=text):
         PartitionerConfig(**options)
 

@@ -145,7 +145,6 @@ def test_a_function_that_is_no_operator_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("damaged", ["", "def program(tensors):\n    return None +", "\0", "raise ValueError('x')"])
 def test_damaged_source_is_refused(damaged: str, tmp_path: Path) -> None:
-    """With its path, and with what to do."""
     with pytest.raises(LoadError, match=r"some\.py is damaged \(.*\): package the model again"):
         load_source(damaged, {}, path=tmp_path / "some.py")
 

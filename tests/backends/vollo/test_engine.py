@@ -104,8 +104,6 @@ def test_ragged_rows_are_near_whatever_the_padding_holds(module: Answers, tmp_pa
 
 
 def test_what_does_not_fit_the_accelerator_is_refused(tmp_path: Path) -> None:
-    """Reported at packaging time, with the compiler's message."""
-
     class Wide(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -127,7 +127,6 @@ def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
     ids=str,
 )
 def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason: str) -> None:
-    """The message has the line of the model."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
     with pytest.raises(CompileError, match=rf"\(at recurrent.py:\d+\): .*{reason}"):

@@ -79,7 +79,6 @@ def vollo_configuration(*arguments: str) -> str:
     ],
 )
 def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, ...], said: str) -> None:
-    """The message lists the accelerators of the installed compiler, without other methods of its class."""
     with pytest.raises(CompileError, match=f"compiler_args: .*{said}"):
         vollo_configuration(*arguments)
 
@@ -92,7 +91,6 @@ def test_float32_is_refused(program: torch.export.ExportedProgram, tmp_path: Pat
 
 
 def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
-    """The message has the accelerator's name and the compiler's message, without its source location."""
     fakes.most_weights = 1
     with pytest.raises(CompileError, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
         compiled(program, tmp_path)
@@ -101,7 +99,6 @@ def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp
 def test_what_the_compiler_does_not_take_is_named(
     program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
 ) -> None:
-    """The message is one line."""
     fakes.unsupported = "unsupported function 'fft_fft'"
     with pytest.raises(CompileError, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
         compiled(program, tmp_path)
@@ -110,8 +107,6 @@ def test_what_the_compiler_does_not_take_is_named(
 @pytest.mark.ci
 @pytest.mark.usefixtures("fakes")
 def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> None:
-    """The message has the key that runs it on the CPU."""
-
     class Logs(InTime):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.log_softmax(super().forward(x, lengths)[0], -1),)

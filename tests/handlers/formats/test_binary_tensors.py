@@ -59,7 +59,6 @@ def test_the_bytes_after_the_json_are_the_data_of_their_entries_in_order() -> No
 
 
 def test_a_batch_of_bytes_is_one_tensor() -> None:
-    """Its outputs come back as one tensor."""
     request = codec().decode(body({"inputs": [{**ENTRY, "shape": [3, 1]}]}, IDS_BYTES))
 
     assert (ids_of(request), request.batched) == ([[5], [17], [99]], True)
@@ -149,7 +148,6 @@ def test_a_length_of_the_json_that_cannot_be_is_refused(header: str) -> None:
 
 
 def test_a_length_that_cuts_the_json_is_refused() -> None:
-    """The rest of it is no JSON."""
     assert "not JSON" in refusal(body({"inputs": [ENTRY]}, IDS_BYTES, header=10)).message
 
 
@@ -162,7 +160,6 @@ def test_very_many_entries_are_refused_before_they_are_looked_at() -> None:
 
 @pytest.mark.parametrize("value", [[1, 2], {"instances": [[1]]}, {"inputs": 3}, 7])
 def test_only_v2_has_bytes_after_its_json(value: object) -> None:
-    """Any other body with that header is refused."""
     assert "for a body in V2" in refusal(body(value, b"")).message
 
 
@@ -175,7 +172,6 @@ def answer(value: Mapping[str, Any], outputs: list[tuple[torch.Tensor, ...]], ma
 
 
 def test_outputs_are_bytes_where_the_request_wants_them() -> None:
-    """Each sequence has an entry of its own, whose parameters have the number of bytes."""
     value = {"inputs": [as_json([1]), as_json([1, 2])], "parameters": {"binary_data_output": True}}
     read, content = answer(value, [(torch.tensor([float("nan"), 1]),), (torch.tensor([2.0, 3]),)])
 
@@ -194,7 +190,6 @@ def of_two(wanted: object) -> dict[str, Any]:
 
 
 def test_outputs_are_chosen_by_name_in_the_order_of_the_request() -> None:
-    """Each may be bytes or JSON numbers."""
     names = [spec.name for spec in TWO.outputs]
     outputs = [tuple(torch.full((2,), float(index)) for index in range(2))]
     wanted = [{"name": names[1]}, {"name": names[0], "parameters": {"binary_data": True}}]

@@ -146,7 +146,6 @@ def test_an_interrupt_ends_the_worker() -> None:
     ],
 )
 def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, folder: Path) -> None:
-    """The load raises a RuntimeError with the cause."""
     (folder / "lame_codec.py").write_text(
         "class Lame:\n    def decode(self, body, kind): pass\nclass Failing:\n    x = property()\n"
         "    def __init__(self): 1 / 0\nclass Leaving:\n    def __init__(self): raise SystemExit\n"
@@ -197,7 +196,6 @@ def test_a_codec_gets_the_body_that_the_client_sent(body: object, content_type: 
 
 
 def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
-    """It is an answer to one sequence."""
     (response,) = ask(Custom(ids, lambda outputs, inputs: b"sum: 3"), b"\1\2")
 
     assert response == RawResponse(200, b"sum: 3", "text/plain; charset=utf-8")
@@ -213,8 +211,6 @@ def test_a_content_type_that_would_cost_the_worker_is_a_500(content_type: object
 
 
 def test_a_list_of_sequences_is_answered_by_a_list() -> None:
-    """Answers keep the order, each with its own inputs and outputs; tensors are accepted too."""
-
     def decode(body: bytes, content_type: str) -> list[dict[str, object]]:
         return [{"ids": [1, 2]}, {"ids": torch.tensor([3], dtype=torch.int32)}]
 
@@ -225,7 +221,6 @@ def test_a_list_of_sequences_is_answered_by_a_list() -> None:
 
 @pytest.mark.parametrize("made", [None, 7, [1], "ids", {"ids": object()}, [{"ids": [1]}, None]])
 def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
-    """The status is 400 if a value is no tensor, and 500 if the result is no mapping."""
     codec = Custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
 
     assert [response.status in (400, 500) for response in ask(codec, b"bad", b"good")] == [True, False]

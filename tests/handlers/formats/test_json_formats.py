@@ -52,7 +52,6 @@ def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap: Callable[[str
 
 
 def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -> None:
-    """The refusal names the inputs."""
     request = decode(row([1, 2, 3]), ONE)
 
     assert (request.format.name, ids_of(request), request.sequences[0].length) == ("PLAIN", [[1, 2, 3]], 3)
@@ -200,7 +199,6 @@ def test_v2_sizes_of_which_no_tensor_can_be_made_are_refused() -> None:
 
 
 def test_v2_needs_every_input_once_for_each_sequence() -> None:
-    """Different counts are reported."""
     body = {"inputs": [TENSOR, TENSOR, {"name": "frames", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}]}
 
     assert "2 of 'ids', 1 of 'frames'" in refusal(row(body), TWO).message
@@ -258,7 +256,6 @@ def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says
 
 
 def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
-    """The status is 422 for another length, and 413 beyond the longest."""
     manifest = make_manifest(padding="exact_lengths")
 
     assert decode(row([1] * 4), manifest).sequences[0].length == 4
@@ -266,7 +263,6 @@ def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
 
 
 def test_a_model_without_time_takes_vectors() -> None:
-    """Its items have length 1."""
     manifest = make_manifest(inputs=(TensorSpec("x", "float32", ("batch", 2)),))
 
     assert decode(row([0, 1]), manifest).sequences[0].length == 1

@@ -29,7 +29,6 @@ def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
 def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
     kind: str, order: str, shape: tuple[int, ...]
 ) -> None:
-    """Examples have either byte order, C and Fortran order, no elements, or no dimensions."""
     count = int(np.prod(shape, dtype=int))
     array = np.arange(count).reshape(shape).astype(order + kind)
     for laid_out in (array, np.array(array, order="F")):
@@ -47,7 +46,6 @@ def test_every_version_of_the_format_is_read(version: tuple[int, int]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """The file has no pickle; dtype, shape and values are unchanged."""
     tensor = torch.randint(0, 2, shape).to(dtype)
 
     written = write_npy(tensor)
@@ -107,7 +105,6 @@ def header(text: str, version: bytes = b"\x01\x00") -> bytes:
     ],
 )
 def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, told: str) -> None:
-    """The answer is a 400 with the reason; Python objects are never read."""
     with pytest.raises(RequestError) as refused:
         read_npy(content)
 
@@ -146,7 +143,6 @@ def test_a_bytearray_is_not_copied() -> None:
 
 @given(st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
-    """No other error is raised for any changed or missing bytes."""
     content = bytearray(npy(np.arange(6, dtype=np.float32).reshape(2, 3)))
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=4)):
         content[place] = data.draw(st.integers(0, 255))

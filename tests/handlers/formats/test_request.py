@@ -21,14 +21,12 @@ SCORES = TensorSpec("scores", "float32", ("batch", 3))
     ],
 )
 def test_every_form_that_torchserve_reads_is_read(mapping: object, tmp_path: Path) -> None:
-    """The forms are names, lists whose last element is the name, and the older list."""
     (tmp_path / "index_to_name.json").write_text(json.dumps(mapping))
 
     assert read_labels(tmp_path, [SCORES]) == Labels(("a", "b", "c"))
 
 
 def test_no_file_is_no_labels(tmp_path: Path) -> None:
-    """The answer has the scores."""
     assert read_labels(tmp_path, [SCORES]) is None
 
 

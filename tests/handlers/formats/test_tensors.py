@@ -51,7 +51,6 @@ DEEP = [[[[[1]]]]]
 def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(
     spec: TensorSpec, value: object, told: str
 ) -> None:
-    """Each refusal is a 400 with the input, the place and the expected value."""
     with pytest.raises(RequestError) as refused:
         tensor_from_lists(value, spec)
 
@@ -62,7 +61,6 @@ def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integers_are_taken_to_the_limits_of_their_dtype_and_no_further(dtype: DType) -> None:
-    """The largest and smallest values are unchanged; one beyond is refused."""
     spec = TensorSpec("x", dtype, ("time",))
     limits = torch.iinfo(getattr(torch, dtype))
 
@@ -75,7 +73,6 @@ def test_integers_are_taken_to_the_limits_of_their_dtype_and_no_further(dtype: D
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @given(st.lists(st.floats(-60000, 60000), min_size=1))
 def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: list[float]) -> None:
-    """The tensor equals that of torch for the same list of floats."""
     expected = torch.tensor(numbers, dtype=torch.float64).to(getattr(torch, dtype))
 
     assert torch.equal(expected, tensor_from_lists(numbers, TensorSpec("x", dtype, ("batch", "time"))))
@@ -83,7 +80,6 @@ def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: l
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504.0), ("float32", 3.4028234663852886e38)])
 def test_finite_floats_are_taken_though_their_sum_is_not(dtype: DType, largest: float) -> None:
-    """Each value must be finite."""
     spec = TensorSpec("x", dtype, ("batch", "time"))
 
     assert tensor_from_lists([largest] * 3, spec).tolist() == [largest] * 3
@@ -127,7 +123,6 @@ def test_a_range_holds_exactly_for_every_dtype(
 
 
 def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
-    """1 is read as 1.0, and true as true."""
     assert tensor_from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
     assert tensor_from_lists([True, False], FLAGS).tolist() == [True, False]
 
@@ -146,7 +141,6 @@ def test_an_input_without_time_may_be_a_single_number() -> None:
     st.sampled_from([FRAMES, IDS, FLAGS, TensorSpec("x", "float32", ()), TensorSpec("x", "float32", (2, "time", 1))]),
 )
 def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object, spec: TensorSpec) -> None:
-    """Other results do not occur."""
     with suppress(RequestError):
         tensor = tensor_from_lists(value, spec)
         assert len(tensor.shape) == len(spec.item_shape)
@@ -173,7 +167,6 @@ def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object,
     ],
 )
 def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torch.Tensor, told: str) -> None:
-    """Tensors from .npy or from a codec are refused for the same reasons as lists."""
     with pytest.raises(RequestError) as refused:
         convert_tensor(tensor, spec)
 
@@ -181,7 +174,6 @@ def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torc
 
 
 def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
-    """int32 and uint16 ids, float64 and integer frames."""
     for dtype in (torch.int32, torch.uint8, torch.uint16, torch.uint64):
         assert convert_tensor(torch.tensor([1, 9], dtype=dtype), IDS).tolist() == [1, 9]
     for dtype in (torch.float64, torch.float16, torch.int64):

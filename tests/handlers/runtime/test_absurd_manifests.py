@@ -122,7 +122,6 @@ def test_a_value_that_makes_no_sense_is_named(
 
 
 def test_a_layout_that_the_programs_do_not_have_is_refused(folder: Path, written: Any) -> None:
-    """The message has the bucket, the cause, and the file that does not fit."""
     expected = r"bucket 4 x 8 as variants\.json declares them .*input 'ids' is float32.*: package the model again"
     with pytest.raises(RuntimeError, match=expected):
         load(folder, changed(written, ("inputs", 0, "dtype"), "float32"))

@@ -1,5 +1,3 @@
-"""The bucket selector is read from the archive once, and batches are planned by it."""
-
 from __future__ import annotations
 
 import sys
@@ -45,7 +43,6 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_batches_are_planned_by_it(archive: Path) -> None:
-    """Each request runs in the bucket of its own length, with the usual answers."""
     variants, model = load_archive(archive, threads=1), make_model()
     lengths = [3, 2, 8, 1]
     requests = [[torch.arange(length)] for length in lengths]
@@ -58,7 +55,6 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
 
 
 def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
-    """No selector is read."""
     assert selected_lengths(replace(read_manifest(archive), kernel=None), archive) is None
 
 
@@ -72,7 +68,6 @@ def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
     ],
 )
 def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kernel: str, complaint: str) -> None:
-    """The RuntimeError, which TorchServe reports, has its name and the cause."""
     with pytest.raises(RuntimeError) as refused:
         selected_lengths(replace(read_manifest(archive), kernel=kernel), archive)
 

@@ -31,7 +31,6 @@ def change_manifest(archive: Path, **facts: Any) -> None:
 
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
-    """This holds for any values in the padding."""
     variants, model = load_archive(pristine, threads=1), make_model()
     ids = torch.randint(0, 20, (3,))
     for bucket in GRID.buckets:
@@ -76,7 +75,6 @@ def test_each_part_has_its_own_costs(pristine: Path) -> None:
 def test_the_planner_is_told_what_the_programs_take(
     pristine: Path, shapes: Literal["grid", "any"], longest: int, found: Shapes
 ) -> None:
-    """It takes the grid's buckets, or any shape up to its largest batch and the longest sequence."""
     manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
 
     assert supported_shapes(manifest) == found
@@ -127,7 +125,6 @@ def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
 
 
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
-    """Sequences of every length up to the longest run, in calls of shapes outside the grid."""
     change_manifest(archive, shapes="any", longest=50)
     variants, model = load_archive(archive, threads=1), make_model()
     lengths = [37, 50, 3, 1, 12]
@@ -142,7 +139,6 @@ def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
 
 
 def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every program gets the same tensors."""
     seen = []
 
     class Recording(Eager):
@@ -172,7 +168,6 @@ def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path)
 
 @pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
 def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, file: str) -> None:
-    """This holds for any file of the archive."""
     content = (archive / file).read_bytes()
     (archive / file).write_bytes(content + b" ")
     with pytest.raises(RuntimeError, match=file):
@@ -183,7 +178,6 @@ def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, fi
 
 
 def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:
-    """The message has the version of packaging."""
     change_manifest(archive, requires=(("no-such-engine", "no_such_engine", "1.2.3"),))
 
     with pytest.raises(RuntimeError, match=r"pip install no-such-engine==1\.2\.3"):
@@ -191,7 +185,6 @@ def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path)
 
 
 def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) -> None:
-    """The order of precedence is the one in the name."""
     change_manifest(archive, threads=2)
 
     assert load_archive(archive, threads=1).threads == 1

@@ -1,5 +1,3 @@
-"""Measurement of costs: in rounds, within a time budget, with more rounds for calls that vary."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -48,7 +46,6 @@ def shortest(turns: dict[str, tuple[float, ...]]) -> dict[str, float]:
 
 
 def test_the_first_call_and_slow_calls_do_not_count() -> None:
-    """Each turn has its shortest call."""
     machine = Machine()
     turns = measure({"a": machine.costing("a", 1, 90, 2, 3, 40)}, Effort(budget_ms=100), machine)
 
@@ -65,7 +62,6 @@ def test_the_calls_take_turns() -> None:
 
 
 def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() -> None:
-    """The total time is limited for both."""
     machine = Machine()
     measure({"s": machine.costing("s", 1000), "f": machine.costing("f", 0.5)}, Effort(budget_ms=60), machine)
 
@@ -74,7 +70,6 @@ def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() 
 
 
 def test_a_quiet_machine_is_believed_at_once() -> None:
-    """There are no further rounds."""
     machine = Machine()
     turns = measured(machine)
 
@@ -92,7 +87,6 @@ def test_a_quiet_machine_is_believed_at_once() -> None:
     ],
 )
 def test_other_work_for_a_while_is_waited_out(is_busy: Callable[[float], bool]) -> None:
-    """The costs are those of a quiet machine."""
     assert shortest(measured(Machine(is_busy))) == MS
 
 

@@ -127,7 +127,6 @@ def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path
     st.none() | st.integers(1, 100),
 )
 def test_every_core_is_in_one_share(cores: set[int], workers: int | None, threads: int | None) -> None:
-    """Shares differ by one core at most, and have the requested number of threads if there are enough."""
     shares = partition_cores(sorted(cores), workers, threads)
 
     assert sorted(core for share in shares for core in share) == sorted(cores)
@@ -215,7 +214,6 @@ def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
 
 
 def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned: list[tuple[int, ...]]) -> None:
-    """The worker has the threads of its share."""
     before = torch.get_num_threads()
     try:
         service = torchserve.load(FakeContext(model_dir=placed, model_yaml_config={"maxWorkers": 4}))
@@ -227,7 +225,6 @@ def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned:
 
 
 def test_without_placement_nothing_is_touched(archive: Path, pinned: list[tuple[int, ...]], tmp_path: Path) -> None:
-    """No file is written, and no core is set."""
     before = set(tmp_path.iterdir())
 
     assert apply_placement(read_manifest(archive), archive, 2, {}) is None

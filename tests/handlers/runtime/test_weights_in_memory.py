@@ -39,7 +39,6 @@ def test_tensors_are_pages_of_the_file(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 10, 700])
 def test_a_cut_file_is_an_error_that_names_it(archive: Path, size: int) -> None:
-    """The process goes on."""
     os.truncate(archive / "weights.pt", size)
 
     with pytest.raises(RuntimeError, match=r"weights\.pt was changed"):

@@ -12,7 +12,6 @@ from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest
 
 
 def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
-    """Chunks are ordered by their steps or, without steps, by arrival."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
 

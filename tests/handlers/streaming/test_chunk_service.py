@@ -28,7 +28,6 @@ from torchserve_neuron_lstm.sessions.store import (
 
 
 def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
-    """Answers are for each step, and for the sequence so far; they have the id and the step."""
     service = make_service()
 
     first, second, third = (
@@ -44,7 +43,6 @@ def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
 
 
 def test_sessions_of_one_batch_run_together() -> None:
-    """Sessions that begin, continue and end are in one batch."""
     service = make_service()
     ask(service, *(piece([n], id=f"s{n}", start="true") for n in range(5)))
 
@@ -67,7 +65,6 @@ def test_a_session_without_an_id_gets_one() -> None:
 
 
 def test_an_unknown_session_is_never_a_new_one() -> None:
-    """Without start there is no state to continue from: 410, and no program runs."""
     service = make_service()
 
     assert [(status, body["type"]) for status, body in ask(service, piece([1], id="a"))] == [(410, "SessionUnknown")]
@@ -90,7 +87,6 @@ def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
 
 
 def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> None:
-    """An end without a chunk can be sent again too."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
@@ -151,7 +147,6 @@ SUMS_ONLY = streaming_manifest().outputs[0]
     ],
 )
 def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
-    """The status is 400, and no header contains the rejected text."""
     service = make_service()
 
     bad, good = service.handle([row, piece([1], id="good", start="true")])
@@ -162,7 +157,6 @@ def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
 
 
 def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
-    """After an upgrade to another model the status is 410."""
     store = make_store()
     same = make_service(StoreSessions(store))
     other = make_service(StoreSessions(store), manifest={"streaming": replace(SETTINGS, state="cd" * 16)})
@@ -215,7 +209,6 @@ def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
 
 
 def test_a_damaged_record_costs_one_session_which_can_start_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Other sessions of the batch are answered. Only a start replaces the record."""
     store = make_store(sessions=2)
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))

@@ -67,7 +67,6 @@ def test_fields_of_a_form_or_of_grpc_are_read() -> None:
 
 @pytest.mark.parametrize("parsed", [True, False])
 def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
-    """This holds whether or not TorchServe has parsed the body, which is left without the fields."""
     value = {
         "ids": [1],
         "ts_request_sequence_id": "a",
@@ -99,7 +98,6 @@ def test_a_codecs_json_is_not_looked_into() -> None:
 
 
 def test_other_names_take_the_place_of_the_usual_ones() -> None:
-    """All names are replaced, and the usual ones have no meaning then."""
     names = SessionFields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
     headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
 
@@ -171,7 +169,6 @@ def test_null_is_a_missing_field() -> None:
     "row", [{}, {"body": b""}, {"body": {}}, {"data": ""}, {"ts_request_sequence_id": b"a"}, b"", None]
 )
 def test_a_request_without_input_has_no_body(row: object) -> None:
-    """The body has only session fields."""
     assert not has_body(RawRequest(row, {}))
 
 
@@ -192,7 +189,6 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 @example({"body": {"parameters": {"sequence_id": {}}}}, {}, True)
 @example({"body": "[" * 10_000}, {"Content-Type": "application/json"}, True)
 def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
-    """Errors are those for clients only."""
     try:
         fields, rest = read_request(RawRequest(row, headers), NAMES, lambda _: json_body)
         has_body(rest)

@@ -79,7 +79,6 @@ def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
 
 
 def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:
-    """The key is made once, and only its user can read it."""
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     first, second = (open_sessions(manifest(store="client"), "tagger", environment) for _ in range(2))
 
@@ -92,7 +91,6 @@ def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No file is written here."""
     monkeypatch.setenv("SESSIONS_KEY", KEY)
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     sessions = open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", environment)
@@ -104,7 +102,6 @@ def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("key", [None, "", "ab" * 31, "not hex digits" * 5])
 def test_without_a_key_the_archive_is_not_served(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
-    """The RuntimeError, which TorchServe shows, does not contain the key."""
     monkeypatch.delenv("SESSIONS_KEY", raising=False)
     if key is not None:
         monkeypatch.setenv("SESSIONS_KEY", key)

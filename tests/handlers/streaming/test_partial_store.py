@@ -69,7 +69,6 @@ def test_only_the_sessions_of_a_server_that_is_gone_are_refused(broken: str, cap
 
 
 def test_a_server_without_space_refuses_its_own_sessions() -> None:
-    """The status is 507, and the other sessions go on."""
     service = make_service(StoreSessions(PartialStore(unwritable="a", error=StoreFullError("no memory"))))
 
     answers = ask(service, *(piece([1], id=name, start="true") for name in ("a1", "b1")))

@@ -1,5 +1,3 @@
-"""Limits of sessions, as the clients of a service meet them."""
-
 from __future__ import annotations
 
 import json
@@ -14,7 +12,6 @@ from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessio
 
 
 def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
-    """The status is 429, with the time after which there may be room."""
     service = make_service(StoreSessions(make_store(sessions=1)))
     ask(service, piece([1], id="a", start="true"))
 
@@ -25,7 +22,6 @@ def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
 
 
 def test_a_session_that_would_store_too_much_is_refused_and_goes_on_later() -> None:
-    """A new session is refused with 429, a long request of an open one with 507; nothing of it is applied."""
     store = make_store(sessions=2, bytes=600)
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))

@@ -1,5 +1,3 @@
-"""State of a session as bytes: its values come back whatever their dtypes are."""
-
 from __future__ import annotations
 
 import pytest

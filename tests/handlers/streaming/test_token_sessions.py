@@ -1,5 +1,3 @@
-"""Sessions that clients carry as signed tokens."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -34,7 +32,6 @@ def test_a_client_can_carry_its_session() -> None:
 
 
 def test_a_token_that_is_not_ours_is_refused() -> None:
-    """Examples are a changed token, and those of another key, another model and another name."""
     ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
     token = first[TOKEN]
     changed = token[:-3] + ("A" if token[-3] != "A" else "B") + token[-2:]

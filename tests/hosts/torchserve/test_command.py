@@ -36,7 +36,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
 
 
 def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The printed command names the settings and the log configuration, the settings the metrics."""
     folder = tmp_path / "new" / "folder"
     assert main(["serve", str(archive), "--set", "job_queue_size=7", "--print-config", str(folder)]) == 0
     words = shlex.split(capsys.readouterr().out)
@@ -93,7 +92,6 @@ def test_archives_of_two_folders_need_one_store(
 def test_a_wrong_setting_is_refused_before_a_file_is_written(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
 ) -> None:
-    """One line names it, with what was expected."""
     folder = tmp_path / "new"
 
     assert told in refused(capsys, archive, *words, "--print-config", folder)
@@ -153,7 +151,6 @@ def test_a_setting_of_another_form_is_a_wrong_command_line(
 
 
 def test_a_missing_or_damaged_archive_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is started."""
     (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
 
     assert "there is no archive" in refused(capsys, tmp_path / "none.mar")

@@ -73,7 +73,6 @@ def test_bodies_are_limited_by_the_largest_of_the_archives() -> None:
 
 
 def test_an_override_replaces_a_setting_or_comes_beside_them() -> None:
-    """Others stay."""
     found = properties(replace(SETTINGS, overrides={"job_queue_size": "7", "keystore": "/k"}), METRICS)
 
     assert (found["job_queue_size"], found["keystore"], found["metrics_mode"]) == ("7", "/k", "prometheus")
