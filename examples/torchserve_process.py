@@ -78,6 +78,7 @@ def serving(
     python: Path = Path(sys.executable),
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    ports: Sequence[int] = (),
 ) -> Iterator[TorchServe]:
     """Serve `models` (name -> archive in the folder `store`), and stop every started process in the end.
 
@@ -88,6 +89,7 @@ def serving(
         python: the interpreter of the environment that has TorchServe.
         settings: further lines of config.properties.
         environment: variables of the server, in addition to this process's own.
+        ports: five ports of the server; free ones if there are none.
 
     Raises:
         DidNotStart: the server ended or a model was not ready in time.
@@ -96,7 +98,7 @@ def serving(
         # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        ports = free_ports(5)
+        ports = ports or free_ports(5)
         (home / "config.properties").write_text(properties(ports, settings or {}))
         server = TorchServe(inference=ports[0], management=ports[1], log_file=home / "torchserve.log")
         with server.log_file.open("wb") as log:

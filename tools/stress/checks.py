@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import secrets
 from collections import Counter
@@ -12,10 +11,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
-from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import psutil
 import torch
 
 from .model import TOKENS, Tagger
@@ -33,8 +32,12 @@ def outputs(model: Tagger, ids: Sequence[int]) -> Values:
     return {"tags": tags[0].clone(), "topic": topic[0].clone()}
 
 
-def equal(values: Values, expected: Values) -> bool:
-    """Whether every expected output is there, in its shape and within the tolerance."""
+def equal(answer: Any, expected: Values) -> bool:
+    """Whether the JSON value of an answer has every expected output, in its shape and within the tolerance."""
+    try:
+        values = {name: torch.tensor(answer[name], dtype=torch.float32) for name in expected}
+    except (ValueError, KeyError, TypeError, RuntimeError):
+        return False
     return all(
         values[name].shape == value.shape and torch.allclose(values[name], value, TOLERANCE, TOLERANCE)
         for name, value in expected.items()
@@ -121,16 +124,15 @@ class Session:
         try:
             answer = json.loads(reply.body)
             steps = {(answer[ID], answer[STEP]), (reply.headers[ID], int(reply.headers[STEP]))}
-            values = {name: torch.tensor(answer[name]) for name in ("tags", "topic")}
         except (ValueError, KeyError, TypeError):
             return Verdict.WRONG
         expected = {"tags": script.tags[begin:end], "topic": script.topics[self.sent]}
-        if reply.status == 200 and steps == {(self.id, end)} and equal(values, expected):
+        if reply.status == 200 and steps == {(self.id, end)} and equal(answer, expected):
             return Verdict.RIGHT
         again = outputs(model, [*script.ids[:end], *script.ids[begin:end]])
         doubled = {"tags": again["tags"][end:], "topic": again["topic"]}
         beyond = any(isinstance(step, int) and step > end for _, step in steps)
-        return Verdict.TWICE if beyond or equal(values, doubled) else Verdict.WRONG
+        return Verdict.TWICE if beyond or equal(answer, doubled) else Verdict.WRONG
 
 
 @dataclass
@@ -179,9 +181,13 @@ class Law(NamedTuple):
         """Whether the figure is within its bounds."""
         return self.least <= self.value <= self.most
 
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        return f"at least {self.least:g}" if self.least > -math.inf else f"at most {self.most:g}"
+
     def __str__(self) -> str:
-        bounds = [f"at least {self.least:g}" if self.least > -math.inf else "", f"at most {self.most:g}"]
-        return f"{self.what}: {self.value:.4g}, {bounds[0] or bounds[1]}"
+        return f"{self.what}: {self.value:.4g}, {self.bound}"
 
 
 def answer_laws(tally: Tally, kinds: Collection[str], faults: Mapping[str, int]) -> Iterator[Law]:
@@ -211,26 +217,12 @@ class Reading(NamedTuple):
 
 
 def read_process(pid: int, seconds: float) -> Reading | None:
-    """Read a process of this machine; None if there is none.
-
-    >>> read_process(os.getpid(), 1.5).threads >= 1
-    True
-    """
-    home = Path(f"/proc/{pid}")
+    """Read a process of this machine; None if there is none."""
     try:
-        memory = int((home / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return Reading(seconds, memory, _entries(home / "fd"), _entries(home / "task"))
-    except (FileNotFoundError, ProcessLookupError):
+        process = psutil.Process(pid)
+        return Reading(seconds, process.memory_info().rss, process.num_fds(), process.num_threads())
+    except psutil.NoSuchProcess:
         return None
-
-
-def _entries(folder: Path) -> int:
-    return len(list(folder.iterdir()))
-
-
-def warm_up_seconds(total_seconds: float) -> float:
-    """Return the seconds that are not judged: the store starts its checkpoints, sessions left by clients expire."""
-    return min(300.0, total_seconds / 2)
 
 
 def process_laws(name: str, readings: Sequence[Reading], total_seconds: float) -> Iterator[Law]:
@@ -239,7 +231,7 @@ def process_laws(name: str, readings: Sequence[Reading], total_seconds: float) -
     Medians, because a reading may fall into a batch or a garbage collection. A leak of 0.1 % a minute exceeds 2 % in
     half an hour; a library may open one file or start one thread at its first use, which may be late.
     """
-    after = warm_up_seconds(total_seconds)
+    after = min(300.0, total_seconds / 2)  # the store starts its checkpoints, sessions left by clients expire
     width = (total_seconds - after) / 10
 
     def ends(figure: Callable[[Reading], float]) -> tuple[float, float]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import psutil
 import torch
 from redis_cluster import SLOTS, LocalCluster, running_cluster
 from redis_server import server_programs
@@ -73,7 +74,7 @@ def _run_sessions(
     settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
     archive = make_archive(model, work, STREAM, 1, options.backend, f"{{store: redis, redis: {settings}}}")
     nodes.deploy({"archive": str(archive), "threads": 1, "replicas": _COUNT}, "sessions")
-    tally, chance, began = Tally(), random.Random(options.seed), time.monotonic()
+    tally, chance, began = Tally(), random.Random(0), time.monotonic()
     # a node that ended without warning is noticed late, and a replica elsewhere starts slowly on a busy machine
     limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0}
     traffic = draw_traffic(model, options.chunks, chance, faults=True, hang_ups=options.hang_ups, **limits)
@@ -84,7 +85,9 @@ def _run_sessions(
 
     faults, goes_on = ClusterFaults(nodes, redis, chance, tally), until_enough(tally, needed, seconds)
     asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults.make(needed, share)))
-    nodes.delete("sessions")
+    from ray import serve
+
+    serve.delete("sessions")
     return list(answer_laws(tally, (), needed)), tally
 
 
@@ -201,12 +204,6 @@ class RayNodes:
 
         serve.run(app(arguments), name=name, route_prefix="/")
 
-    def delete(self, name: str) -> None:
-        """Delete an application."""
-        from ray import serve
-
-        serve.delete(name)
-
     def ready(self) -> list[ReplicaProcess]:
         """Return the replicas that take requests now."""
         from ray.serve.context import _get_global_client
@@ -216,7 +213,10 @@ class RayNodes:
     def kill(self, replica: ReplicaProcess) -> bool:
         """Kill the process of a replica, as in a crash. Returns whether it was still running."""
         self._gone.add(replica.id)
-        return _kill(replica.pid)
+        with suppress(ProcessLookupError):
+            os.kill(replica.pid, signal.SIGKILL)
+            return True
+        return False
 
     def remove(self, node: str) -> None:
         """Kill a node's raylet, and with it its replicas."""
@@ -251,38 +251,21 @@ def running_nodes(directory: Path) -> Iterator[RayNodes]:
     cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0, "include_dashboard": False})
     # Ray's hooks can be set by the main thread alone, and a node is added by another: such nodes end with their head
     cluster._shutdown_at_exit = False  # noqa: SLF001 - an argument of the cluster, for the head and the others alike
-    nodes, last = RayNodes(cluster, http), list[ReplicaProcess]()
+    nodes, replicas = RayNodes(cluster, http), list[psutil.Process]()
     try:
         for _ in range(_COUNT):
             nodes.add()
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": http})
         yield nodes
-        last = nodes.ready()
+        replicas = [psutil.Process(replica.pid) for replica in nodes.ready()]
         serve.shutdown()
     finally:
         ray.shutdown()
         cluster.shutdown()
-        _wait_until_ended([replica.pid for replica in last])
-
-
-def _wait_until_ended(pids: list[int]) -> None:
-    """Wait for processes that end by themselves when their raylet has, and kill those that do not."""
-    deadline = time.monotonic() + 30.0
-    while pids := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        if time.monotonic() > deadline:
-            for pid in pids:
-                _kill(pid)
-            return
-        time.sleep(0.1)
-
-
-def _kill(pid: int) -> bool:
-    """Kill a process; returns whether it still ran."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-        return True
-    return False
+        _, running = psutil.wait_procs(replicas, timeout=30)  # they end by themselves when their raylet has
+        for process in running:
+            process.kill()
 
 
 class Question(NamedTuple):
@@ -296,12 +279,9 @@ class Question(NamedTuple):
         """Return the model whose answer this is: `old`, `new` or `neither`."""
         try:
             answer = json.loads(body)
-            values = {name: torch.tensor(answer[name]) for name in self.old}
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             return "neither"
-        if equal(values, self.old):
-            return "old"
-        return "new" if equal(values, self.new) else "neither"
+        return "old" if equal(answer, self.old) else "new" if equal(answer, self.new) else "neither"
 
 
 @dataclass
@@ -334,7 +314,7 @@ def _update_weights(model: Tagger, options: argparse.Namespace, work: Path, node
     archives.append(make_archive(other, work / "new", TAGGER, 1, options.backend))
     before, after = ({"archives": {TAGGER: str(path)}, "threads": 1, "replicas": _COUNT} for path in archives)
     nodes.deploy(before, "weights")
-    chance = random.Random(options.seed)
+    chance = random.Random(0)
     texts = [chance.choices(range(TOKENS), k=chance.randint(1, 16)) for _ in range(50)]
     questions = [Question(ids, outputs(model, ids), outputs(other, ids)) for ids in texts]
     return asyncio.run(update_under_load(nodes.http, questions, lambda: nodes.deploy(after, "weights")))

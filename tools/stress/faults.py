@@ -127,7 +127,7 @@ async def kill_workers(hosts: Sequence[Host], tally: Tally, seconds: float, chan
 async def kill_server(host: Host, tally: Tally, after: float, *, restart: bool) -> None:
     """Kill a whole server after some seconds, and start it again if no other one serves its sessions."""
     await asyncio.sleep(after)
-    await asyncio.to_thread(host.kill)
+    await asyncio.to_thread(host.close)
     tally.faults[SERVERS] += 1
     if restart:
         await asyncio.to_thread(host.start)
