@@ -34,21 +34,11 @@ class Fault(IntEnum):
     """The disk does nothing from that call on."""
 
 
-def build(directory: Path) -> Path:
-    """Compile the library into `directory`."""
-    library = directory / "failing_files.so"
-    command = [
-        cpp_compiler.compiler(),
-        "-std=c++17",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        str(SOURCE),
-        "-o",
-        str(library),
-        "-ldl",
-    ]
-    subprocess.run(command, check=True)
+def build(directory: Path, source: Path = SOURCE) -> Path:
+    """Compile a library into `directory`."""
+    library = directory / f"{source.stem}.so"
+    flags = ("-std=c++17", "-O1", "-fPIC", "-shared", str(source), "-o", str(library), "-ldl")
+    subprocess.run([cpp_compiler.compiler(), *flags], check=True)
     return library
 
 

@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,6 +18,8 @@ from .ragged import LONGEST, log_normal
 PLAIN, OURS = "plain", "ours"
 TOKENS = 10_000
 _SEQUENCES, _COMPARED = 512, 64
+_SETTINGS = {"workers": 1, "batch_size": 32, "delay_ms": 1, "precision": "float32"}
+"""Settings in which archives of the classifier may differ."""
 _FRONTEND = """\
 minWorkers: {workers}
 maxWorkers: {workers}
@@ -38,32 +39,17 @@ neuron_lstm:
 """
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings in which archives of the classifier differ."""
-
-    workers: int = 1
-    batch_size: int = 32
-    delay_ms: int = 1
-    precision: str = "float32"
-    """That of our archive."""
-
-
 def make_model() -> TokenClassifier:
     """Return the model, with weights that are the same in every run."""
     torch.manual_seed(0)
     return TokenClassifier().eval()
 
 
-def make_archive(model: TokenClassifier, name: str, store: Path, settings: Settings) -> Path:
+def make_archive(model: TokenClassifier, name: str, store: Path, **settings: object) -> Path:
     """Write `plain.mar` or `ours.mar` to the folder `store`, and return its path; raises `BenchmarkFailed`."""
-    models = Path(__file__).parent / "models"
-    shutil.copy(models / "classifier.py", store / "model.py")
-    shutil.copy(models / "plain_handler.py", store)
-    torch.save(model.state_dict(), store / "weights.pt")
-    text = _FRONTEND + (_BLOCK if name == OURS else "")
-    (store / f"{name}.yaml").write_text(text.format(**vars(settings)))
-    package(store, name, handler=None if name == OURS else "plain_handler.py")
+    shutil.copy(Path(__file__).parent / "models" / "plain_handler.py", store)
+    config = (_FRONTEND + (_BLOCK if name == OURS else "")).format(**{**_SETTINGS, **settings})
+    package(model, config, store, name, handler=None if name == OURS else "plain_handler.py")
     return store / f"{name}.mar"
 
 

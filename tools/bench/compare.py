@@ -12,24 +12,21 @@ import json
 import os
 import random
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
-from threading import Timer
 from typing import Any
 
 import torch
-from typing_extensions import Self
 
-from .commits import PACKAGE, Side, checked_out, environment, refuse_other_code, share_costs
+from .commits import Side, checked_out, environment, refuse_other_code, share_costs
 from .compare_child import FIGURES, Kind
-from .harness import BenchmarkFailed, package, tell
+from .harness import BenchmarkFailed, package, refuse_differences, tell
 from .models.classifier import TokenClassifier
 from .report import Result, Row, Table
 
@@ -39,7 +36,6 @@ TURNS = 12
 BUSY = 0.9
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = Path(__file__).with_name("compare_child.py")
-_REPLY_SECONDS = 120
 _TOLERANCE = 1e-4
 _CONFIG = """\
 minWorkers: 1
@@ -61,6 +57,8 @@ _MODELS: Mapping[Kind, tuple[dict[str, int], str]] = {
     "archive": ({"tokens": 1000, "features": 64, "hidden": 128}, _TOKENS),
 }
 """The arguments and the input of each model that both commits package."""
+Ask = Callable[..., dict[str, Any]]
+"""A function that asks the process of a side one question."""
 Archives = Mapping[Kind, Mapping[str, Path]]
 """The folder of an archive, by model and side."""
 Values = Mapping[str, Mapping[str, list[float]]]
@@ -103,7 +101,6 @@ def _packaged(sides: Sequence[Side], folder: Path, times: int) -> tuple[Archives
                 place = folder / f"{side.name}-{kind}-{turn}"
                 seconds = _package(kind, side, place)
                 archives[kind][side.name] = place / "model"
-                refuse_other_code(place / "model", side)
                 if kind == "archive":
                     for values, value in zip(taken.values(), seconds, strict=True):
                         values[side.name].append(value)
@@ -117,72 +114,40 @@ def _package(kind: Kind, side: Side, folder: Path) -> tuple[float, float]:
     args, spec = _MODELS[kind]
     folder.mkdir()
     torch.manual_seed(0)
-    torch.save(TokenClassifier(**args).state_dict(), folder / "weights.pt")
-    shutil.copy(Path(__file__).parent / "models" / "classifier.py", folder / "model.py")
-    (folder / "model.yaml").write_text(_CONFIG.format(args=json.dumps(args), input=spec))
+    model, config = TokenClassifier(**args), _CONFIG.format(args=json.dumps(args), input=spec)
     cache = dict.fromkeys(("XDG_CACHE_HOME", "NEURON_LSTM_CACHE"), str(folder / "cache"))  # the latter: earlier commits
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    package(folder, "model", "--archive-format", "no-archive", environment={**environment(side.root), **cache})
+    variables = {**environment(side.root), **cache}
+    package(model, config, folder, "model", "--archive-format", "no-archive", environment=variables)
     seconds, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-class Child:
-    """A process that serves one archive by its handler, and measures it on request."""
+@contextmanager
+def _serving(kind: Kind, side: Side, archive: Path, core: int) -> Iterator[Ask]:
+    """Serve one archive by its handler in a process, and yield a function that asks it.
 
-    def __init__(self, kind: Kind, root: Path, archive: Path, core: int) -> None:
-        self._archive = archive
-        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
-        self._process = subprocess.Popen(
-            [sys.executable, str(_CHILD), kind, str(archive), str(core)],
-            env=environment(root),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-        )
+    The function raises `BenchmarkFailed` if the process has ended.
+    """
+    command = [sys.executable, str(_CHILD), kind, str(archive), str(core)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment(side.root), stdin=pipe, stdout=pipe, text=True) as process:
 
-    def __enter__(self) -> Self:
-        return self
+        def ask(**question: object) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with suppress(BrokenPipeError):
+                print(json.dumps(question), file=process.stdin, flush=True)
+            line = process.stdout.readline()
+            if not line:
+                raise BenchmarkFailed(f"the process that serves {archive} ended ({process.wait()})")
+            reply: dict[str, Any] = json.loads(line)
+            return reply
 
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._stderr.close()
-
-    def answers(self) -> list[str]:
-        """Return the answers to all requests; raises `BenchmarkFailed` if the code is not the archive's."""
-        about = self._ask({"ask": "about"})
-        expected = [str((self._archive / name).resolve()) for name in ("neuron_lstm.py", PACKAGE)]
-        if about["code"] != expected:
-            raise BenchmarkFailed(f"the archive {self._archive} is served by {about['code']}: not its code")
-        answers: list[str] = about["answers"]
-        return answers
-
-    def measure(self, figure: str, core: int) -> tuple[float, float]:
-        """Return CPU microseconds of a request, and the share of the core; raises `BenchmarkFailed` with the output."""
-        reply = self._ask({"ask": "measure", "figure": figure, "core": core})
-        return reply["value"], reply["share"]
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        limit = Timer(_REPLY_SECONDS, self._process.kill)
-        limit.start()
         try:
-            print(json.dumps(question), file=self._process.stdin, flush=True)
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
+            yield ask
         finally:
-            limit.cancel()
-        if not line:
-            self._process.kill()
-            code = self._process.wait()
-            self._stderr.seek(0)
-            raise BenchmarkFailed(f"the process that serves {self._archive} ended ({code}):\n{self._stderr.read()}")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
+            process.kill()
 
 
 def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values, float]:
@@ -204,50 +169,43 @@ def race(archives: Archives, sides: Sequence[Side], pairs: int) -> tuple[Values,
         for kind, of_sides in archives.items():
             shuffled = order.sample([*sides], len(sides))
             with ExitStack() as stack:
-                children = {
+                served = {
                     side.name: stack.enter_context(
-                        Child(kind, side.root, of_sides[side.name], cores[(number + place) % len(cores)])
+                        _serving(kind, side, of_sides[side.name], cores[(number + place) % len(cores)])
                     )
                     for place, side in enumerate(shuffled)
                 }
-                refuse_other_answers(*(children[side].answers() for side in SIDES))
-                for name, best in best_of(children, FIGURES[kind], cores[number % len(cores)]).items():
+                about = [served[side.name](ask="about") for side in sides]
+                for checkout, facts in zip(sides, about, strict=True):
+                    refuse_other_code(Path(facts["package"]), checkout)
+                refuse_other_answers(*(facts["answers"] for facts in about))
+                for name, best in best_of(served, FIGURES[kind], cores[number % len(cores)]).items():
                     for side, (value, share) in best.items():
                         values[name][side].append(value)
                         shares.append(share)
     return values, median(shares)
 
 
-def best_of(
-    children: Mapping[str, Child], figures: Sequence[str], core: int
-) -> dict[str, dict[str, tuple[float, float]]]:
+def best_of(served: Mapping[str, Ask], figures: Sequence[str], core: int) -> dict[str, dict[str, tuple[float, float]]]:
     """Return the least value of each figure and side over its slices, with its share of the core.
 
     The two sides of a figure follow each other, and the first one changes with every turn. The turns of a figure are
     spread over the time of all figures, because other load of the machine often lasts longer than one figure.
     """
-    slices: dict[str, dict[str, list[tuple[float, float]]]] = {
-        name: {side: [] for side in children} for name in figures
-    }
+    slices: dict[str, dict[str, list[tuple[float, float]]]] = {name: {side: [] for side in served} for name in figures}
     for turn in range(TURNS):
         for name in figures:
-            for side in [*children] if turn % 2 == 0 else [*children][::-1]:
-                slices[name][side].append(children[side].measure(name, core))
+            for side in [*served] if turn % 2 == 0 else [*served][::-1]:
+                reply = served[side](ask="measure", figure=name, core=core)
+                slices[name][side].append((reply["value"], reply["share"]))
     return {name: {side: min(turns) for side, turns in sides.items()} for name, sides in slices.items()}
 
 
 def refuse_other_answers(base: Sequence[str], head: Sequence[str]) -> None:
     """Raise `BenchmarkFailed` if commits answer differently: errors are fast, and their time means nothing."""
-    for index, (before, changed) in enumerate(zip(base, head, strict=True)):
-        if not _are_close(before, changed):
-            raise BenchmarkFailed(
-                f"request {index} is answered {before[:500]} by the base, {changed[:500]} by the head"
-            )
-
-
-def _are_close(before: str, changed: str) -> bool:
-    ours, theirs = (torch.tensor(json.loads(text)) for text in (before, changed))
-    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=_TOLERANCE, atol=_TOLERANCE)
+    for index, answers in enumerate(zip(base, head, strict=True)):
+        before, changed = (torch.tensor(json.loads(text)) for text in answers)
+        refuse_differences(f"request {index} to the base and to the head", [changed], [before], _TOLERANCE)
 
 
 def _sizes(archives: Archives) -> Values:

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,8 +54,8 @@ class Served:
             made.request_processor = [RequestProcessor(dict(headers)) for _ in range(count)]
             return made
 
-        self.code = _load(folder / "neuron_lstm.py")
-        self.service = self.code.NeuronLstm()
+        sys.path.insert(0, str(folder))
+        self.service = import_module("neuron_lstm").NeuronLstm()
         self.service.initialize(context(_BATCH, _JSON, "*/*"))
         source = random.Random(0)
         self.batches: dict[str, list[Batch]] = {}
@@ -68,7 +68,7 @@ class Served:
             ]
 
     def about(self) -> dict[str, Any]:
-        """Return the paths of the running code, and all answers as JSON; raises `RuntimeError` at a refusal."""
+        """Return the folder of the running code, and all answers as JSON; raises `RuntimeError` at a refusal."""
         answers: list[str] = []
         for figure, batches in self.batches.items():
             for rows, context in batches:
@@ -80,8 +80,7 @@ class Served:
                     json.dumps(np.load(io.BytesIO(reply)).tolist()) if "to .npy" in figure else bytes(reply).decode()
                     for reply in replies
                 ]
-        paths = (Path(self.code.__file__), Path(str(sys.modules[_PACKAGE].__file__)).parent)
-        return {"code": [str(path.resolve()) for path in paths], "answers": answers}
+        return {"package": str(Path(str(sys.modules[_PACKAGE].__file__)).parent), "answers": answers}
 
     def measure(self, figure: str) -> float:
         """Return CPU microseconds of a request, of all threads: the best of repetitions."""
@@ -111,16 +110,6 @@ def _frames(source: random.Random) -> bytearray:
     file = io.BytesIO()
     np.save(file, np.random.default_rng(source.randrange(1 << 32)).standard_normal((50, 128), dtype=np.float32))
     return bytearray(file.getvalue())
-
-
-def _load(file: Path) -> Any:
-    spec = spec_from_file_location("neuron_lstm", file)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(file)
-    module = module_from_spec(spec)
-    sys.modules["neuron_lstm"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def pin(core: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -26,6 +25,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from torchserve_neuron_lstm.archiver_ext.torch_threads import on_threads
+from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -72,13 +72,10 @@ class FmaLoop:
         """Compile the loop into `folder`; raises `BenchmarkFailed` without a C++ compiler that does."""
         library = folder / "fma.so"
         options = ["-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared", "-pthread"]
-        command = [os.environ.get("CXX", "g++"), *options, str(_SOURCE), "-o", str(library)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            raise BenchmarkFailed(f"there is no C++ compiler {command[0]}: install g++, or name yours in CXX") from None
-        if done.returncode != 0:
-            raise BenchmarkFailed(done.stderr)
+            subprocess.run([cpp_compiler.compiler(), *options, str(_SOURCE), "-o", str(library)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise BenchmarkFailed(f"{error}: install g++, or name your C++ compiler in CXX") from None
         code = ctypes.CDLL(str(library))
         code.fma_operations.restype = ctypes.c_int64
         code.fma_run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
@@ -143,14 +140,11 @@ def _contestants(
 ) -> dict[str, tuple[Contestant, float]]:
     """Make all contestants of a model, with the largest error that each may have."""
     folder.mkdir()
-    shutil.copy(Path(__file__).parent / "models" / "ragged.py", folder / "model.py")
-    torch.save(model.state_dict(), folder / "weights.pt")
 
     def served(name: str, backend: str, precision: str = "float32") -> tuple[Contestant, float]:
         tell(f"packaging {size} with {backend}, {precision}")
-        text = _CONFIG.format(size, longest=LONGEST, backend=backend, precision=precision)
-        (folder / f"{name}.yaml").write_text(text)
-        package(folder, name, "--archive-format", "no-archive")
+        config = _CONFIG.format(size, longest=LONGEST, backend=backend, precision=precision)
+        package(model, config, folder, name, "--archive-format", "no-archive")
         return _served(folder / name, threads), TOLERANCES[precision]
 
     exact = TOLERANCES["float32"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Call = Callable[[], object]
 Timer = Callable[[Call], float]
@@ -96,13 +98,13 @@ def ratio(seconds: Sequence[float], reference: Sequence[float]) -> float:
 
 
 def refuse_differences(what: str, outputs: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float) -> None:
-    """Raise `BenchmarkFailed` unless outputs are as in eager mode: |a - e| <= tolerance x (1 + |e|)."""
+    """Raise `BenchmarkFailed` unless outputs are as expected: |a - e| <= tolerance x (1 + |e|)."""
     for output, right in zip(outputs, expected, strict=True):
         if output.shape != right.shape:
             raise BenchmarkFailed(f"{what}: expected an output of {tuple(right.shape)}, got {tuple(output.shape)}")
         if not torch.allclose(output, right, rtol=tolerance, atol=tolerance):
             largest = float((output - right).abs().max())
-            raise BenchmarkFailed(f"{what}: an output differs from eager mode's by {largest:.3g}, not {tolerance:g}")
+            raise BenchmarkFailed(f"{what}: an output is {largest:.3g} off the expected one, not {tolerance:g}")
 
 
 def tell(text: str) -> None:
@@ -111,13 +113,22 @@ def tell(text: str) -> None:
 
 
 def package(
-    folder: Path, name: str, *words: str, handler: str | None = None, environment: Mapping[str, str] | None = None
+    model: nn.Module,
+    config: str,
+    folder: Path,
+    name: str,
+    *words: str,
+    handler: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> None:
-    """Package `model.py`, `weights.pt` and `NAME.yaml` of a folder by the command that users run.
+    """Package a model into a folder by the command that users run.
 
-    `words` are further words of the command; `handler` is the file of another handler than that of this project. Raises
-    `BenchmarkFailed` with the output if the command fails.
+    `config` is the text of model-config.yaml, `words` are further words of the command; `handler` is the file of
+    another handler than that of this project. Raises `BenchmarkFailed` with the output if the command fails.
     """
+    shutil.copy(inspect.getfile(type(model)), folder / "model.py")
+    torch.save(model.state_dict(), folder / "weights.pt")
+    (folder / f"{name}.yaml").write_text(config)
     command = [program("neuron-lstm"), "archive"]
     if handler is not None:
         command = [program("torch-model-archiver"), "--handler", handler]

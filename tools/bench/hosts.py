@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import torch
 from torchserve_process import free_ports, serving
 
-from .classifiers import OURS, TOKENS, Settings, compare, load_server, make_archive, make_model
+from .classifiers import OURS, TOKENS, compare, load_server, make_archive, make_model
 from .harness import BenchmarkFailed, ratio, tell
 from .load import Loaded, http_post, load
 from .onnx_session import CLASSIFIER, export
@@ -55,7 +55,7 @@ def measure(options: argparse.Namespace) -> Result:
     """Package, serve, compare with eager mode, and load in turns."""
     with tempfile.TemporaryDirectory(prefix="hosts-") as folder:
         store, model = Path(folder), make_model()
-        archive, onnx = make_archive(model, OURS, store, Settings()), store / "model.onnx"
+        archive, onnx = make_archive(model, OURS, store), store / "model.onnx"
         export(model, torch.zeros(2, 3, dtype=torch.int64), CLASSIFIER, onnx)
         with ExitStack() as stack:
             torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
@@ -116,7 +116,6 @@ def _rows(rounds: Mapping[str, Sequence[Loaded]]) -> Iterator[Row]:
         rates = [loaded.rate for loaded in taken]
         figures = {
             "requests/s": median(rates),
-            "p50, ms": median(loaded.p50 for loaded in taken),
             "p99, ms": median(loaded.p99 for loaded in taken),
             "requests/s, times ours": ratio(rates, ours),
         }

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from torchserve_process import TorchServe, free_ports, serving
 
-from .classifiers import OURS, PLAIN, Settings, compare, load_server, make_archive, make_model
+from .classifiers import OURS, PLAIN, compare, load_server, make_archive, make_model
 from .engines import TOLERANCES
 from .harness import BenchmarkFailed, program, ratio, tell
 from .load import Loaded
@@ -97,14 +97,15 @@ def measure(options: argparse.Namespace) -> Result:
     with ExitStack() as stack:
         stores = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="serve-")))
         servers: dict[Contestant, TorchServe] = {}
+        of_all = {"batch_size": options.batch_size, "delay_ms": options.delay}
         for contestant in _contestants(options):
-            settings = Settings(contestant.workers, options.batch_size, options.delay, contestant.precision)
             store = stores / f"{contestant.workers}-{contestant.precision}"
             store.mkdir(exist_ok=True)
             archive = store / f"{contestant.handler}.mar"
             if not archive.exists():
                 tell(f"packaging for {contestant.name}")
-                make_archive(model, contestant.handler, store, settings)
+                settings = {"workers": contestant.workers, "precision": contestant.precision, **of_all}
+                make_archive(model, contestant.handler, store, **settings)
             server = servers[contestant] = stack.enter_context(_started(contestant, archive))
             compare(server.inference, _path(contestant), model, TOLERANCES[contestant.precision])
         turns = _turns(servers, options)

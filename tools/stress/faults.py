@@ -10,16 +10,12 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import failing_files
-from failing_files import Fault
-
-from torchserve_neuron_lstm.backends import cpp_compiler
+from failing_files import Fault, build
 
 from .bad_requests import STREAM
 from .checks import Tally
@@ -46,13 +42,10 @@ class HostFaults:
 
     def environment(self) -> dict[str, str]:
         """Compile the libraries, and return the environment of a server with them."""
-        clock = self.work / "clock.so"
-        flags = ("-std=c++17", "-O1", "-fPIC", "-shared", str(_CLOCK), "-o", str(clock), "-ldl")
-        subprocess.run([cpp_compiler.compiler(), *flags], check=True)
         self._write("disk", Fault.NONE)
         self._write("clock", 0)
         return {
-            "LD_PRELOAD": f"{failing_files.build(self.work)} {clock}",
+            "LD_PRELOAD": f"{build(self.work)} {build(self.work, _CLOCK)}",
             "FAILING_FILES_CONTROL": str(self.work / "disk"),
             "FAILING_FILES_BELOW": str(self.sessions),
             "STRESS_CLOCK": str(self.work / "clock"),

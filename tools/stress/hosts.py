@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import urllib.error
 from collections.abc import Mapping, Sequence
@@ -58,12 +57,9 @@ def make_model() -> Tagger:
 
 def make_archive(model: Tagger, store: Path, name: str, workers: int, backend: str, streaming: str = "") -> Path:
     """Write `NAME.mar` to the folder `store`, for sessions if there is a block `streaming`; returns its path."""
-    shutil.copy(Path(__file__).with_name("model.py"), store)
-    torch.save(model.state_dict(), store / "weights.pt")
     buckets = f"  buckets: {{batch: [1, 16], length: {_LENGTHS[name]}}}\n"
     block = f"  streaming: {streaming}\n" if streaming else _LIMITS
-    (store / f"{name}.yaml").write_text(_CONFIG.format(workers=workers, backend=backend) + buckets + block)
-    package(store, name, handler="neuron_lstm")
+    package(model, _CONFIG.format(workers=workers, backend=backend) + buckets + block, store, name)
     return store / f"{name}.mar"
 
 
