@@ -44,9 +44,20 @@ class Part(nn.Module):
         self.time = place.time
         self.width = place.width
         self.variant = choose.choice(self.variants + (self.masked_variants if place.lengths else ()))
+        self.draw(choose, place)
+
+    def draw(self, choose: random.Random, place: Place) -> None:
+        """Draw sizes, and make layers."""
 
     def steps(self, timesteps: int) -> int:
         return timesteps
+
+    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.changed(x, lengths), lengths
+
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Return the output of a part that keeps the number of timesteps."""
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         return self.variant
@@ -73,8 +84,7 @@ class Convolution(Part):
     variants = ("plain", "dilated", "named same", "two dimensions")
     masked_variants = ("masked before",)
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         size = choose.choice((3, 5))
         dilation = 2 if self.variant == "dilated" else 1
         padding = "same" if self.variant == "named same" else dilation * (size // 2)
@@ -83,7 +93,7 @@ class Convolution(Part):
         else:
             self.conv = nn.Conv1d(place.width, place.width, size, padding=padding, dilation=dilation)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "masked before" and lengths is not None:
             x = x.masked_fill(~self.mask(x, lengths), 0.0)
         channels = self.channels(x)
@@ -91,7 +101,7 @@ class Convolution(Part):
             channels = self.conv(channels.unsqueeze(1)).squeeze(1)
         else:
             channels = self.conv(channels)
-        return torch.relu(self.sequence(channels)), lengths
+        return torch.relu(self.sequence(channels))
 
 
 class StridedConvolution(Part):
@@ -100,8 +110,7 @@ class StridedConvolution(Part):
     keeps_time = False
     variants = ("3 by 2", "2 by 2", "5 by 3", "1 by 2")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.size, self.stride = (int(number) for number in self.variant.split(" by "))
         self.padding = self.size // 2
         self.conv = nn.Conv1d(place.width, place.width, self.size, self.stride, self.padding)
@@ -120,8 +129,7 @@ class ValidConvolution(Part):
     keeps_time = False
     variants = ("causal", "both sides")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.size = choose.choice((2, 3, 4))
         self.missing = max(0, self.size - place.shortest)
         self.before = self.missing if self.variant == "causal" else self.missing // 2
@@ -144,8 +152,7 @@ class Pooling(Part):
     keeps_time = False
     variants = ("max 3 by 1", "max 2 by 2", "max 3 by 2", "mean 3 by 1", "mean 2 by 2", "mean of real 3 by 1")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.size, self.stride = (int(number) for number in self.variant.rsplit(" ", 3)[1::2])
         padding = 1 if self.size == 3 else 0
         ceil_mode = self.size == 2
@@ -169,8 +176,7 @@ class Upsampling(Part):
     keeps_time = False
     variants = ("repeated", "nearest", "linear", "transposed convolution")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.up = nn.ConvTranspose1d(place.width, place.width, 2, 2)
 
     def steps(self, timesteps: int) -> int:
@@ -192,18 +198,17 @@ class Elementwise(Part):
     variants = ("gelu", "gate", "where", "clamp", "position", "exponential")
     masked_variants = ("masked", "zero filled")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.gate = nn.Linear(place.width, place.width)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "masked" and lengths is not None:
-            return x * self.mask(x, lengths).to(x.dtype), lengths
+            return x * self.mask(x, lengths).to(x.dtype)
         if self.variant == "zero filled" and lengths is not None:
-            return x.masked_fill(~self.mask(x, lengths), 0.0), lengths
-        return self._changed(x), lengths
+            return x.masked_fill(~self.mask(x, lengths), 0.0)
+        return self._of_elements(x)
 
-    def _changed(self, x: Tensor) -> Tensor:
+    def _of_elements(self, x: Tensor) -> Tensor:
         if self.variant == "gelu":
             return functional.gelu(x)
         if self.variant == "gate":
@@ -223,19 +228,18 @@ class Einsum(Part):
 
     variants = ("features", "pairs", "time")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.weight = nn.Parameter((torch.rand(place.width, place.width) - 0.5) / 2)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         sequence, other = ("btf", "bsf") if self.time == 1 else ("tbf", "sbf")
         if self.variant == "features":
-            return torch.einsum(f"{sequence},fg->{sequence[:2]}g", x, self.weight), lengths
+            return torch.einsum(f"{sequence},fg->{sequence[:2]}g", x, self.weight)
         if self.variant == "pairs":
             weights = torch.softmax(torch.einsum(f"{sequence},{other}->bts", x, x), 2)
-            return torch.einsum(f"bts,{other}->{sequence}", weights, x), lengths
+            return torch.einsum(f"bts,{other}->{sequence}", weights, x)
         products = torch.einsum(f"{sequence},{sequence[:2]}g->bfg", x, torch.tanh(x)) / x.size(self.time)
-        return torch.einsum(f"{sequence},bfg->{sequence[:2]}g", x, torch.tanh(products)), lengths
+        return torch.einsum(f"{sequence},bfg->{sequence[:2]}g", x, torch.tanh(products))
 
 
 class Transpose(Part):
@@ -243,22 +247,22 @@ class Transpose(Part):
 
     variants = ("channels", "flattened", "swapped", "heads")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.layer = nn.Linear(place.width, place.width)
         self.channel = nn.Conv1d(place.width, place.width, 1)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "channels":
-            return self.sequence(self.channel(self.channels(x))), lengths
+            return self.sequence(self.channel(self.channels(x)))
         if self.variant == "flattened":
             flat = torch.tanh(self.layer(x.reshape(-1, self.width)))
-            return flat.view(x.size(0), x.size(1), -1), lengths
+            return flat.view(x.size(0), x.size(1), -1)
         if self.variant == "swapped":
-            return self.layer(x.transpose(0, 1).contiguous()).transpose(0, 1), lengths
-        heads = self.layer(x).view(x.size(0), x.size(1), 2, self.width // 2).transpose(1, 2)
+            swapped: Tensor = self.layer(x.transpose(0, 1).contiguous())
+            return swapped.transpose(0, 1)
+        heads: Tensor = self.layer(x).view(x.size(0), x.size(1), 2, self.width // 2).transpose(1, 2)
         heads = heads * torch.softmax(heads, 3)
-        return heads.transpose(1, 2).reshape(x.size(0), x.size(1), self.width), lengths
+        return heads.transpose(1, 2).reshape(x.size(0), x.size(1), self.width)
 
 
 class Norm(Part):
@@ -267,18 +271,14 @@ class Norm(Part):
     variants = ("layer", "group", "group of all", "batch", "time", "time and features")
     masked_variants = ("masked time",)
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.layer = nn.LayerNorm(place.width, eps=1e-2)
         self.group = nn.GroupNorm(1 if self.variant == "group of all" else 2, place.width, eps=1e-2)
         self.batch = nn.BatchNorm1d(place.width)
         nn.init.uniform_(self.batch.running_mean, -0.5, 0.5)  # type: ignore[arg-type]  # it tracks them
         nn.init.uniform_(self.batch.running_var, 0.5, 1.5)  # type: ignore[arg-type]  # it tracks them
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self._normal(x, lengths), lengths
-
-    def _normal(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "layer":
             normal: Tensor = self.layer(x)
             return normal
@@ -302,9 +302,8 @@ class Feedforward(Part):
 
     variants = ("feedforward",)
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.layer = nn.Linear(place.width, place.width)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return torch.tanh(self.layer(x)), lengths
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return torch.tanh(self.layer(x))

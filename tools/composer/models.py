@@ -1,28 +1,19 @@
 """Random models of random features, as a strategy of hypothesis.
 
-A seed is drawn into a model in these steps:
+A seed is drawn into 3 to 8 features and their order, a layout, and a part for each feature. A join takes the next part
+as its inner one if that keeps the number of timesteps. A summary is an output in every second model; otherwise it is
+added to each timestep. The input is x[B, T, F], or ids if there is an embedding. Weights are torch's defaults.
 
-1. 3 to 8 features, uniformly, and their order: a feature is in 31 % of all models.
-2. With equal chances: time-major or batch-first, with or without `lengths`, 4 or 6 features of a timestep.
-3. One part for each feature, in the drawn order. It draws its variant: those that need lengths exist in models with
-   lengths only. A skip connection, a concatenation or a flip takes the next part as its inner one if that keeps the
-   number of timesteps, otherwise a separate layer.
-4. `last step` and `reduction` are outputs of the request in every second model; otherwise they are added to each
-   timestep where the order puts them.
-5. A model without such an output has an output of each timestep. A second output of each timestep follows in half of
-   the models that have room for it: a model has one or two outputs.
-
-An embedding is always the first part, and makes ids of the input; otherwise the input is x[B, T, F]. Weights are
-torch's defaults. The model must run in eager mode on every number of timesteps from 1 to 16, with finite outputs, and
-in double precision with the same outputs up to 1e-6: a model that amplifies rounding errors has no right answer to
-1e-5. If it does not, steps 2 to 5 are drawn again. No step depends on what lowering accepts.
+The model must run in eager mode on every number of timesteps from 1 to 16, with finite outputs, and in double precision
+with the same outputs up to 1e-6: a model that amplifies rounding errors has no right answer to 1e-5. Otherwise all but
+the features is drawn again. Nothing depends on what lowering accepts.
 """
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,12 +34,23 @@ from .layers import (
     Upsampling,
     ValidConvolution,
 )
-from .sequence_layers import Attention, CellLoop, Concatenation, Flip, LastStep, Recurrence, Reduction, Skip, Summary
+from .sequence_layers import (
+    Attention,
+    CellLoop,
+    Concatenation,
+    Flip,
+    Join,
+    LastStep,
+    Recurrence,
+    Reduction,
+    Skip,
+    Summary,
+)
 
 VOCABULARY = 11
 LONGEST = 16
 """Timesteps of the longest request."""
-PARTS: dict[str, Callable[[random.Random, Place], Part]] = {
+PARTS: dict[str, type[Part]] = {
     "convolution": Convolution,
     "stride": StridedConvolution,
     "valid convolution": ValidConvolution,
@@ -58,18 +60,17 @@ PARTS: dict[str, Callable[[random.Random, Place], Part]] = {
     "attention": Attention,
     "recurrence": Recurrence,
     "cell loop": CellLoop,
+    "skip": Skip,
+    "concatenation": Concatenation,
+    "flip": Flip,
     "elementwise": Elementwise,
     "einsum": Einsum,
     "transpose": Transpose,
+    "last step": LastStep,
+    "reduction": Reduction,
 }
-JOINS = {"skip": Skip, "concatenation": Concatenation, "flip": Flip}
-SUMMARIES = {"last step": LastStep, "reduction": Reduction}
-FEATURES = (
-    *("embedding", "convolution", "stride", "valid convolution", "pooling", "upsampling", "norm", "attention"),
-    *("recurrence", "cell loop", "skip", "concatenation", "flip", "elementwise", "einsum", "transpose", "last step"),
-    "reduction",
-)
 """In the order in which they are drawn: another one would change every model."""
+FEATURES = ("embedding", *PARTS)
 _ATTEMPTS = 100
 _ROUNDING = 1e-6
 
@@ -179,13 +180,13 @@ class _Composition:
         choose, width, ids = self.choose, self.place.width, "embedding" in self.features
         embedding = nn.Embedding(VOCABULARY, width, choose.choice((None, 0))) if ids else None
         waiting = [feature for feature in self.features if feature != "embedding"]
-        summaries = [feature for feature in waiting if feature in SUMMARIES and choose.random() < 0.5]
+        summaries = [feature for feature in waiting if issubclass(PARTS[feature], Summary) and choose.random() < 0.5]
         waiting = [feature for feature in waiting if feature not in summaries]
         parts: list[Part] = []
         while waiting:
             parts.append(self._part(waiting))
             self.place = replace(self.place, shortest=parts[-1].steps(self.place.shortest))
-        heads: list[nn.Module] = [SUMMARIES[feature](choose, self.place) for feature in summaries]
+        heads: list[nn.Module] = [PARTS[feature](choose, self.place) for feature in summaries]
         if not heads:
             heads.append(nn.Linear(width, 3))
         if len(heads) == 1 and choose.random() < 0.5:
@@ -196,12 +197,10 @@ class _Composition:
 
     def _part(self, waiting: list[str]) -> Part:
         """Take the next feature, and for a join the one that follows it."""
-        feature = waiting.pop(0)
-        if feature in SUMMARIES:
-            return SUMMARIES[feature](self.choose, self.place)
-        if feature not in JOINS:
-            return PARTS[feature](self.choose, self.place)
-        return JOINS[feature](self.choose, self.place, self._inner(waiting))
+        kind = PARTS[waiting.pop(0)]
+        if issubclass(kind, Join):
+            return kind(self.choose, self.place, self._inner(waiting))
+        return kind(self.choose, self.place)
 
     def _inner(self, waiting: list[str]) -> Part:
         if waiting:

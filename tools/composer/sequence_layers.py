@@ -22,8 +22,7 @@ class Recurrence(Part):
     variants = ("LSTM", "GRU", "RNN")
     masked_variants = ("packed LSTM", "packed GRU", "packed RNN")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.layers, self.hidden = choose.choice((1, 1, 2)), choose.choice((3, 5))
         both = choose.random() < 0.5
         self.states = self.layers * (2 if both else 1)
@@ -39,7 +38,7 @@ class Recurrence(Part):
     def extra_repr(self) -> str:
         return f"{self.variant}, initial state {self.initial}{', reads the last state' * self.reads_state}"
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         state = self._initial(x)
         if self.variant.startswith("packed") and lengths is not None:
             batch_first = self.time == 1
@@ -48,11 +47,11 @@ class Recurrence(Part):
             y, _ = pad_packed_sequence(packed, batch_first)
         else:
             y, last = self.layer(x, state)
-        y = self.out(y)
+        states: Tensor = self.out(y)
         if self.reads_state:
             hidden = last[0] if isinstance(last, tuple) else last
-            y = y + self.of_state(hidden[-1]).unsqueeze(self.time)
-        return y, lengths
+            states = states + self.of_state(hidden[-1]).unsqueeze(self.time)
+        return states
 
     def _initial(self, x: Tensor) -> Any:
         rows = x.size(1 - self.time)
@@ -73,13 +72,12 @@ class CellLoop(Part):
 
     variants = ("LSTMCell", "GRUCell", "LSTMCell backward", "GRUCell unbound")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.hidden = choose.choice((3, 5))
         self.cell = getattr(nn, self.variant.split()[0])(place.width, self.hidden)
         self.out = nn.Linear(self.hidden, place.width)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         hidden = x.new_zeros(x.size(1 - self.time), self.hidden)
         memory = torch.zeros_like(hidden)
         states = []
@@ -87,7 +85,7 @@ class CellLoop(Part):
             for step in x.unbind(self.time):
                 hidden = self.cell(step, hidden)
                 states.append(hidden)
-            return self.out(torch.stack(states, self.time)), lengths
+            return self._outputs(states)
         backward = self.variant.endswith("backward")
         for index in range(x.size(self.time)):
             step = x[:, -1 - index if backward else index] if self.time == 1 else x[-1 - index if backward else index]
@@ -96,7 +94,11 @@ class CellLoop(Part):
             else:
                 hidden = self.cell(step, hidden)
             states.append(hidden)
-        return self.out(torch.stack(states[::-1] if backward else states, self.time)), lengths
+        return self._outputs(states[::-1] if backward else states)
+
+    def _outputs(self, states: list[Tensor]) -> Tensor:
+        outputs: Tensor = self.out(torch.stack(states, self.time))
+        return outputs
 
 
 class Attention(Part):
@@ -105,8 +107,7 @@ class Attention(Part):
     variants = ("pooled", "several heads", "additive", "scaled product", "causal")
     masked_variants = ("masked pooled", "masked heads")
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         width = place.width
         self.score = nn.Linear(width, 1)
         self.query = nn.Linear(width, width)
@@ -114,15 +115,15 @@ class Attention(Part):
         self.value = nn.Linear(width, width)
         self.heads = nn.MultiheadAttention(width, 2, batch_first=place.time == 1)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if "heads" in self.variant:
-            return self._by_heads(x, lengths), lengths
+            return self._by_heads(x, lengths)
         if "pooled" in self.variant or self.variant == "additive":
-            return x + self._context(x, lengths), lengths
+            return x + self._context(x, lengths)
         rows = x if self.time == 1 else x.transpose(0, 1)
         query, key, value = self.query(rows), self.key(rows), self.value(rows)
         rows = functional.scaled_dot_product_attention(query, key, value, is_causal=self.variant == "causal")
-        return rows if self.time == 1 else rows.transpose(0, 1), lengths
+        return rows if self.time == 1 else rows.transpose(0, 1)
 
     def _by_heads(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         padding = None
@@ -148,12 +149,11 @@ class Attention(Part):
 class Summary(Part, ABC):
     """A vector of the whole sequence, [B, F]: added to every timestep, or an output of the model."""
 
-    def __init__(self, choose: random.Random, place: Place) -> None:
-        super().__init__(choose, place)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.layer = nn.Linear(place.width, place.width)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return x + torch.tanh(self.layer(self.vector(x, lengths))).unsqueeze(self.time), lengths
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return x + torch.tanh(self.layer(self.vector(x, lengths))).unsqueeze(self.time)
 
     @abstractmethod
     def vector(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -220,19 +220,18 @@ class Skip(Join):
 
     variants = ("sum", "half", "weighted", "gated")
 
-    def __init__(self, choose: random.Random, place: Place, inner: Part) -> None:
-        super().__init__(choose, place, inner)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.weight = nn.Parameter(torch.tensor(0.3))
         self.gate = nn.Linear(place.width, place.width)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        y, lengths = self.inner(x, lengths)
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        y: Tensor = self.inner(x, lengths)[0]
         if self.variant == "sum":
-            return x + y, lengths
+            return x + y
         if self.variant == "half":
-            return (x + y) * 0.5, lengths
+            return (x + y) * 0.5
         weight = self.weight if self.variant == "weighted" else torch.sigmoid(self.gate(x))
-        return weight * x + (1 - weight) * y, lengths
+        return weight * x + (1 - weight) * y
 
 
 class Concatenation(Join):
@@ -240,8 +239,7 @@ class Concatenation(Join):
 
     variants = ("features", "with the mean", "time", "token before", "token behind", "shifted")
 
-    def __init__(self, choose: random.Random, place: Place, inner: Part) -> None:
-        super().__init__(choose, place, inner)
+    def draw(self, choose: random.Random, place: Place) -> None:
         self.keeps_time = self.variant in ("features", "with the mean", "shifted")
         self.narrow = nn.Linear(2 * place.width, place.width)
         self.token = nn.Parameter(torch.rand(1, 1, place.width) - 0.5)
@@ -272,8 +270,8 @@ class Flip(Join):
 
     variants = ("there", "there and back", "sum of both")
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        y, lengths = self.inner(x.flip(self.time), lengths)
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        y: Tensor = self.inner(x.flip(self.time), lengths)[0]
         if self.variant == "there":
-            return y, lengths
-        return (y.flip(self.time) if self.variant == "there and back" else y + x), lengths
+            return y
+        return y.flip(self.time) if self.variant == "there and back" else y + x

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -94,8 +94,8 @@ def main() -> int:
     results: list[Result] = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for kind, run, rows in (("package", _package, PACKAGERS), ("serve", _serve, HOSTS)):
-            chosen = [(f"{kind}: {row.title}", row) for row in rows if options.only in f"{kind}: {row.title}"]
-            results += pool.map(lambda item, run=run: Result(item[0], *run(item[1])), chosen)
+            chosen = [row for row in rows if options.only in f"{kind}: {row.title}"]
+            results += pool.map(lambda row, kind=kind, run=run: _result(f"{kind}: {row.title}", run, row), chosen)
     print(table(results))
     if not options.only:
         PAGE.write_text(with_table(PAGE.read_text("utf-8"), table(results)), "utf-8")
@@ -119,13 +119,17 @@ def with_table(page: str, text: str) -> str:
     return before + BEGIN + text + END + rest.partition(END)[2]
 
 
+def _result(title: str, run: Callable[[Environment], tuple[str, bool]], row: Environment) -> Result:
+    try:
+        return Result(title, *run(row))
+    except NotHere as error:
+        return Result(title, f"not run: {error}")
+
+
 def _package(row: Environment) -> tuple[str, bool]:
     extras = ["-e", f"{ROOT}[onnxruntime,redis,serve,sign]"]
-    try:
-        # The tools of the tests come after: their lowest releases mean nothing.
-        python = _made(row, [[*row.others, f"torch=={row.torch}", *extras], _TESTS])
-    except NotHere as error:
-        return f"not run: {error}", True
+    # The tools of the tests come after: their lowest releases mean nothing.
+    python = _made(row, [[*row.others, f"torch=={row.torch}", *extras], _TESTS])
     # Other releases deprecate other names.
     tests = ["-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-m", "not long", "-W", "default", *_CORE]
     passed, passes = _last_line([python, *tests], "passed")
@@ -134,10 +138,7 @@ def _package(row: Environment) -> tuple[str, bool]:
 
 
 def _serve(row: Environment) -> tuple[str, bool]:
-    try:
-        python = _made(row, [[f"torch=={row.torch}", "torchserve==0.12.0", "pyyaml", *row.others]])
-    except NotHere as error:
-        return f"not run: {error}", True
+    python = _made(row, [[f"torch=={row.torch}", "torchserve==0.12.0", "pyyaml", *row.others]])
     engines = ["native", "eager", *(["onnxruntime"] if any("onnxruntime" in name for name in row.others) else [])]
     served = [packager for packager in SERVED if (packager.folder / "archives" / "requests.json").is_file()]
     script = str(Path(__file__).with_name("host.py"))
@@ -154,23 +155,13 @@ def _made(row: Environment, installations: Sequence[Sequence[str]]) -> str:
     python, done = row.folder / "bin" / "python", row.folder / "done"
     if not done.is_file():
         shutil.rmtree(row.folder, ignore_errors=True)
-        _install([*_UV, "venv", "--quiet", "--python", _interpreter(row.python), str(row.folder)])
+        pyenv = sorted(map(str, Path.home().glob(f".pyenv/versions/{row.python}.*/bin/python")))
+        interpreter = (pyenv or [row.python])[-1]  # uv finds others
+        _install([*_UV, "venv", "--quiet", "--python", interpreter, str(row.folder)])
         for packages in installations:
             _install([*_UV, "pip", "install", "--quiet", "--python", str(python), *packages])
         done.touch()
     return str(python)
-
-
-def _interpreter(release: str) -> str:
-    paths = [*_pyenv(release), shutil.which(f"python{release}")]
-    path = next((path for path in paths if path), None)
-    if path is None:
-        raise NotHere(f"no Python {release} is here")
-    return path
-
-
-def _pyenv(release: str) -> Iterator[str]:
-    yield from map(str, sorted((Path.home() / ".pyenv" / "versions").glob(f"{release}.*/bin/python"), reverse=True))
 
 
 def _install(command: Sequence[str]) -> None:

@@ -18,6 +18,8 @@ import traceback
 import warnings
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +43,21 @@ def main(folder: Path, backends: list[str]) -> int:
     return 1 if failed or not results else 0
 
 
-def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> Any:
+def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> float | str:
     context = multiprocessing.get_context("spawn")  # a fork of a process may not compute on several threads
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_report, args=(theirs, archive, requests))
-    process.start()
-    theirs.close()
-    try:
-        return ours.recv()
-    except EOFError:
-        process.join()
-        return f"the process ended with {process.exitcode}"
-    finally:
-        process.join()
+    with ProcessPoolExecutor(1, context) as pool:
+        try:
+            return pool.submit(_result, archive, requests).result()
+        except BrokenProcessPool as ended:
+            return str(ended)
 
 
-def _report(pipe: Any, archive: Path, requests: list[dict[str, Any]]) -> None:
+def _result(archive: Path, requests: list[dict[str, Any]]) -> float | str:
     try:
-        pipe.send(worst_share(archive, requests))
+        return worst_share(archive, requests)
     except Exception as error:  # noqa: BLE001 - whatever a host raises is the result
         where = traceback.extract_tb(error.__traceback__)[-1]
-        pipe.send(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
+        return f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
 
 
 def worst_share(archive: Path, requests: list[dict[str, Any]]) -> float:
