@@ -7,7 +7,7 @@ API. Each package of AWS requires one old release of torch, so the compiler may 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,6 @@ from .device import (
     CORE_VARIABLES,
     PROGRAM,
     Toolchain,
-    artifact_tensors,
     emulation_reason,
     load_on_cpu,
     module_program,
@@ -128,15 +127,15 @@ class NeuronBackend(Backend):
         """Yield advice for a failed compilation, one line each."""
 
     @abstractmethod
-    def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
-        """Load a ScriptModule onto a core; `package` is the toolchain, `tensors` are the weights."""
+    def load_module(self, package: Any, path: Path, tensors: Weights, core: int) -> torch.nn.Module:
+        """Load a ScriptModule onto a core; `package` is the toolchain, `tensors` are the module's own."""
 
     def _load(self, core: int, directory: Path, weights: Weights, threads: int) -> LoadedProgram:
-        artifact = read_artifact(directory)
+        program, made_by = read_artifact(directory)
         if self.simulation() is not None:
-            return load_on_cpu(artifact, weights, threads)
-        tensors = artifact_tensors(artifact, weights)
-        package = require_toolchain(self.toolchain, artifact)
+            return load_on_cpu(program, weights, threads)
+        tensors = program.tensors(program.signature.pick_weights(weights))
+        package = require_toolchain(self.toolchain, made_by["version"])
         set_torch_threads(threads)
         try:
             module = self.load_module(package, directory / PROGRAM, tensors, core)
@@ -145,4 +144,4 @@ class NeuronBackend(Backend):
                 f"{directory} cannot be loaded onto Neuron core {core}: {error}. Check that there are at least as many "
                 f"cores as workers (neuron-ls), and that no other process uses them"
             ) from error
-        return module_program(artifact.signature, module)
+        return module_program(program.signature, module)

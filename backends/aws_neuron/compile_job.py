@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ def main(folder: Path) -> None:
     try:
         reply = _compile(folder, job)
     except Exception as error:  # noqa: BLE001 - any failure of a compiler is reported to the caller
-        reply = {"error": type(error).__name__, "message": str(error), "log": traceback.format_exc()}
+        reply = {"error": type(error).__name__, "message": str(error)}
     (folder / "reply.json").write_text(json.dumps(reply), encoding="utf-8")
 
 

@@ -22,7 +22,7 @@ from ..interface import LoadedProgram, LoadError, Weights
 from ..module_program import ModuleProgram
 from ..signature import Signature, read_program_file, read_signature, write_signature
 from ..versions import emulation_enabled, minor_release
-from .source_program import SourceProgram, build_source_module
+from .source_program import SourceProgram
 
 PROGRAM = "program.pt"
 _SOURCE = "program.py"
@@ -93,25 +93,12 @@ def import_toolchain(toolchain: Toolchain) -> Any:
 
 
 @dataclass(frozen=True)
-class NeuronArtifact:
-    """Files of a compiled program, but for the ScriptModule."""
-
-    signature: Signature
-    names: tuple[str, ...]
-    """Tensors that the program takes, in its order, by their names in the state dict."""
-    made_by: dict[str, str]
-    """Versions of the toolchain: module, version, torch, python."""
-    extra_tensors: dict[str, torch.Tensor]
-    """Tensors among `names` that are not in the archive's weights and constants."""
-    source: str
-
-
-@dataclass(frozen=True)
 class _Facts:
     """Content of `compiled.json`."""
 
     names: tuple[str, ...]
     made_by: dict[str, str]
+    """Versions of the toolchain: module, version, torch, python."""
 
 
 def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, str]) -> None:
@@ -126,44 +113,34 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
             torch.save(program.extra_tensors, file)
 
 
-def read_artifact(directory: Path) -> NeuronArtifact:
-    """Read the files that `write_artifact` wrote. Raises `LoadError`: a file is missing or damaged."""
+def read_artifact(directory: Path) -> tuple[SourceProgram, dict[str, str]]:
+    """Read the program and the versions that `write_artifact` wrote.
+
+    Raises:
+        LoadError: a file is missing or damaged.
+    """
     signature = read_signature(directory)
     facts = read_program_file(_Facts, directory / _FACTS)
     try:
         extra_tensors = directory / _EXTRA_TENSORS
-        return NeuronArtifact(
-            signature=signature,
-            names=facts.names,
-            made_by=facts.made_by,
-            extra_tensors=torch.load(extra_tensors, weights_only=True) if extra_tensors.is_file() else {},
-            source=(directory / _SOURCE).read_text(encoding="utf-8"),
-        )
+        added = torch.load(extra_tensors, weights_only=True) if extra_tensors.is_file() else {}
+        source = (directory / _SOURCE).read_text(encoding="utf-8")
     except Exception as error:
         raise LoadError(f"{directory} cannot be read ({error}): package the model again") from error
+    return SourceProgram(source, facts.names, added, signature), facts.made_by
 
 
-def artifact_tensors(artifact: NeuronArtifact, weights: Weights) -> list[torch.Tensor]:
-    """Return the tensors in the program's order, shared and not copied.
-
-    Raises:
-        LoadError: one is missing, or differs in shape or dtype from the one the program was compiled with.
-    """
-    tensors = {**artifact.signature.pick_weights(weights), **artifact.extra_tensors}
-    return [tensors[name].detach() for name in artifact.names]
-
-
-def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
+def require_toolchain(toolchain: Toolchain, packaged: str) -> Any:
     """Import the toolchain's package on a serving host.
 
     Raises:
-        LoadError: it is missing, a placeholder, or of another minor release than the program was compiled with.
+        LoadError: it is missing, a placeholder, or of another minor release than `packaged`, which compiled programs.
     """
     reason = unavailable_reason(toolchain)
     if reason is not None:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
     package = import_toolchain(toolchain)
-    here, packaged = str(getattr(package, "__version__", "")), artifact.made_by["version"]
+    here = str(getattr(package, "__version__", ""))
     if minor_release(here) != minor_release(packaged):
         raise LoadError(
             f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install the former, or "
@@ -189,12 +166,12 @@ def emulation_reason(toolchain: Toolchain) -> str | None:
     )
 
 
-def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> LoadedProgram:
+def load_on_cpu(program: SourceProgram, weights: Weights, threads: int) -> LoadedProgram:
     """Load the source of a program on this CPU: the compiler's input, not its output.
 
     Raises:
         LoadError: the weights do not match the program.
     """
-    tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights)))
+    module = program.module(program.signature.pick_weights(weights))
     set_torch_threads(threads)
-    return module_program(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))
+    return module_program(program.signature, module)

@@ -11,13 +11,13 @@ call by call and without a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..interface import CompileSettings
+from ..interface import CompileSettings, Weights
 from .base import NeuronBackend
 from .device import Toolchain
 
@@ -67,7 +67,7 @@ class Neuron(NeuronBackend):
                 "model that use it"
             )
 
-    def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
+    def load_module(self, package: Any, path: Path, tensors: Weights, core: int) -> torch.nn.Module:
         """Load the ScriptModule; it has its weights."""
         module: torch.nn.Module = torch.jit.load(str(path))
         return module

@@ -22,7 +22,6 @@ import torch
 from ..interface import CompileSettings, LoadedProgram, Weights
 from .base import NeuronBackend
 from .device import Toolchain
-from .source_program import parameter_name
 
 if TYPE_CHECKING:
     from .toolchain import CompileReply
@@ -95,12 +94,12 @@ class NeuronX(NeuronBackend):
                 "partitioner_config: {} these run on the CPU"
             )
 
-    def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
+    def load_module(self, package: Any, path: Path, tensors: Weights, core: int) -> torch.nn.Module:
         """Load the ScriptModule and its weights onto one core."""
         # One core, the same for code and weights: by default each load takes the next of those that are visible.
         with package.neuron_cores_context(start_nc=core, nc_count=1):
             module: torch.nn.Module = torch.jit.load(str(path))
-        package.replace_weights(module, {parameter_name(index): tensor for index, tensor in enumerate(tensors)})
+        package.replace_weights(module, dict(tensors))
         package.move_trace_to_device(module, core)  # otherwise the weights would be copied there with every call
         return module
 

@@ -35,25 +35,11 @@ class SourceProgram:
     """Tensors that neither the state dict nor the constants hold: export at fixed sizes created them."""
     signature: Signature
 
+    def tensors(self, weights: Weights) -> dict[str, torch.Tensor]:
+        """Return the tensors in their order, shared and not copied. The names in a module have no dots."""
+        held = {**weights, **self.extra_tensors}
+        return {f"w{index}": held[name].detach() for index, name in enumerate(self.names)}
+
     def module(self, weights: Weights) -> SourceModule:
         """Build a module over these weights, shared and not copied."""
-        return build_source_module(self.source, {**weights, **self.extra_tensors}, self.names)
-
-    @property
-    def examples(self) -> tuple[torch.Tensor, ...]:
-        """Inputs of the right sizes and dtypes: ones, which are valid lengths and ids as well."""
-        return self.signature.example_inputs()
-
-
-def parameter_name(index: int) -> str:
-    """Return the name of a tensor in a module: unlike names in state dicts, it has no dots.
-
-    >>> parameter_name(3)
-    'w3'
-    """
-    return f"w{index}"
-
-
-def build_source_module(source: str, weights: Weights, names: tuple[str, ...]) -> SourceModule:
-    """Build the module of a source over the weights of these names, shared and not copied."""
-    return SourceModule(source, {parameter_name(i): weights[name].detach() for i, name in enumerate(names)}, OPERATORS)
+        return SourceModule(self.source, self.tensors(weights), OPERATORS)

@@ -22,7 +22,7 @@ import torch
 from ..interface import CompileError, Weights
 from ..torch_files import torch_file
 from .device import Toolchain, placeholder_message
-from .source_program import SourceProgram, parameter_name
+from .source_program import SourceProgram
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("compile_job.py", "source_module.py", "unrolled.py")
@@ -39,7 +39,6 @@ class CompileReply:
     error: str
     """Name of the exception; empty if the compilation succeeded."""
     message: str
-    log: str
 
 
 def trace(
@@ -78,9 +77,8 @@ def _write_inputs(folder: Path, program: SourceProgram, weights: Weights) -> Non
     for name in _SCRIPTS:
         shutil.copyfile(_HERE / name, folder / name)
     (folder / "program.py").write_text(program.source, encoding="utf-8")
-    known = {**weights, **program.extra_tensors}
-    tensors = {parameter_name(index): known[name].detach() for index, name in enumerate(program.names)}
-    for name, content in {"tensors.pt": tensors, "inputs.pt": list(program.examples)}.items():
+    contents = {"tensors.pt": program.tensors(weights), "inputs.pt": list(program.signature.example_inputs())}
+    for name, content in contents.items():
         with torch_file(folder / name) as file:
             torch.save(content, file)
 
@@ -124,5 +122,5 @@ def _reply(toolchain: Toolchain, file: Path, log: str, python: Path | None) -> C
     if "placeholder" in reply:
         raise CompileError(f"{where} has {placeholder_message(toolchain, reply['placeholder'])}")
     if "error" in reply:
-        return CompileReply({}, reply["error"], reply["message"].strip(), reply["log"])
-    return CompileReply({key: str(value) for key, value in reply.items()}, "", "", log)
+        return CompileReply({}, reply["error"], reply["message"].strip())
+    return CompileReply({key: str(value) for key, value in reply.items()}, "", "")

@@ -139,7 +139,8 @@ def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgr
     if (directory / LEGACY).is_file():
         from ..aws_neuron.device import load_on_cpu, read_artifact
 
-        return load_on_cpu(read_artifact(directory), weights, threads)
+        program, _ = read_artifact(directory)
+        return load_on_cpu(program, weights, threads)
     from ..eager import Eager
 
     return Eager().load(directory, weights, {}, threads)
