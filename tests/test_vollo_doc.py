@@ -78,4 +78,4 @@ def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
         config = PartitionerConfig(model_support_percentage_threshold=0)
         segments = partition(program, lambda node: translate.refusal(node) is None, config).segments
 
-        assert sum(segment.target == "device" for segment in segments) == ways
+        assert sum(segment.place == "device" for segment in segments) == ways

@@ -51,7 +51,7 @@ def with_cpu_fallback(
         PackagingError: the segments violate the limits of `config`.
     """
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
-    whole = all(segment.target == "device" for segments in found for segment in segments.segments)
+    whole = all(segment.place == "device" for segments in found for segment in segments.segments)
     return engine if whole else PartitionedBackend(engine, config)
 
 

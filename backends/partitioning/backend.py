@@ -32,7 +32,7 @@ from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .operator_support import unsupported_operators
 from .partition import PartitionError, partition
-from .partitioned_program import SEGMENTS, SegmentEntry, SegmentList, load_compiled, read_segments, segment_directory
+from .partitioned_program import SEGMENTS, SegmentList, load_compiled, read_segments, segment_directory
 from .segments import Segment, Segments
 
 
@@ -83,12 +83,12 @@ class PartitionedBackend(Backend):
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
-        write_json(SegmentList, _segment_list(segments), directory / SEGMENTS)
+        write_json(SegmentList, segments, directory / SEGMENTS)
         overridden = _overridden(settings, config)
         for index, segment in enumerate(segments.segments):
-            folder = directory / segment_directory(index, segment.target)
+            folder = directory / segment_directory(index, segment.place)
             folder.mkdir()
-            if segment.target == "cpu":
+            if segment.place == "cpu":
                 self._write_for_cpu(segment, bucket, folder)
             else:
                 self._compile(segment, bucket, folder, _with_own_workdir(overridden, index))
@@ -162,8 +162,3 @@ def _overridden(settings: CompileSettings, config: PartitionerConfig) -> Compile
         workdir=config.compiler_workdir or settings.workdir,
         args=settings.args if config.compiler_args is None else config.compiler_args,
     )
-
-
-def _segment_list(segments: Segments) -> SegmentList:
-    entries = (SegmentEntry(one.target, one.inputs, one.outputs, one.operators) for one in segments.segments)
-    return SegmentList(segments.inputs, segments.outputs, tuple(entries))

@@ -116,7 +116,7 @@ def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> N
 
 
 def _listed(segments: Sequence[Segment]) -> str:
-    return "; ".join(f"{segment.target}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
+    return "; ".join(f"{segment.place}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
 
 
 def _without_inputs(on_cpu: set[torch.fx.Node], program: ExportedProgram, graph: torch.fx.Graph) -> set[torch.fx.Node]:

@@ -29,15 +29,16 @@ class SegmentEntry:
 
     place: Target
     takes: tuple[str, ...]
-    """Names of the values that are its inputs, in order."""
+    """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
     gives: tuple[str, ...]
     """Names of the values that are its outputs, in order."""
     operators: tuple[str, ...]
+    """Names of its operators in torch, e.g. ("aten::linear", "aten::lstm")."""
 
 
 @dataclass(frozen=True)
 class SegmentList:
-    """Content of `segments.json`."""
+    """Content of `segments.json`: the names of the program's inputs and outputs, in order, and its segments."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

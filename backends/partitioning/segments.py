@@ -13,33 +13,22 @@ from torch.export import ExportedProgram
 from ..exported_program import module_with
 from ..exported_tensors import weight_names, weights_of
 from .operator_names import example_input, export_module, operators_of, torch_operator_name
-from .partitioned_program import Target
+from .partitioned_program import SegmentEntry, SegmentList
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A part of a program that runs on one target."""
+class Segment(SegmentEntry):
+    """A part of a program that runs in one place."""
 
-    target: Target
     program: ExportedProgram
     """Program of fixed sizes; inputs and outputs are tensors, weights are named as in the whole program."""
-    inputs: tuple[str, ...]
-    """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
-    outputs: tuple[str, ...]
-    """Names of its output values, in order."""
-    operators: tuple[str, ...]
-    """Names of its operators in torch, e.g. ("aten::linear", "aten::lstm")."""
 
 
 @dataclass(frozen=True)
-class Segments:
+class Segments(SegmentList):
     """A whole program as segments, first to last."""
 
-    inputs: tuple[str, ...]
-    """Names of the program's inputs, in order."""
     segments: tuple[Segment, ...]
-    outputs: tuple[str, ...]
-    """Names of the program's outputs, in order."""
 
 
 def build_segments(program: ExportedProgram, module: torch.fx.GraphModule) -> Segments:
@@ -68,7 +57,7 @@ class _SegmentBuilder:
                 self._names[node] = node.name
         segments = tuple(self._segment(node) for node in self._module.graph.nodes if node.op == "call_module")
         outputs = tuple(self._names[node] for node in _flat(self._module.graph.output_node().args[0]))
-        return Segments(inputs, segments, outputs)
+        return Segments(inputs, outputs, segments)
 
     def _segment(self, call: torch.fx.Node) -> Segment:
         part = self._module.get_submodule(str(call.target))
@@ -79,11 +68,11 @@ class _SegmentBuilder:
         inputs = tuple(self._names[arg] for node, arg in arguments.items() if node not in weights)
         outputs = tuple(self._name_result(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
         return Segment(
-            target="device" if str(call.target).startswith("device_") else "cpu",
-            program=_exported(part, weights),
-            inputs=inputs,
-            outputs=outputs,
+            place="device" if str(call.target).startswith("device_") else "cpu",
+            takes=inputs,
+            gives=outputs,
             operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
+            program=_exported(part, weights),
         )
 
     def _name_result(self, call: torch.fx.Node, index: int) -> str:

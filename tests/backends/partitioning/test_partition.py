@@ -70,8 +70,8 @@ def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
     values: dict[str, torch.Tensor] = dict(zip(segments.inputs, inputs, strict=True))
     for segment in segments.segments:
         with torch.no_grad():
-            given = segment.program.module()(*(values[name] for name in segment.inputs))
-        values.update(zip(segment.outputs, given, strict=True))
+            given = segment.program.module()(*(values[name] for name in segment.takes))
+        values.update(zip(segment.gives, given, strict=True))
     return [values[name] for name in segments.outputs]
 
 
@@ -82,7 +82,7 @@ def assert_same(segments: Segments) -> None:
 
 
 def targets(segments: Segments) -> list[str]:
-    return [segment.target for segment in segments.segments]
+    return [segment.place for segment in segments.segments]
 
 
 @pytest.mark.ci
@@ -97,9 +97,7 @@ def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refus
     wanted["aten::clone"] += 2  # of an input and of a buffer that are answers
     assert everything == wanted
     for segment in segments.segments:
-        assert all(
-            (name in refused) == (segment.target == "cpu") for name in segment.operators if name != "aten::clone"
-        )
+        assert all((name in refused) == (segment.place == "cpu") for name in segment.operators if name != "aten::clone")
 
 
 def test_weights_keep_their_names_and_their_memory() -> None:
@@ -139,9 +137,9 @@ def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> Non
     x, lengths = ragged_batch(0.0)
     program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={name}))
-    on_cpu = [segment.operators for segment in segments.segments if segment.target == "cpu"]
+    on_cpu = [segment.operators for segment in segments.segments if segment.place == "cpu"]
     assert any("aten::lstm" in operators for operators in on_cpu)
-    assert all("aten::lstm" not in segment.operators for segment in segments.segments if segment.target == "device")
+    assert all("aten::lstm" not in segment.operators for segment in segments.segments if segment.place == "device")
     with torch.no_grad():
         assert largest_error(run(segments, [x, lengths]), layer.alone(x, lengths)) < 1e-5
 
@@ -160,7 +158,7 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
     """Otherwise the engine would have a segment without inputs before the CPU's."""
     program = fixed(Decayed(), torch.rand(2, 3))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
-    by_target = {segment.target: set(segment.operators) for segment in segments.segments}
+    by_target = {segment.place: set(segment.operators) for segment in segments.segments}
     assert by_target["device"] == {"aten::exp"}
     on_cpu = {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
     assert by_target["cpu"] == on_cpu

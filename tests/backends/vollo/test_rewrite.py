@@ -62,7 +62,7 @@ def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
 
     assert not any("mask_padding" in target for target in targets(program))
-    assert [segment.target for segment in segments] == ["device"]
+    assert [segment.place for segment in segments] == ["device"]
 
 
 def test_zeros_stay_where_a_sum_over_time_would_see_the_padding() -> None:
@@ -199,7 +199,7 @@ def test_weights_that_are_used_again_are_there_once() -> None:
     layers = [
         layer
         for segment in segments
-        if segment.target == "device"
+        if segment.place == "device"
         for layer in translate.to_vollo_module(segment.program).children()
         if isinstance(layer, nn.Linear) and layer.out_features == 4 * 16
     ]
