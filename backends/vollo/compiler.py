@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -26,16 +25,6 @@ _FORMER_NAMES = {
 """Configuration names before release 27.1, with their current names."""
 _OTHER_METHODS = ("load", "save", "ip_core")
 """Methods of the compiler's Config that are not configurations."""
-
-
-@dataclass(frozen=True)
-class VolloBuild:
-    """A program for an accelerator, with the compiler's estimate."""
-
-    program: Any
-    """`vollo_compiler.Program`."""
-    estimate_us: float
-    """Compute time of one inference in microseconds, without data transfers."""
 
 
 def accelerator_config(arguments: Sequence[str]) -> str:
@@ -73,8 +62,8 @@ class _Parser(argparse.ArgumentParser):
 
 def build_program(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], config: str, streaming_axis: int | None = None
-) -> VolloBuild:
-    """Compile a module for inputs of these shapes.
+) -> Any:
+    """Compile a module for inputs of these shapes to a `vollo_compiler.Program`.
 
     With `streaming_axis` the program takes one timestep of its inputs at a time and keeps its state on the accelerator.
 
@@ -92,12 +81,11 @@ def build_program(
                 graph, _ = graph.streaming_transform([streaming_axis] * len(inputs))
             program = graph.to_program(getattr(Config, config)())
             program.pack()
-            estimate = program.compute_duration_per_inference_us()
         except AllocationError as error:
             raise CompileError(f"the program does not fit {config}: {_message(error)}") from error
         except Exception as error:
             raise CompileError(f"Vollo's compiler does not support the program: {_message(error)}") from error
-    return VolloBuild(program, float(estimate))
+    return program
 
 
 def _message(error: Exception) -> str:

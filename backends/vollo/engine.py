@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -41,12 +41,9 @@ from ..interface import (
 )
 from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
-from ..signature import Signature, read_program_file, read_signature, signature_of, write_signature
+from ..signature import read_program_file, read_signature, signature_of, write_signature
 from ..versions import torch_requirement
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
-
-if TYPE_CHECKING:
-    from .compiler import VolloBuild
 
 INSTALL_HINT = (
     "pip install 'torchserve-neuron-lstm[vollo]' installs software under Myrtle.ai's proprietary EULA; read it first "
@@ -167,7 +164,11 @@ class _Device(_Installed):
         inputs = [torch.zeros([int(size) for size in kind.shape]) for kind in signature.inputs.values()]
         config = accelerator_config(settings.args)
         built = build_program(to_vollo_module(program), inputs, config)
-        _write(built, config, signature, weights_of(program), directory)
+        write_signature(signature, directory)
+        (directory / _PROGRAM).write_bytes(built.save_bytes())
+        estimate_us = float(built.compute_duration_per_inference_us())
+        facts = _Facts(config, version("vollo-compiler"), estimate_us, _digest(weights_of(program)))
+        write_json(_Facts, facts, directory / _FACTS)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load a program that `compile` wrote.
@@ -195,17 +196,9 @@ class _Facts:
     compiler: str
     """Release of vollo-compiler."""
     estimate_us: float
+    """The compiler's: compute time of one inference in microseconds, without data transfers."""
     weights: str
     """Digest of the embedded weights."""
-
-
-def _write(
-    built: VolloBuild, config: str, signature: Signature, weights: Mapping[str, torch.Tensor], directory: Path
-) -> None:
-    write_signature(signature, directory)
-    (directory / _PROGRAM).write_bytes(built.program.save_bytes())
-    facts = _Facts(config, version("vollo-compiler"), built.estimate_us, _digest(weights))
-    write_json(_Facts, facts, directory / _FACTS)
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> str:

@@ -23,10 +23,10 @@ _PROGRAM = "streaming.vollo"
 class StreamingProgram:
     """A stream on one accelerator, or on the compiler's VM if there is none."""
 
-    def __init__(self, program: Any, estimate_us: float | None = None) -> None:
+    def __init__(self, program: Any) -> None:
         """Start a stream. `program` is a `vollo_compiler.Program` that was compiled for streaming."""
         self._program = program
-        self.estimate_us = program.compute_duration_per_inference_us() if estimate_us is None else estimate_us
+        self.estimate_us = float(program.compute_duration_per_inference_us())
         """Compiler's estimate of the compute time of one timestep in microseconds."""
         self.input_shape = tuple(program.model_input_shape(0, 0))
         """Shape of one timestep."""
@@ -47,10 +47,8 @@ class StreamingProgram:
         missing = Vollo().unavailable()
         if missing is not None:
             raise CompileError(missing)
-        built = build_program(
-            model.eval(), [example], accelerator_config(["--config", config]), streaming_axis=time_dim
-        )
-        return cls(built.program, built.estimate_us)
+        accelerator = accelerator_config(["--config", config])
+        return cls(build_program(model.eval(), [example], accelerator, streaming_axis=time_dim))
 
     @classmethod
     def load(cls, directory: Path) -> StreamingProgram:
