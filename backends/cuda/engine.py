@@ -34,7 +34,7 @@ from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_program_file, read_signature, signature_of, write_signature
 from ..versions import emulation_enabled, lowest_torch_requirement
 from .device import Device, OutOfMemory
-from .graph_program import GraphProgram, Module, WarmProgram, bytes_together
+from .graph_program import GraphProgram, Module, WarmShape, bytes_together
 from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
@@ -198,17 +198,17 @@ def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], rehearsals:
         free = device.free_bytes()
     fitting: dict[Bucket, int] = {}
     failing: list[Bucket] = []
-    warm: list[tuple[Bucket, list[WarmProgram]]] = []
+    warm: list[tuple[Bucket, list[tuple[GraphProgram, WarmShape]]]] = []
     for rehearsal in sorted(rehearsals, key=lambda one: one.bucket.batch * one.bucket.length, reverse=True):
         try:
             warm.append((rehearsal.bucket, _rehearse(rehearsal, loaded)))
         except OutOfMemory:  # noqa: PERF203 - a run takes far longer
             failing.append(rehearsal.bucket)
     for bucket, called in warm:
-        fitting[bucket] = max(bytes_together(one.shape for one in called), fitting.get(bucket, 0))
+        fitting[bucket] = max(bytes_together(shape for _, shape in called), fitting.get(bucket, 0))
         try:
-            for one in called:
-                one.capture()
+            for program, shape in called:
+                program.capture(shape)
         except OutOfMemory:
             failing.append(bucket)
     if failing:
@@ -216,14 +216,14 @@ def _capture_all(device: Device, loaded: Mapping[Key, GraphProgram], rehearsals:
         raise LoadError(memory_message(MemoryUse(left, list(dict.fromkeys(failing)), free), device.name))
 
 
-def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[WarmProgram]:
+def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> list[tuple[GraphProgram, WarmShape]]:
     """Run a rehearsal; returns its calls in their order."""
-    called: list[WarmProgram] = []
+    called: list[tuple[GraphProgram, WarmShape]] = []
 
     def noted(program: GraphProgram) -> LoadedProgram:
         def call(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
             shape, outputs = program.warm_up(inputs)
-            called.append(WarmProgram(program, shape))
+            called.append((program, shape))
             return outputs
 
         return call

@@ -23,7 +23,7 @@ Module = Callable[..., Sequence[torch.Tensor]]
 
 @dataclass(frozen=True)
 class WarmShape:
-    """A program that has run in one shape, and that can be captured in it."""
+    """A program that has run in one shape, and that can be captured in it, with the memory that its graph uses."""
 
     inputs: BufferLayout
     input_buffer: torch.Tensor
@@ -41,50 +41,11 @@ def bytes_together(shapes: Iterable[WarmShape]) -> int:
 
 
 @dataclass(frozen=True)
-class CapturedGraph:
-    """A program in one shape, with the memory that its graph reads and writes."""
+class _CapturedGraph:
+    """A program in one shape, as a graph."""
 
-    inputs: BufferLayout
-    input_buffer: torch.Tensor
-    outputs: BufferLayout
-    output_buffer: torch.Tensor
+    shape: WarmShape
     launch: Callable[[], None]
-
-
-def warm_up(device: Device, module: Module, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
-    """Run a program on these inputs, so that it can be captured in their shapes; returns its outputs too.
-
-    Inputs and outputs are on the CPU.
-
-    Raises:
-        OutOfMemory: it does not fit into the device's memory.
-    """
-    own = layout_of(inputs)
-    input_buffer = device.allocate(own.nbytes)
-    device.copy(input_buffer, _staged(device, own, inputs))
-    arguments = own.views(input_buffer)
-    found, most = device.warm_up(lambda: list(module(*arguments)))
-    layout = layout_of(found)
-    output_buffer = device.allocate(layout.nbytes)
-    for result, value in zip(layout.views(output_buffer), found):
-        result.copy_(value)
-    del found  # no value of the warm-up may stay in memory while a graph is recorded
-    fetched = device.pinned(layout.nbytes)
-    device.copy(fetched, output_buffer)
-    device.synchronize()
-    return WarmShape(own, input_buffer, layout, output_buffer, most), layout.views(fetched)
-
-
-def capture(device: Device, module: Module, shape: WarmShape) -> CapturedGraph:
-    """Capture a program in a shape. Raises `OutOfMemory`: it does not fit into the device's memory."""
-    arguments = shape.inputs.views(shape.input_buffer)
-    results = shape.outputs.views(shape.output_buffer)
-
-    def body() -> None:
-        for result, value in zip(results, module(*arguments)):
-            result.copy_(value)
-
-    return CapturedGraph(shape.inputs, shape.input_buffer, shape.outputs, shape.output_buffer, device.capture(body))
 
 
 class GraphProgram:
@@ -96,10 +57,10 @@ class GraphProgram:
     def __init__(self, device: Device, signature: Signature, module: Module, turn: Lock) -> None:
         """`turn` is held while graphs of this device run; programs that share graph memory share it."""
         self._device, self._signature, self._module, self._turn = device, signature, module, turn
-        self._graphs: dict[tuple[tuple[int, ...], ...], CapturedGraph] = {}
+        self._graphs: dict[tuple[tuple[int, ...], ...], _CapturedGraph] = {}
 
     def warm_up(self, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
-        """Run on inputs, so that their shapes can be captured; returns the outputs too.
+        """Run on inputs, so that their shapes can be captured; returns the outputs too. All are on the CPU.
 
         Raises:
             WrongInput: the inputs are not those of the program.
@@ -107,7 +68,7 @@ class GraphProgram:
         """
         self._signature.check_inputs(inputs)
         with self._turn, self._device.current(), torch.no_grad():
-            return warm_up(self._device, self._module, inputs)
+            return self._warm_up(inputs)
 
     def capture(self, shape: WarmShape) -> None:
         """Capture a shape in which the program has run.
@@ -116,7 +77,7 @@ class GraphProgram:
             OutOfMemory: the graph does not fit into the device's memory.
         """
         with self._turn, self._device.current(), torch.no_grad():
-            self._graphs[_shapes(shape.inputs)] = capture(self._device, self._module, shape)
+            self._graphs[_shapes(shape.inputs)] = self._capture(shape)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call; inputs and outputs are on the CPU.
@@ -127,10 +88,10 @@ class GraphProgram:
         self._signature.check_inputs(inputs)
         with self._turn, self._device.current(), torch.no_grad():
             graph = self._graph(inputs)
-            self._device.copy(graph.input_buffer, _staged(self._device, graph.inputs, inputs))
+            self._copy_inputs(graph.shape.inputs, graph.shape.input_buffer, inputs)
             fetched = self._launch(graph)
             self._device.synchronize()
-        return graph.outputs.views(fetched)
+        return graph.shape.outputs.views(fetched)
 
     def chain(
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
@@ -140,50 +101,57 @@ class GraphProgram:
         Raises:
             WrongInput: the inputs are not those of the program.
         """
-        fetched: list[tuple[CapturedGraph, torch.Tensor]] = []
+        fetched: list[tuple[WarmShape, torch.Tensor]] = []
         with self._turn, self._device.current(), torch.no_grad():
             for bucket, call in zip(buckets, calls):
                 inputs = [*call, *(value[: bucket.batch] for value in carried)]
                 self._signature.check_inputs(inputs)
                 graph = self._graph(inputs)
+                self._copy_inputs(graph.shape.inputs, graph.shape.input_buffer, call if fetched else inputs)
                 if fetched:
-                    self._continue(graph, call, fetched[-1][0], len(carried))
-                else:
-                    self._device.copy(graph.input_buffer, _staged(self._device, graph.inputs, inputs))
-                fetched.append((graph, self._launch(graph)))
+                    self._copy_state(graph.shape, len(call), fetched[-1][0], len(carried))
+                fetched.append((graph.shape, self._launch(graph)))
             self._device.synchronize()
-        return [graph.outputs.views(buffer) for graph, buffer in fetched]
+        return [shape.outputs.views(buffer) for shape, buffer in fetched]
 
-    def _continue(self, graph: CapturedGraph, call: Sequence[torch.Tensor], before: CapturedGraph, count: int) -> None:
-        """Give a graph its own inputs, and the last `count` outputs of the graph before it."""
-        end = graph.inputs.end_of(len(call))
+    def _copy_inputs(self, layout: BufferLayout, buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        """Enqueue the copy of the first inputs, by pinned memory."""
+        end = layout.end_of(len(tensors))
         staged = self._device.pinned(end)
-        _write(graph.inputs, staged, call)
-        self._device.copy(graph.input_buffer[:end], staged)
-        places, values = graph.inputs.places[len(call) :], before.outputs.places[len(before.outputs.places) - count :]
+        for place, tensor in zip(layout.places, tensors):
+            place.view(staged).copy_(tensor)
+        self._device.copy(buffer if end == layout.nbytes else buffer[:end], staged)
+
+    def _copy_state(self, shape: WarmShape, first: int, before: WarmShape, count: int) -> None:
+        """Enqueue the copies of the last `count` outputs of the call before to the inputs from `first` on."""
+        places, values = shape.inputs.places[first:], before.outputs.places[len(before.outputs.places) - count :]
         for place, value in zip(places, values):
             state = value.view(before.output_buffer)[: place.shape[0]]
-            self._device.copy(place.view(graph.input_buffer), state)
+            self._device.copy(place.view(shape.input_buffer), state)
 
-    def _launch(self, graph: CapturedGraph) -> torch.Tensor:
-        """Enqueue a graph, and the copy of its outputs into memory that is the caller's own."""
+    def _launch(self, graph: _CapturedGraph) -> torch.Tensor:
+        """Enqueue a graph, and the copy of its outputs."""
         graph.launch()
-        fetched = self._device.pinned(graph.outputs.nbytes)
-        self._device.copy(fetched, graph.output_buffer)
+        return self._fetch(graph.shape.outputs, graph.shape.output_buffer)
+
+    def _fetch(self, layout: BufferLayout, buffer: torch.Tensor) -> torch.Tensor:
+        """Enqueue the copy of outputs into memory that is the caller's own."""
+        fetched = self._device.pinned(layout.nbytes)
+        self._device.copy(fetched, buffer)
         return fetched
 
-    def _graph(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+    def _graph(self, inputs: Sequence[torch.Tensor]) -> _CapturedGraph:
         shapes = tuple([tuple(tensor.shape) for tensor in inputs])
         found = self._graphs.get(shapes)
         if found is None:
             found = self._graphs[shapes] = self._capture_new(inputs)
         return found
 
-    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> CapturedGraph:
+    def _capture_new(self, inputs: Sequence[torch.Tensor]) -> _CapturedGraph:
         """Capture a shape that is first seen in a call."""
         try:
-            shape, _ = warm_up(self._device, self._module, inputs)
-            return capture(self._device, self._module, shape)
+            shape, _ = self._warm_up(inputs)
+            return self._capture(shape)
         except OutOfMemory as error:
             shown = ", ".join(map(describe_tensor, inputs))
             raise OutOfMemory(
@@ -191,30 +159,31 @@ class GraphProgram:
                 f"buckets; or leave more memory free: fewer workers on this GPU, no other process on it"
             ) from error
 
+    def _warm_up(self, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
+        device, layout = self._device, layout_of(inputs)
+        input_buffer = device.allocate(layout.nbytes)
+        self._copy_inputs(layout, input_buffer, inputs)
+        arguments = layout.views(input_buffer)
+        values, most = device.warm_up(lambda: list(self._module(*arguments)))
+        outputs = layout_of(values)
+        output_buffer = device.allocate(outputs.nbytes)
+        for result, value in zip(outputs.views(output_buffer), values):
+            result.copy_(value)
+        del values  # no value of the warm-up may stay in memory while a graph is recorded
+        fetched = self._fetch(outputs, output_buffer)
+        device.synchronize()
+        return WarmShape(layout, input_buffer, outputs, output_buffer, most), outputs.views(fetched)
 
-@dataclass(frozen=True)
-class WarmProgram:
-    """A program with a shape in which it has run."""
+    def _capture(self, shape: WarmShape) -> _CapturedGraph:
+        arguments, results = shape.inputs.views(shape.input_buffer), shape.outputs.views(shape.output_buffer)
+        module = self._module
 
-    program: GraphProgram
-    shape: WarmShape
+        def body() -> None:
+            for result, value in zip(results, module(*arguments)):
+                result.copy_(value)
 
-    def capture(self) -> None:
-        """Capture the program in the shape. Raises `OutOfMemory`: the graph does not fit into the device's memory."""
-        self.program.capture(self.shape)
+        return _CapturedGraph(shape, self._device.capture(body))
 
 
 def _shapes(layout: BufferLayout) -> tuple[tuple[int, ...], ...]:
     return tuple([place.shape for place in layout.places])
-
-
-def _staged(device: Device, layout: BufferLayout, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Pinned memory with tensors in their places."""
-    staged = device.pinned(layout.nbytes)
-    _write(layout, staged, tensors)
-    return staged
-
-
-def _write(layout: BufferLayout, buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    for place, tensor in zip(layout.places, tensors):
-        place.view(buffer).copy_(tensor)
