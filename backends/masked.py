@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,24 +25,8 @@ Each state is [B, H].
 """
 
 
-class LstmOperator(Protocol):
-    """A function that computes the `lstm` operator."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        lengths: Tensor | None,
-        h_0: Tensor,
-        c_0: Tensor,
-        weights: Sequence[Tensor],
-        bias: bool,
-        layers: int,
-        bidirectional: bool,
-        need_cell: bool,
-        /,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return y, h_n and c_n."""
-
+LstmOperator = Callable[..., tuple[Tensor, Tensor, Tensor]]
+"""A function that computes the `lstm` operator, with its arguments."""
 
 Widen = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 """A function such as `gate_mask_weights`, which may return its results from memory."""
@@ -58,14 +42,16 @@ def masked_lstm(
     h_0: Tensor,
     c_0: Tensor,
     weights: Sequence[Tensor],
+    bias: bool,
     layers: int,
     bidirectional: bool,
     need_cell: bool,
     widen: Widen | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the `lstm` operator by a fused layer; differentiable and traceable if the layer is.
+    """Compute the `lstm` operator by a fused layer, with projections if the layer has them.
 
-    `widen` is `gate_mask_weights`, or returns its results from memory.
+    It is differentiable and traceable if the layer is. `widen` is `gate_mask_weights`, or returns its results from
+    memory.
     """
     hold = (widen or gate_mask_weights) if need_cell else None
     y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold)
@@ -86,25 +72,6 @@ def masked_rnn(
     return y, h_n
 
 
-def lstm_operator(layer: Layer) -> LstmOperator:
-    """Return the `lstm` operator by a fused layer; with projections if the layer has them."""
-
-    def operator(
-        x: Tensor,
-        lengths: Tensor | None,
-        h_0: Tensor,
-        c_0: Tensor,
-        weights: Sequence[Tensor],
-        bias: bool,
-        layers: int,
-        bidirectional: bool,
-        need_cell: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return masked_lstm(layer, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
-
-    return operator
-
-
 def fused_lstm(
     layer: Layer, x: Tensor, lengths: Tensor | None, h_0: Tensor, c_0: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,7 +79,7 @@ def fused_lstm(
 
     `options` are the operator's further arguments.
     """
-    plain = lstm_operator(layer)
+    plain = partial(masked_lstm, layer)
     compute = partial(without_projection, plain) if is_projected(h_0, c_0) else plain
     return compute(x, lengths, h_0, c_0, *options)
 
@@ -298,7 +265,7 @@ def aten_rnn(cell: str) -> Layer:
     return layer
 
 
-lstm = lstm_operator(aten_lstm)
+lstm = partial(masked_lstm, aten_lstm)
 """The `lstm` operator by torch's own layers."""
 
 

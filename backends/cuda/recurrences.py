@@ -66,7 +66,7 @@ class _DeviceRecurrences:
         def compute(layer: masked.Layer, given: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, ...]:
             x, h_0, c_0 = given
             return masked.masked_lstm(
-                layer, x, lengths, h_0, c_0, used, layers, bidirectional, need_cell, self._with_gate_mask
+                layer, x, lengths, h_0, c_0, used, bias, layers, bidirectional, need_cell, self._with_gate_mask
             )
 
         return self._by_device_layers("lstm", masked.aten_lstm, compute, [x, h_0, c_0], weights)
