@@ -15,6 +15,9 @@ from .huge_pages import in_huge_pages
 from .library import LayerStack, LinearLayer, ThreadPool
 from .packing import has_projection, pack_recurrence
 
+Layer = Callable[..., torch.Tensor]
+"""A layer of one output, as a function of its inputs."""
+
 MOST_TABLE_BYTES = 64 * 2**20
 """Memory of an embedding's rows that are multiplied ahead: 16,000 ids for 256 hidden units of an LSTM."""
 
@@ -59,67 +62,6 @@ class NativeRecurrence:
         return x if x.stride(2) == 1 else x.contiguous()
 
 
-class NativeLinear:
-    """`aten.linear` of a float32 x of any rank."""
-
-    def __init__(self, linear: LinearLayer) -> None:
-        self.linear = linear
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute y[..., O] from x[..., K]."""
-        flat = x.reshape(-1, 1, x.shape[-1]).contiguous()
-        return self.linear.run(flat, None).view(*x.shape[:-1], -1)
-
-
-class NativeSequenceLinear:
-    """`aten.linear` of a recurrence's outputs at every timestep, batch-first or time-major.
-
-    After a row's last timestep these outputs are zeros, for which a linear layer returns its bias.
-    """
-
-    def __init__(self, linear: LinearLayer, *, time_major: bool) -> None:
-        self.linear, self.time_major = linear, time_major
-
-    def __call__(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Compute y[B, T, O] from x[B, T, K], or both with B and T exchanged."""
-        lengths = lengths.contiguous()
-        if self.time_major:
-            return self.linear.run(x.transpose(0, 1), lengths, time_major=True).transpose(0, 1)
-        return self.linear.run(x, lengths)
-
-
-class NativeConvolution:
-    """`aten.conv1d` of a float32 x, without groups and dilation.
-
-    In memory, channels come last: so a window of timesteps is one vector of x, and windows overlap.
-    """
-
-    def __init__(self, linear: LinearLayer, kernel: int, stride: int, padding: int) -> None:
-        """Create the layer of a linear layer with the weights of `as_linear`; sizes in timesteps."""
-        self.linear = linear
-        self.kernel, self.stride, self.padding = kernel, stride, padding
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute y[N, O, T'] from x[N, C, T]."""
-        batch, channels, time = x.shape
-        padded = x.new_zeros(batch, time + 2 * self.padding, channels)
-        padded[:, self.padding : self.padding + time] = x.transpose(1, 2)
-        steps = (padded.shape[1] - self.kernel) // self.stride + 1
-        windows = padded.as_strided(
-            (batch, steps, self.kernel * channels), (padded.stride(0), self.stride * channels, 1)
-        )
-        return self.linear.run(windows, None).transpose(1, 2)
-
-
-def as_linear(weight: torch.Tensor) -> torch.Tensor:
-    """Return the weights [O, K*C] over a window of K timesteps for those of a convolution, [O, C, K].
-
-    >>> as_linear(torch.arange(4.0).view(1, 2, 2))
-    tensor([[0., 2., 1., 3.]])
-    """
-    return weight.transpose(1, 2).flatten(1).contiguous()
-
-
 def recurrence(
     pool: ThreadPool,
     cell: str,
@@ -150,24 +92,48 @@ def recurrence(
     return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)
 
 
-def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> NativeLinear:
-    """Make a linear layer of any x."""
-    return NativeLinear(LinearLayer(pool, weight, bias))
+def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
+    """Make `aten.linear` of a float32 x of any rank."""
+    product = LinearLayer(pool, weight, bias)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        flat = x.reshape(-1, 1, x.shape[-1]).contiguous()
+        return product.run(flat, None).view(*x.shape[:-1], -1)
+
+    return run
 
 
-def sequence_linear(
-    pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor], time_major: bool
-) -> NativeSequenceLinear:
-    """Make a linear layer of a recurrence's outputs."""
-    return NativeSequenceLinear(LinearLayer(pool, weight, bias), time_major=time_major)
+def sequence_linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor], time_major: bool) -> Layer:
+    """Make `aten.linear` of a recurrence's outputs at every timestep, [B, T, K], or with B and T exchanged.
+
+    After a row's last timestep these outputs are zeros, for which a linear layer returns its bias.
+    """
+    product = LinearLayer(pool, weight, bias)
+    if not time_major:
+        return product.run
+    return lambda x, lengths: product.run(x.transpose(0, 1), lengths, time_major=True).transpose(0, 1)
 
 
 def convolution(
     pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor], stride: int, padding: int
-) -> NativeConvolution:
-    """Make a convolution over timesteps."""
-    layer = LinearLayer(pool, as_linear(weight), bias)
-    return NativeConvolution(layer, weight.shape[2], stride, padding)
+) -> Layer:
+    """Make `aten.conv1d` of a float32 x[N, C, T], without groups and dilation.
+
+    In memory, channels come last: so a window of timesteps is one vector of x, and windows overlap. The weights
+    [O, K*C] over a window are those of the convolution, [O, C, K].
+    """
+    kernel = weight.shape[2]
+    product = LinearLayer(pool, weight.transpose(1, 2).flatten(1).contiguous(), bias)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        batch, channels, time = x.shape
+        padded = x.new_zeros(batch, time + 2 * padding, channels)
+        padded[:, padding : padding + time] = x.transpose(1, 2)
+        steps = (padded.shape[1] - kernel) // stride + 1
+        windows = padded.as_strided((batch, steps, kernel * channels), (padded.stride(0), stride * channels, 1))
+        return product.run(windows, None).transpose(1, 2)
+
+    return run
 
 
 def layer_functions(pool: ThreadPool) -> Mapping[str, Callable[..., Any]]:
