@@ -43,10 +43,8 @@ class RecurrentLibrary:
         """Declare the types of the functions, for ctypes. Raises `AttributeError`: one is missing."""
         code = self.code
         code.recurrence_open_pool.restype = code.recurrence_open_stack.restype = _POINTER
-        code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
+        code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 5, _POINTER]
         code.recurrence_close_pool.argtypes = code.recurrence_close_stack.argtypes = [_POINTER]
-        code.recurrence_open_projected_stack.restype = _POINTER
-        code.recurrence_open_projected_stack.argtypes = [_POINTER, *[_SIZE] * 5, _POINTER]
         code.recurrence_wake_pool.argtypes = [_POINTER]
         code.recurrence_wake_pool.restype = None
         code.recurrence_multiply_table.argtypes = [_POINTER, _POINTER, _SIZE]
@@ -138,13 +136,8 @@ class LayerStack:
         self._states, self._hidden, self._outputs = layers * directions, hidden, outputs
         self._directions = directions
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
-        sizes = (layers, directions, inputs, hidden)
-        if projected is None:
-            self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
-        else:
-            self.handle = code.recurrence_open_projected_stack(
-                pool.handle, *sizes, projected, ctypes.addressof(addresses)
-            )
+        sizes = (layers, directions, inputs, hidden, projected or 0)
+        self.handle = code.recurrence_open_stack(pool.handle, _CELLS[cell], *sizes, ctypes.addressof(addresses))
         if self.handle is None:
             raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
         self._run = pool.library.run

@@ -41,10 +41,8 @@ int run_layers(void* pool) {
   const std::vector<float> x = read_array<float>(), h_0 = read_array<float>(), c_0 = read_array<float>();
   const int64_t width = directions * outputs;
   std::vector<float> y(rows * steps * width), h_n(h_0.size()), c_n(c_0.size());
-  void* stack = projected == 0 ? recurrence_open_stack(pool, static_cast<int>(cell), layers, directions, inputs, hidden,
-                                                       addresses.data())
-                               : recurrence_open_projected_stack(pool, layers, directions, inputs, hidden, projected,
-                                                                 addresses.data());
+  void* stack = recurrence_open_stack(pool, static_cast<int>(cell), layers, directions, inputs, hidden, projected,
+                                      addresses.data());
   const int status = recurrence_run_batch(stack, rows, steps, lengths.data(), nullptr, 0, x.data(), steps * inputs, inputs,
                                     h_0.data(), c_0.empty() ? nullptr : c_0.data(), y.data(), steps * width, width, h_n.data(),
                                     c_n.empty() ? nullptr : c_n.data());

@@ -13,9 +13,7 @@ void* recurrence_open_pool(int threads);
 void recurrence_wake_pool(void* pool);
 void recurrence_close_pool(void* pool);
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
-                            const float* const* weights);
-void* recurrence_open_projected_stack(void* pool, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
-                                      int64_t outputs, const float* const* weights);
+                            int64_t projected, const float* const* weights);
 int recurrence_multiply_table(void* stack, const float* table, int64_t rows);
 void recurrence_close_stack(void* stack);
 int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* bias,

@@ -49,15 +49,13 @@ void recurrence_close_pool(void* pool) {
 // A call with this pool follows soon.
 void recurrence_wake_pool(void* pool) { static_cast<ThreadPool*>(pool)->wake(); }
 
-// weights has three pointers for each layer and direction, as in Weights. Null: out of memory.
+// weights has three pointers for each layer and direction, as in Weights. Null: out of memory. `projected`: the units to
+// which the states h of an LSTM are projected, for which weights has four pointers; 0: they are not.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
-                            const float* const* weights) {
-  return open_stack(pool, cell, layers, directions, inputs, hidden, hidden, weights, 3);
-}
-// The same for an LSTM whose states h are projected to `outputs` units: weights has four pointers.
-void* recurrence_open_projected_stack(void* pool, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
-                                      int64_t outputs, const float* const* weights) {
-  return open_stack(pool, LSTM, layers, directions, inputs, hidden, outputs, weights, 4);
+                            int64_t projected, const float* const* weights) {
+  const bool projects = projected > 0;
+  return open_stack(pool, cell, layers, directions, inputs, hidden, projects ? projected : hidden, weights,
+                    projects ? 4 : 3);
 }
 // Multiplies the rows of a table ahead of all calls, which then give the same table. 0: success, 1: out of memory.
 int recurrence_multiply_table(void* stack, const float* table, int64_t rows) {

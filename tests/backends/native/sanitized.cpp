@@ -139,11 +139,8 @@ std::vector<Outputs> outputs_of(const Shape& shape, const std::vector<Batch>& ba
   std::vector<const float*> addresses;
   for (const Floats& one : weights) addresses.push_back(one.data.get());
   void* pool = recurrence_open_pool(threads);
-  void* stack = shape.projected == 0
-                    ? recurrence_open_stack(pool, shape.cell, shape.layers, shape.directions, shape.inputs,
-                                            shape.hidden, addresses.data())
-                    : recurrence_open_projected_stack(pool, shape.layers, shape.directions, shape.inputs,
-                                                      shape.hidden, shape.projected, addresses.data());
+  void* stack = recurrence_open_stack(pool, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden,
+                                      shape.projected, addresses.data());
   if (pool == nullptr || stack == nullptr) std::abort();
   std::vector<Outputs> found(batches.size()), again(batches.size());
   const auto all = [&](std::vector<Outputs>& outputs) {
