@@ -1,7 +1,7 @@
 """Program of the fork server: imports what compiling processes need, and forks one for each request.
 
-A compiling process reads one job from each line of standard input, and writes one reply for each to standard output. It
-ends when its input ends, so that it cannot outlive the packaging that started it. All output of an engine goes to
+A compiling process reads one job from each line of standard input, and writes the outcome of each to standard output.
+It ends when its input ends, so that it cannot outlive the packaging that started it. All output of an engine goes to
 standard error.
 
 A request is a byte on the socket, with four files: standard input, output and error of the process, and a pipe for its
@@ -21,17 +21,13 @@ import signal
 import socket
 import sys
 import tempfile
-import traceback
 import warnings
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
-
-import torch
+from functools import cache
+from typing import NoReturn, TextIO
 
 from ..exported_program import load_program
-from ..interface import CompileError
-from .job import CompileJob, compile_seconds
+from .job import CompileJob, compile_job
 
 
 def main() -> None:
@@ -144,12 +140,10 @@ def _python_path() -> list[str]:
 def _compile_jobs() -> None:
     """Compile jobs until standard input ends."""
     replies = _take_stdout()
-    programs: dict[Path, torch.export.ExportedProgram] = {}
+    load = cache(load_program)
     for line in sys.stdin:
         job: CompileJob = pickle.loads(bytes.fromhex(line))  # noqa: S301 - of the process that started this one
-        if job.program not in programs:
-            programs[job.program] = load_program(job.program)
-        print(json.dumps(_reply(job, programs[job.program])), file=replies, flush=True)
+        print(pickle.dumps(compile_job(job, load)).hex(), file=replies, flush=True)
 
 
 def _take_stdout() -> TextIO:
@@ -157,15 +151,6 @@ def _take_stdout() -> TextIO:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
-
-
-def _reply(job: CompileJob, program: torch.export.ExportedProgram) -> dict[str, Any]:
-    try:
-        return {"seconds": compile_seconds(job, program)}
-    except CompileError as error:
-        return {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
-        return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
 
 
 if __name__ == "__main__":

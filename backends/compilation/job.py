@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from .. import recurrent_operators  # noqa: F401 - registers the operators that 
 from ..interface import DEFAULTS, CompileError, CompileSettings
 from ..partitioning.backend import PartitionedBackend
 from ..registry import get_backend
+from ..torch_files import disk_size
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,18 @@ def crash_of(job: CompileJob, crash: str, log: str) -> CompileFailure:
     return CompileFailure(job, f"the engine failed ({crash})\n{textwrap.indent(log, '    ')}")
 
 
-def compile_seconds(job: CompileJob, program: ExportedProgram) -> float:
-    """Compile a program, which the caller has read, into the job's folder.
-
-    Returns the seconds that it took.
-
-    Raises:
-        CompileError: the engine does not support the program, or the disk fails.
-        Exception: any exception of a failing engine.
-    """
-    started = time.perf_counter()
-    engine = get_backend(job.backend)
-    if job.partitioner is not None:
-        engine = PartitionedBackend(engine, job.partitioner)
+def compile_job(job: CompileJob, load: Callable[[Path], ExportedProgram]) -> CompileOutcome:
+    """Compile a program into the job's folder. `load` reads it. A failure is the outcome and is not raised."""
     try:
+        program, engine = load(job.program), get_backend(job.backend)
+        if job.partitioner is not None:
+            engine = PartitionedBackend(engine, job.partitioner)
+        started = time.perf_counter()
         engine.compile(program, job.bucket, job.directory, job.settings)
-    except OSError as error:
-        if not is_of_the_disk(error):
-            raise
-        raise CompileError(f"nothing can be compiled: {describe_file_error(error, job.directory)}") from error
-    return time.perf_counter() - started
+    except CompileError as error:
+        return CompileFailure(job, str(error))
+    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
+        if isinstance(error, OSError) and is_of_the_disk(error):
+            return CompileFailure(job, f"nothing can be compiled: {describe_file_error(error, job.directory)}")
+        return crash_of(job, f"{type(error).__name__}: {error}", traceback.format_exc())
+    return CompileResult(job, time.perf_counter() - started, disk_size(job.directory))

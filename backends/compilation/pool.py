@@ -9,15 +9,12 @@ other engines it has a separate process: if that ends, the others continue.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from ..exported_program import load_program
-from ..interface import CompileError
 from ..registry import ENGINES
-from ..torch_files import disk_size
-from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds, crash_of
+from .job import CompileFailure, CompileJob, CompileOutcome, compile_job
 from .processes import CompileProcess, CompileProcesses
 
 
@@ -68,19 +65,9 @@ def _are_compiled_here(jobs: Sequence[CompileJob]) -> bool:
 def _compile_here(jobs: Sequence[CompileJob], report: Callable[[CompileOutcome], None]) -> list[CompileOutcome]:
     results: list[CompileOutcome] = []
     for job in jobs:
-        results.append(_outcome(job))
+        job.make_folders()
+        results.append(compile_job(job, load_program))
         report(results[-1])
         if isinstance(results[-1], CompileFailure):
             break
     return results
-
-
-def _outcome(job: CompileJob) -> CompileOutcome:
-    job.make_folders()
-    try:
-        seconds = compile_seconds(job, load_program(job.program))
-    except CompileError as error:
-        return CompileFailure(job, str(error))
-    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
-        return crash_of(job, f"{type(error).__name__}: {error}", traceback.format_exc())
-    return CompileResult(job, seconds, disk_size(job.directory))

@@ -6,20 +6,17 @@ directory of its own, and the compilers that it starts end with it. `forking.py`
 
 from __future__ import annotations
 
-import json
 import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from ..cores import available_cores
 from ..subprocesses import describe_exit
-from ..torch_files import disk_size
 from .fork_server import ForkedProcess, ForkServer, ForkServerDied, fork_server
-from .job import CompileFailure, CompileJob, CompileOutcome, CompileResult, crash_of
+from .job import CompileJob, CompileOutcome, crash_of
 
 _LAST_LINES = 20
 
@@ -92,27 +89,20 @@ class CompileProcess:
     def compile(self, job: CompileJob) -> CompileOutcome:
         """Compile one job. A failure is the job's result and is not raised."""
         job.make_folders()
-        reply = self._ask(job)
-        if "seconds" in reply:
-            return CompileResult(job, reply["seconds"], disk_size(job.directory))
-        if "refused" in reply:
-            return CompileFailure(job, reply["refused"])
-        return crash_of(job, reply["crashed"], reply["log"])
-
-    def _ask(self, job: CompileJob) -> dict[str, Any]:
         with suppress(ForkServerDied):  # which is no fault of the engine
             return self._answer(job)
         try:
             return self._answer(job)
         except ForkServerDied as error:
-            return {"crashed": str(error), "log": self._log_tail()}
+            return crash_of(job, str(error), self._log_tail())
 
-    def _answer(self, job: CompileJob) -> dict[str, Any]:
+    def _answer(self, job: CompileJob) -> CompileOutcome:
         process = self._running()
         line = _reply(process, job)
         if line:
-            return dict(json.loads(line))
-        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
+            outcome: CompileOutcome = pickle.loads(bytes.fromhex(line))  # noqa: S301 - of the process started here
+            return outcome
+        return crash_of(job, describe_exit(process.wait()), self._log_tail())
 
     def _running(self) -> ForkedProcess:
         with self._lock:
