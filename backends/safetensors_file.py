@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ..bucketing.padding import item_bytes
+
 _DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -68,12 +70,7 @@ def _bytes(name: str, entry: dict[str, Any]) -> int:
     if not all(type(size) is int and size >= 0 for size in entry["shape"]):
         raise ValueError(f"{name!r} has shape {entry['shape']}")
     numbers: int = math.prod(entry["shape"])
-    return numbers * _width(_DTYPES[entry["dtype"]])
-
-
-def _width(dtype: torch.dtype) -> int:
-    """Bytes of an element; dtypes of an old torch have no itemsize."""
-    return torch.empty(0, dtype=dtype).element_size()
+    return numbers * item_bytes(_DTYPES[entry["dtype"]])
 
 
 def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
@@ -81,7 +78,7 @@ def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
     if begin == end:
         return torch.empty(entry["shape"], dtype=dtype)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=start + begin)
-    if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines need aligned elements
+    if raw.data_ptr() % item_bytes(dtype):  # after a header of odd length; engines need aligned elements
         raw = raw.clone()
     return raw.view(dtype).view(entry["shape"])
 

@@ -126,6 +126,12 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
 
 
 @cache
+def item_bytes(dtype: torch.dtype) -> int:
+    """Return the bytes of a number; the dtypes of an old torch have no `itemsize`."""
+    return torch.empty(0, dtype=dtype).element_size()
+
+
+@cache
 def _dtypes() -> dict[str, torch.dtype]:
     return {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 

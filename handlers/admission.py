@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..bucketing.cost import CostModel
 from ..bucketing.dynamic_chunks import first_true
+from ..bucketing.padding import item_bytes, torch_dtype
 from ..bucketing.plan import WorkEstimate
 from ..bucketing.shapes import TensorSpec, size_at
 from ..config.manifest import Manifest
@@ -46,10 +47,6 @@ class Admission:
         shapes = supported_shapes(self.manifest)
         cost = measured_cost(self.manifest, self.manifest.kind) or CostModel.proportional(shapes)
         return WorkEstimate(cost, self.manifest.grid.batches[-1], self.manifest.grid.lengths[-1])
-
-    @cached_property
-    def _sizes(self) -> OutputSizes:
-        return OutputSizes(self.manifest.outputs)
 
     @cached_property
     def _safe_length(self) -> int:
@@ -84,7 +81,7 @@ class Admission:
         return [(index, binary) for index in range(len(self.manifest.outputs))]
 
     def _refusal(self, lengths: Sequence[int], wanted: Sequence[tuple[int, bool]]) -> RequestError | None:
-        least = self._sizes.least_bytes(lengths, wanted)
+        least = least_bytes(self.manifest.outputs, lengths, wanted)
         if least > self.max_response_bytes:
             return too_large(f"{least} bytes or more", self.max_response_bytes)
         if self.estimate.at_most(len(lengths), sum(lengths)) <= self.most_ms:
@@ -238,39 +235,21 @@ def _until(deadline: float, unix_ms: float) -> float:
 
 _JSON_BYTES = 2
 """A digit and a comma."""
-_BINARY_BYTES = {
-    "float64": 8,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
-"""Bytes of a number; 4 for others."""
 
 
-class OutputSizes(NamedTuple):
-    """Numbers in the outputs of sequences."""
+def least_bytes(outputs: Sequence[TensorSpec], lengths: Sequence[int], wanted: Iterable[tuple[int, bool]]) -> int:
+    """Return the fewest bytes of a response for sequences of these lengths.
 
-    outputs: tuple[TensorSpec, ...]
+    `wanted` has the index of each output of the response, and whether its numbers are bytes instead of text.
 
-    def least_bytes(self, lengths: Sequence[int], wanted: Iterable[tuple[int, bool]]) -> int:
-        """Return the fewest bytes of a response for sequences of these lengths.
-
-        `wanted` has the index of each output of the response, and whether its numbers are bytes instead of text.
-
-        >>> tags = OutputSizes((TensorSpec("tags", "float32", ("batch", "time", 5)),))
-        >>> tags.least_bytes([10, 20], [(0, False)]), tags.least_bytes([10], [(0, True)])
-        (300, 200)
-        """
-        return sum(
-            (_BINARY_BYTES.get(spec.dtype, 4) if binary else _JSON_BYTES)
-            * sum(_numbers(spec, length) for length in lengths)
-            for spec, binary in [(self.outputs[index], binary) for index, binary in wanted]
-        )
+    >>> tags = TensorSpec("tags", "float32", ("batch", "time", 5))
+    >>> least_bytes([tags], [10, 20], [(0, False)]), least_bytes([tags], [10], [(0, True)])
+    (300, 200)
+    """
+    return sum(
+        (item_bytes(torch_dtype(spec)) if binary else _JSON_BYTES) * sum(_numbers(spec, length) for length in lengths)
+        for spec, binary in [(outputs[index], binary) for index, binary in wanted]
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...bucketing.padding import item_bytes
 from ...bucketing.shapes import DType, TensorSpec
 from ..responses import JSON_LENGTH_HEADER, RequestError, abbreviate, invalid, malformed
 from .tensors import invalid_input
@@ -90,7 +91,7 @@ def _binary_size(entry: object, index: int) -> int | None:
 
 def check_size(raw: RawData, datatype: str, shape: Sequence[int], spec: TensorSpec) -> None:
     """Refuse bytes that are not as many as the shape needs. Raises `RequestError`: 400, with the input's name."""
-    needed = math.prod(shape) * _width(datatype)
+    needed = math.prod(shape) * item_bytes(_READ[datatype])
     if len(raw.content) != needed:
         raise invalid_input(
             spec, f"shape {list(shape)} of {datatype} needs {needed} bytes, {_SIZE} is {len(raw.content)}"
@@ -115,10 +116,6 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
         halves = ((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)
         return halves.to(torch.float64) * 2
     return tensor
-
-
-def _width(datatype: str) -> int:
-    return torch.empty((), dtype=_READ[datatype]).element_size()
 
 
 def json_bytes(body: bytes | bytearray, header: str) -> int:

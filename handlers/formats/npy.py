@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from ...bucketing.padding import item_bytes
 from ..responses import NPY, abbreviate, malformed
 from .binary_tensors import from_bytes, to_bytes
 from .json_formats import BINARY, PlainFormat
@@ -34,8 +35,6 @@ _NAMES = {
 # Hosts of old accelerators have a torch without wide unsigned integers.
 _READ: dict[str, torch.dtype] = {kind: getattr(torch, name) for kind, name in _NAMES.items() if hasattr(torch, name)}
 _WRITE = {dtype: kind for kind, dtype in _READ.items()}
-_WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
-"""Bytes of an item; the dtypes of an old torch have no `itemsize`."""
 _HEADER_CACHE_SIZE = 1024
 """Number of cached headers. Sequences of one length have the same header, and parsing it takes the most time."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
@@ -78,7 +77,7 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
     """
     text, start = _header_text(content)
     header = _header(text)
-    found, expected = len(content) - start, math.prod(header.shape) * _WIDTHS[header.dtype]
+    found, expected = len(content) - start, math.prod(header.shape) * item_bytes(header.dtype)
     if found != expected:
         raise malformed(
             f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {found}"
@@ -104,7 +103,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
 @lru_cache(maxsize=_HEADER_CACHE_SIZE)
 def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Return everything before the data, filled up to a multiple of 64 bytes."""
-    order = "|" if _WIDTHS[dtype] == 1 else "<" if sys.byteorder == "little" else ">"
+    order = "|" if item_bytes(dtype) == 1 else "<" if sys.byteorder == "little" else ">"
     text = f"{{'descr': '{order}{_WRITE[dtype]}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text + " " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + "\n"
     return MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
@@ -169,7 +168,7 @@ def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Te
 
 
 def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
-    width = _WIDTHS[header.dtype]
+    width = item_bytes(header.dtype)
     if header.big_endian != (sys.byteorder == "big"):
         content, start = _swapped(content[start:], width), 0
     elif isinstance(content, bytes) or start % width:  # torch needs writable, aligned memory

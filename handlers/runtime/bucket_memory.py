@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
-import torch
-
-from ...bucketing.padding import torch_dtype
+from ...bucketing.padding import item_bytes, torch_dtype
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, ManifestError
@@ -47,11 +45,7 @@ def total_memory(meminfo: Path = _MEMINFO, limits: tuple[Path, ...] = _LIMITS) -
 
 def _tensor_bytes(manifest: Manifest, bucket: Bucket) -> int:
     specs = (*manifest.inputs, *manifest.outputs, *(value.spec for value in manifest.carried))
-    return sum(prod(spec.sizes(*bucket)) * _item_bytes(torch_dtype(spec)) for spec in specs)
-
-
-def _item_bytes(dtype: torch.dtype) -> int:
-    return torch.empty(0, dtype=dtype).element_size()  # dtypes of an old torch have no itemsize
+    return sum(prod(spec.sizes(*bucket)) * item_bytes(torch_dtype(spec)) for spec in specs)
 
 
 def _of_host(meminfo: Path) -> Iterator[int]:

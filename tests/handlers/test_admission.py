@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
-from torchserve_neuron_lstm.handlers.admission import OutputSizes, PendingRequest, late, remaining_ms
+from torchserve_neuron_lstm.handlers.admission import PendingRequest, late, least_bytes, remaining_ms
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
@@ -196,7 +197,7 @@ def test_no_response_is_smaller_than_its_bound(lengths: list[int], shape: Any, d
     """Zeros are the shortest numbers."""
     spec = TensorSpec("y", dtype, shape)
     outputs = [torch.zeros(spec.item_sizes(length), dtype=getattr(torch, dtype)) for length in lengths]
-    least = OutputSizes((spec,)).least_bytes
+    least = partial(least_bytes, (spec,))
 
     assert len(to_json(outputs)) >= least(lengths, [(0, False)])
     assert len(write_npy(outputs[0])) >= least(lengths[:1], [(0, True)])
