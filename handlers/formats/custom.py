@@ -25,11 +25,11 @@ from typing import Any, ClassVar, Protocol, cast
 
 import torch
 
-from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, internal, invalid, malformed
+from ..responses import JSON, Encoded, SessionKeys, abbreviate, internal, invalid, malformed
 from ..runtime.user_code import import_reference, working_directory
 from .json_text import to_json
 from .raw_request import Body
-from .request import FormatContext, InferenceRequest, Outputs
+from .request import InferenceRequest, Outputs, RequestFormat
 from .sequences import read_sequence, read_sequences
 
 _CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
@@ -64,13 +64,11 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
 
 
 @dataclass(frozen=True)
-class CustomFormat:
+class CustomFormat(RequestFormat):
     """One sequence, decoded and encoded by the user's class."""
 
     name: ClassVar[str] = "CODEC"
     parses_json: ClassVar[bool] = False
-    response_types: ClassVar[tuple[str, ...]] = ()
-    context: FormatContext
     user: UserCodec
 
     @property
@@ -112,10 +110,6 @@ class CustomFormat:
         if isinstance(encoded, (bytes, bytearray)):
             return bytes(encoded), self._content_type()
         return to_json(encoded, self.context.max_response_bytes), JSON
-
-    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return None: the format has no keys of its own."""
-        return None
 
     def _encode_each(self, request: InferenceRequest, outputs: Sequence[Outputs]) -> list[object]:
         output_names = [spec.name for spec in self.context.manifest.outputs]

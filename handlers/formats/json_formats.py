@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, Union
 
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
 from .binary_tensors import with_raw_data
 from .json_text import fast_json, to_json
 from .raw_request import Body
-from .request import FormatContext, InferenceRequest, Outputs
+from .request import InferenceRequest, Outputs, RequestFormat
 from .sequences import check_sequence_count, read_sequence, read_sequences
 
 _DecodedT = TypeVar("_DecodedT")
@@ -89,14 +88,11 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
     return decode(parse_json(body))
 
 
-@dataclass(frozen=True)
-class PlainFormat:
+class PlainFormat(RequestFormat):
     """One sequence: a JSON array for a model of one input, or a JSON object by input name."""
 
     name: ClassVar[str] = "PLAIN"
-    parses_json: ClassVar[bool] = True
     response_types: ClassVar[tuple[str, ...]] = (JSON, NPY)
-    context: FormatContext
 
     @property
     def sends_outputs(self) -> bool:
@@ -119,10 +115,6 @@ class PlainFormat:
             specs = self.context.manifest.outputs
             value = {**session, **(value if isinstance(value, dict) and len(specs) > 1 else {specs[0].name: value})}
         return to_json(value, self.context.max_response_bytes), JSON
-
-    def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return None: the format has no keys of its own."""
-        return None
 
     def _value(self, outputs: Outputs) -> object:
         if self.context.labels is not None:

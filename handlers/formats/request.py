@@ -9,10 +9,11 @@ because those formats hold tensors.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 
@@ -56,7 +57,8 @@ class InferenceRequest(NamedTuple):
     """V2: the outputs that the response has; None: all, as JSON numbers."""
 
 
-class RequestFormat(Protocol):
+@dataclass(frozen=True)
+class RequestFormat(ABC):
     """A format of requests and of their responses.
 
     `matches` and `decode` take a body's JSON value where `parses_json` is set, and else the `Body` itself.
@@ -64,17 +66,21 @@ class RequestFormat(Protocol):
 
     name: ClassVar[str]
     """The format's name in the digest of a session's request: it must not change."""
-    parses_json: ClassVar[bool]
-    response_types: ClassVar[tuple[str, ...]]
+    parses_json: ClassVar[bool] = True
+    response_types: ClassVar[tuple[str, ...]] = ()
     """The media types that the Accept header chooses from; empty: the header is ignored."""
+    context: FormatContext
 
     @property
     def sends_outputs(self) -> bool:
         """Whether a response has the outputs themselves, so that its size follows from theirs."""
+        return True
 
+    @abstractmethod
     def matches(self, value: object) -> bool:
         """Whether the body is in this format."""
 
+    @abstractmethod
     def decode(self, value: object) -> InferenceRequest:
         """Decode the sequences of a body.
 
@@ -82,6 +88,7 @@ class RequestFormat(Protocol):
             RequestError: the body is not valid, or the model does not accept it.
         """
 
+    @abstractmethod
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of a request's sequences as a body and its content type.
 
@@ -99,6 +106,7 @@ class RequestFormat(Protocol):
         `value` is the refused body's JSON value, None if it is not JSON; the accepted request, if it failed later;
         or the `RawRequest`, if it came over gRPC and was not parsed.
         """
+        return None
 
 
 @dataclass(frozen=True)

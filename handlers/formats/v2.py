@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar, Union
 
 import torch
@@ -21,7 +20,7 @@ from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, bi
 from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
 from .raw_request import RawRequest
-from .request import LONGEST_ID, FormatContext, InferenceRequest, Outputs, wanted_outputs, write_output
+from .request import LONGEST_ID, InferenceRequest, Outputs, RequestFormat, wanted_outputs, write_output
 from .sequences import check_sequence_count, check_timesteps, read_sequences
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
 
@@ -31,19 +30,11 @@ _INTEGERS = {"INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UI
 _FLOATS = {"FP16", "BF16", "FP32", "FP64"}
 
 
-@dataclass(frozen=True)
-class V2Format:
+class V2Format(RequestFormat):
     """V2: one entry of `inputs` for each input and sequence, or one for each input of a batch."""
 
     name: ClassVar[str] = "V2"
-    parses_json: ClassVar[bool] = True
     response_types: ClassVar[tuple[str, ...]] = (JSON,)
-    context: FormatContext
-
-    @property
-    def sends_outputs(self) -> bool:
-        """Whether the response has the outputs: always."""
-        return True
 
     def matches(self, value: object) -> bool:
         """Whether a JSON value is a V2 request, even where an input of the model is itself called `inputs`."""
@@ -67,11 +58,11 @@ class V2Format:
         check_sequence_count(math.ceil(len(written) / len(manifest.inputs)), "inputs", manifest)
         entries = [_at_index(index, _read_entry, entry, manifest) for index, entry in enumerate(written)]
         _check_counts(entries, manifest)
-        by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in manifest.inputs}
+        parts: dict[str, list[torch.Tensor]] = {spec.name: [] for spec in manifest.inputs}
         for index, entry in enumerate(entries):
-            by_name[entry.spec.name].append(_at_index(index, _read_tensor, entry))
-        sequences = read_sequences(_sequences(by_name), manifest, "sequences")
-        batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
+            parts[entry.spec.name] += _at_index(index, _read_tensors, entry)
+        sequences = read_sequences(_sequences(parts), manifest, "sequences")
+        batched = len(entries) == len(parts) and all(entry.batched for entry in entries)
         return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms, outputs=wanted)
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
@@ -132,15 +123,6 @@ class V2Entry(NamedTuple):
         return self.sequences * self.shape[time_dim - batch_before]
 
 
-@dataclass(frozen=True)
-class V2Tensor:
-    """One decoded entry of `inputs`: the tensors of one or several sequences."""
-
-    spec: TensorSpec
-    parts: tuple[torch.Tensor, ...]
-    batched: bool
-
-
 def _at_index(index: int, read: Callable[..., _ReadT], *arguments: object) -> _ReadT:
     try:
         return read(*arguments)
@@ -180,15 +162,16 @@ def _check_counts(entries: Sequence[V2Entry], manifest: Manifest) -> None:
         check_timesteps(sum(entry.timesteps for entry in own), "inputs", manifest)
 
 
-def _read_tensor(entry: V2Entry) -> V2Tensor:
+def _read_tensors(entry: V2Entry) -> Sequence[torch.Tensor]:
+    """Return the tensors of an entry's one or several sequences."""
     if isinstance(entry.data, RawData):
         tensor = read_tensor(entry.data, entry.datatype, entry.spec).reshape(entry.shape)
     else:
         tensor = _read_data(entry.data, entry.shape, entry.spec)
     if not entry.batched:
-        return V2Tensor(entry.spec, (tensor,), batched=False)
+        return (tensor,)
     assert entry.spec.batch_dim is not None
-    return V2Tensor(entry.spec, tensor.unbind(entry.spec.batch_dim), batched=True)
+    return tensor.unbind(entry.spec.batch_dim)
 
 
 def _check_datatype(datatype: object, spec: TensorSpec) -> None:
@@ -224,9 +207,8 @@ def _check_values(found: int, shape: tuple[int, ...], spec: TensorSpec) -> None:
         raise invalid_input(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {found}")
 
 
-def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, object]]:
+def _sequences(parts: Mapping[str, Sequence[torch.Tensor]]) -> list[dict[str, object]]:
     """The inputs of each sequence, by name."""
-    parts = {name: [part for entry in entries for part in entry.parts] for name, entries in by_name.items()}
     counts = {name: len(own) for name, own in parts.items()}
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
