@@ -51,20 +51,15 @@ class Example(Eager):
 FORMAT = '''
 """Example format: numbers separated by commas, answered as the number of outputs."""
 
-from dataclasses import dataclass
-
-from .request import FormatContext, InferenceRequest
+from .request import InferenceRequest, RequestFormat
 from .sequences import read_sequence
 
 
-@dataclass(frozen=True)
-class CsvFormat:
+class CsvFormat(RequestFormat):
     """One sequence as text/csv."""
 
     name = "CSV"
     parses_json = False
-    response_types = ()
-    context: FormatContext
 
     def matches(self, value):
         return value.content_type == "text/csv"
@@ -77,9 +72,6 @@ class CsvFormat:
 
     def encode(self, request, outputs, session=None):
         return ",".join(str(tensor.numel()) for tensor in outputs[0]).encode(), "text/csv"
-
-    def error_keys(self, error, value):
-        return None
 '''
 COMMAND = '''
 """Example command."""
