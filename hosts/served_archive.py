@@ -7,7 +7,6 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ..config.manifest import Manifest
 from ..handlers.description import readiness
@@ -112,31 +111,6 @@ def _host(directory: Path, settings: ArchiveSettings, version: str, report: Repo
     )
 
 
-class HostedArchive(Protocol):
-    """A model by its name and version, loaded or not."""
-
-    @property
-    def name(self) -> str:
-        """The name under which the model is served."""
-
-    @property
-    def version(self) -> str:
-        """The version of the archive."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The archive's manifest."""
-
-    async def respond(self, request: RawRequest) -> RawResponse:
-        """Return the response to one request. Raises `QueueFullError`: too many requests wait."""
-
-    async def readiness(self) -> dict[str, object]:
-        """Return whether the model is `ready`, and why."""
-
-    async def close(self) -> None:
-        """Answer the waiting requests, and release the programs."""
-
-
 class UnloadedArchive:
     """An archive that was not loaded, for `reason`. Its metadata are there; its model is not ready."""
 
@@ -159,3 +133,7 @@ class UnloadedArchive:
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
+
+
+HostedArchive = ServedArchive | UnloadedArchive
+"""A model by its name and version, loaded or not."""

@@ -7,10 +7,10 @@ import shlex
 from pathlib import Path
 
 from torchserve_neuron_lstm.archiver_ext.cli import _parser
-from torchserve_neuron_lstm.hosts.torchserve.properties import ServeSettings, properties, unknown_settings
+from torchserve_neuron_lstm.hosts.torchserve.properties import ServeOptions, properties, unknown_settings
 
 TEXT = (Path(__file__).parents[1] / "docs" / "serve.md").read_text(encoding="utf-8")
-WRITTEN = properties(ServeSettings({"a": "a.mar"}, 1), Path("/metrics.yaml"))
+WRITTEN = properties(ServeOptions(()), {"a": "a.mar"}, 1, Path("/metrics.yaml"))
 TOLD_ELSEWHERE = re.compile(r".*_address|grpc_.*|load_models|disable_token_authorization")
 """Settings of the parts on ports and tokens."""
 

@@ -67,7 +67,8 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from ...hosts.torchserve.command import ServeOptions, serve_archives, write_files
+    from ...hosts.torchserve.command import serve_archives, write_files
+    from ...hosts.torchserve.properties import ServeOptions
 
     given = ServeOptions(
         options.archives, options.host, options.port, not options.disable_token_auth, dict(options.set)

@@ -6,8 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -18,15 +17,7 @@ from ..archives_by_name import archives_by_name
 from ..example_request import curl_command
 from ..free_port import check_free
 from .process import KEYS, log_configuration, running
-from .properties import (
-    DEFAULT_PORT,
-    ServeSettings,
-    check_absolute,
-    check_files,
-    properties,
-    properties_text,
-    unknown_settings,
-)
+from .properties import ServeOptions, check_absolute, check_files, properties, properties_text, unknown_settings
 
 _METRICS = Path(__file__).parents[2] / "config" / "metrics.yaml"
 _LOG_FOLDER = "LOG_LOCATION"
@@ -38,17 +29,6 @@ _ADDRESS = re.compile(r"https?://(?P<host>[^/:\s]+):(?P<port>[0-9]+)")
 """An address that TorchServe accepts: it has no form for one of IPv6."""
 _LONGEST_PATH = 70
 """Characters of a folder's path: that of a socket in it has at most 107."""
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """Options of the command."""
-
-    archives: Sequence[Path]
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    tokens: bool = True
-    overrides: Mapping[str, str] = field(default_factory=dict)
 
 
 def serve_archives(options: ServeOptions, say: Callable[[str], object], write: Callable[[str], object]) -> None:
@@ -116,8 +96,7 @@ def _write_files(
         )
     check_absolute(options.overrides)
     largest = max(ArchiveReader(path).manifest().limits.body_bytes for path in options.archives)
-    settings = ServeSettings(files, largest, options.host, options.port, options.tokens, options.overrides)
-    found = properties(settings, folder / _METRICS.name)
+    found = properties(options, files, largest, folder / _METRICS.name)
     _listening_addresses(found)  # wrong addresses are refused before a file is written
     text = properties_text(found)
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,13 +47,10 @@ _MINUTES_OF_A_YEAR = 525_600
 
 
 @dataclass(frozen=True)
-class ServeSettings:
+class ServeOptions:
     """Archives, and how TorchServe serves them."""
 
-    files: Mapping[str, str]
-    """File or folder of each archive in the model store, by the model's name."""
-    body_bytes: int
-    """The largest body that one of the archives takes."""
+    archives: Sequence[Path]
     host: str = "127.0.0.1"
     """The address of the inference port; the other ports are on the loopback interface."""
     port: int = DEFAULT_PORT
@@ -64,26 +61,29 @@ class ServeSettings:
     """Settings that replace ours, or are added to them."""
 
 
-def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
-    """Return the settings of TorchServe by their names. `metrics` is the file that names our metrics.
+def properties(options: ServeOptions, files: Mapping[str, str], body_bytes: int, metrics: Path) -> dict[str, str]:
+    """Return the settings of TorchServe by their names.
+
+    `files` has the file or folder of each archive in the model store, by the model's name; `body_bytes` is the largest
+    body that one of them takes. `metrics` is the file that names our metrics.
 
     Raises:
         ArchiveError: TorchServe cannot have a model of such a name or file, or an override is of the command line.
     """
-    if taken := [name for name in _COMMAND_LINE_SETTINGS if name in settings.overrides]:
+    if taken := [name for name in _COMMAND_LINE_SETTINGS if name in options.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
-    most_bytes = str(min(_MOST_BYTES, max(_LEAST_BYTES, settings.body_bytes)))
+    most_bytes = str(min(_MOST_BYTES, max(_LEAST_BYTES, body_bytes)))
     return {
-        "inference_address": f"http://{settings.host}:{settings.port}",
-        "management_address": f"http://127.0.0.1:{settings.port + 1}",
-        "metrics_address": f"http://127.0.0.1:{settings.port + 2}",
+        "inference_address": f"http://{options.host}:{options.port}",
+        "management_address": f"http://127.0.0.1:{options.port + 1}",
+        "metrics_address": f"http://127.0.0.1:{options.port + 2}",
         "grpc_inference_address": "127.0.0.1",
-        "grpc_inference_port": str(settings.port + 3),
+        "grpc_inference_port": str(options.port + 3),
         "grpc_management_address": "127.0.0.1",
-        "grpc_management_port": str(settings.port + 4),
-        "disable_token_authorization": _word(not settings.tokens),
+        "grpc_management_port": str(options.port + 4),
+        "disable_token_authorization": _word(not options.tokens),
         "token_expiration_min": str(_MINUTES_OF_A_YEAR),
-        "load_models": ",".join(_model(name, file) for name, file in settings.files.items()),
+        "load_models": ",".join(_model(name, file) for name, file in files.items()),
         "allowed_urls": "none",
         "install_py_dep_per_model": "false",
         "job_queue_size": "1000",
@@ -94,7 +94,7 @@ def properties(settings: ServeSettings, metrics: Path) -> dict[str, str]:
         "metrics_config": str(metrics),
         "disable_system_metrics": "true",
         "vmargs": "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError",
-        **settings.overrides,
+        **options.overrides,
     }
 
 

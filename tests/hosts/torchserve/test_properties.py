@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -15,17 +16,20 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.hosts.torchserve.properties import (
     LAUNCHER_SETTINGS,
     TORCHSERVE_SETTINGS,
-    ServeSettings,
+    ServeOptions,
     properties,
     properties_text,
     unknown_settings,
 )
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
-SETTINGS = ServeSettings({"tagger": "tagger.mar", "other": "b.tar.gz"}, body_bytes=1000)
-METRICS = Path("/home/metrics.yaml")
+FILES = {"tagger": "tagger.mar", "other": "b.tar.gz"}
 VALUES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"])).map(str.strip)
 """Values without spaces at their ends, which Java would remove."""
+
+
+def made(files: Mapping[str, str] = FILES, body_bytes: int = 1000, **options: Any) -> dict[str, str]:
+    return properties(ServeOptions((), **options), files, body_bytes, Path("/home/metrics.yaml"))
 
 
 def read_by_java(text: str) -> dict[str, str]:
@@ -55,7 +59,7 @@ def test_settings_of_the_launcher_are_written_as_they_are() -> None:
 
 def test_the_ports_follow_that_of_inference() -> None:
     """Only the inference port listens on the given host."""
-    found = properties(replace(SETTINGS, host="10.0.0.1", port=9000), METRICS)
+    found = made(host="10.0.0.1", port=9000)
 
     assert found["inference_address"] == "http://10.0.0.1:9000"
     assert found["management_address"] == "http://127.0.0.1:9001"
@@ -66,14 +70,14 @@ def test_the_ports_follow_that_of_inference() -> None:
 
 def test_bodies_are_limited_by_the_largest_of_the_archives() -> None:
     """TorchServe's own limit is the least."""
-    small, large = properties(SETTINGS, METRICS), properties(replace(SETTINGS, body_bytes=20_000_000), METRICS)
+    small, large = made(), made(body_bytes=20_000_000)
 
     assert (small["max_request_size"], small["max_response_size"]) == ("6553500", "6553500")
     assert (large["max_request_size"], large["max_response_size"]) == ("20000000", "20000000")
 
 
 def test_an_override_replaces_a_setting_or_comes_beside_them() -> None:
-    found = properties(replace(SETTINGS, overrides={"job_queue_size": "7", "keystore": "/k"}), METRICS)
+    found = made(overrides={"job_queue_size": "7", "keystore": "/k"})
 
     assert (found["job_queue_size"], found["keystore"], found["metrics_mode"]) == ("7", "/k", "prometheus")
 
@@ -82,32 +86,32 @@ def test_an_override_replaces_a_setting_or_comes_beside_them() -> None:
 def test_what_the_archives_decide_cannot_be_overridden(name: str) -> None:
     """Two places would name the models."""
     with pytest.raises(ArchiveError, match=f"--set {name}: it follows from the archives"):
-        properties(replace(SETTINGS, overrides={name: "x"}), METRICS)
+        made(overrides={name: "x"})
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a=b", "../a", "a b", "a\nx=y", "-a", "ä"])
 def test_a_name_that_the_archiver_refuses_is_refused_here_too(name: str) -> None:
     """It would name another file, another model or another setting."""
     with pytest.raises(ArchiveError, match="TorchServe cannot have a model called"):
-        properties(replace(SETTINGS, files={name: "a.mar"}), METRICS)
+        made({name: "a.mar"})
 
 
 def test_a_file_with_a_comma_is_refused() -> None:
     """TorchServe would read two files."""
     with pytest.raises(ArchiveError, match=r"comma in a,b\.mar"):
-        properties(replace(SETTINGS, files={"a": "a,b.mar"}), METRICS)
+        made({"a": "a,b.mar"})
 
 
 def test_a_limit_that_no_int_of_java_holds_is_lowered() -> None:
     """Earlier archives may have one, with which TorchServe does not start."""
-    found = properties(replace(SETTINGS, body_bytes=2**40), METRICS)
+    found = made(body_bytes=2**40)
 
     assert (found["max_request_size"], found["max_response_size"]) == ("2147483647", "2147483647")
 
 
 def test_torchserve_reads_every_setting_that_is_written() -> None:
     """A name with a typing error would have no effect, and no message."""
-    assert unknown_settings([*properties(SETTINGS, METRICS)]) == []
+    assert unknown_settings([*made()]) == []
 
 
 def test_a_name_that_torchserve_does_not_read_is_found() -> None:
