@@ -47,11 +47,7 @@ class Eager(Backend):
         (directory / FILE_NAME).write_text(program_source(program), encoding="utf-8")
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load the program over the weights.
-
-        Raises:
-            LoadError: this torch lacks an operator, or the weights do not match.
-        """
+        """Load the program over the weights."""
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         program = load_source(read_source(directory), real, path=directory / FILE_NAME)

@@ -82,9 +82,6 @@ class Inductor(Backend):
 
         The arguments of `settings` come last on the C++ compiler's command line; its `workdir` keeps the sources, the
         commands and all other files of inductor.
-
-        Raises:
-            CompileError: no bucket is given, or inductor or the compiler rejects the program or an argument.
         """
         from .inductor_compiler import compile_library
 
@@ -94,11 +91,7 @@ class Inductor(Backend):
         compile_library(program, bucket, settings, library=directory / _LIBRARY, calls=directory / _CALLS)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Map the library and give it the addresses of the weights.
-
-        Raises:
-            LoadError: the code was compiled for another machine, it cannot be mapped, or the weights do not match.
-        """
+        """Map the library and give it the addresses of the weights."""
         target_machine.check_host(host)
         _check_torch(host)
         signature = read_signature(directory)

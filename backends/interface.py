@@ -87,7 +87,7 @@ class Rehearsal(Generic[Key]):
 
 
 class Backend(ABC):
-    """One engine; a subclass sets what differs. Instances hold no state."""
+    """One engine; a subclass sets what differs, and its methods raise what is said here. Instances hold no state."""
 
     name: str
     polymorphic: bool

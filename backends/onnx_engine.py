@@ -46,12 +46,7 @@ class OnnxEngine(Backend):
         return missing_translation(node)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load the graph over the weights.
-
-        Raises:
-            LoadError: the engine is missing or rejects the graph, the weights do not match, or the processor does not
-                support the program's precision.
-        """
+        """Load the graph over the weights."""
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         # torch only copies here, and its threads would spin beside those of the engine.

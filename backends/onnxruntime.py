@@ -43,11 +43,7 @@ class OnnxRuntime(OnnxEngine):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the ONNX graph without weights.
-
-        Raises:
-            CompileError: an operator has no counterpart in ONNX, or the engine lacks it.
-        """
+        """Write the ONNX graph without weights."""
         from .exported_tensors import weights_of
         from .onnx_export import (
             export_onnx,

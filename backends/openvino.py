@@ -49,9 +49,6 @@ class OpenVino(OnnxEngine):
         """Write the ONNX graph without weights.
 
         The graph, its inputs and outputs are float32 in any precision.
-
-        Raises:
-            CompileError: ONNX or the engine lacks an operator, or the processor does not support the precision.
         """
         precision = settings.precision
         if reason := _unsupported_precision(precision):
@@ -71,11 +68,7 @@ class OpenVino(OnnxEngine):
                     _reject_wrong_outputs(program, outputs, precision)
 
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
-        """Compile the graph for this processor.
-
-        Raises:
-            LoadError: the processor does not support the program's precision.
-        """
+        """Compile the graph for this processor."""
         precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
         if reason := _unsupported_precision(precision):
             raise LoadError(f"{reason}. Package the model again without precision: {precision}, or on such a host")

@@ -94,11 +94,6 @@ class BucketPlanner:
         """Return the cheapest plan for requests of these lengths.
 
         A batch of more requests than the largest bucket has rows is split.
-
-        Raises:
-            SequenceTooLong: a length that no bucket holds.
-            LengthNotAccepted: a length that no bucket has, if rows must not be padded.
-            ValueError: a length below 1.
         """
         return _partition_batch(lengths, self.grid, self._cover, self.padded, self.selected)
 
@@ -182,12 +177,7 @@ class DynamicPlanner:
         return tuple(size for size, _, _ in reversed(self._sizes))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """Return the cheapest plan for requests of these lengths.
-
-        Raises:
-            SequenceTooLong: a length beyond the limit.
-            ValueError: a length below 1.
-        """
+        """Return the cheapest plan for requests of these lengths."""
         return _partition_batch(lengths, self.shape, self._groups, self.padded)
 
     def _groups(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:

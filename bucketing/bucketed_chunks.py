@@ -84,12 +84,7 @@ class BucketedChunkPlanner:
         object.__setattr__(self, "_heads", _head_buckets(self.grid, self.head_cost))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """Return the chunked plan for requests of these lengths.
-
-        Raises:
-            SequenceTooLong: a length beyond the limit.
-            ValueError: a length below 1.
-        """
+        """Return the chunked plan for requests of these lengths."""
         rows = longest_first(lengths)
         if not rows:
             return Plan(())

@@ -53,12 +53,7 @@ class DynamicChunkPlanner:
         object.__setattr__(self, "group_sizes", _group_sizes(costs, self.cost.batches))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """Return the cheapest chunked plan for requests of these lengths.
-
-        Raises:
-            SequenceTooLong: a length beyond the limit.
-            ValueError: a length below 1.
-        """
+        """Return the cheapest chunked plan for requests of these lengths."""
         rows = tuple(longest_first(lengths))
         if not rows:
             return Plan(())

@@ -74,11 +74,7 @@ class NeuronBackend(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Trace the program for one bucket and save the ScriptModule, with weights only if they are embedded.
-
-        Raises:
-            CompileError: no bucket is given, the program has no inputs, or the toolchain is missing or refuses it.
-        """
+        """Trace the program for one bucket and save the ScriptModule, with weights only if they are embedded."""
         from ..exported_tensors import weights_of
         from .source_export import export_source
         from .toolchain import trace
@@ -103,11 +99,7 @@ class NeuronBackend(Backend):
         write_artifact(directory, source, reply.versions)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load the program onto the first core of this process, or onto the CPU if emulation is enabled.
-
-        Raises:
-            LoadError: the toolchain or the device is missing, or the weights do not match the program.
-        """
+        """Load the program onto the first core of this process, or onto the CPU if emulation is enabled."""
         return self._load(0, directory, weights, threads)
 
     def simulation(self) -> str | None:

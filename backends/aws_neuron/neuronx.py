@@ -61,11 +61,7 @@ class NeuronX(NeuronBackend):
     def load_on(
         self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
     ) -> LoadedProgram:
-        """Load the program as `load` does, onto the core of this index.
-
-        Raises:
-            LoadError: as for `load`, or there is no such core.
-        """
+        """Load the program as `load` does, onto the core of this index."""
         return self._load(core, directory, weights, threads)
 
     def trace_options(self, settings: CompileSettings) -> dict[str, Any]:

@@ -98,11 +98,7 @@ class Cuda(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the program's source.
-
-        Raises:
-            CompileError: a call cannot be part of a CUDA graph, or source cannot express it.
-        """
+        """Write the program's source."""
         from ..program_source.write import program_source
         from .capturable import check_capturable, place_factories
 
@@ -113,11 +109,7 @@ class Cuda(Backend):
         (directory / FILE_NAME).write_text(program_source(program), encoding="utf-8")
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load one program onto the first GPU; its graphs are captured when their shapes are first seen.
-
-        Raises:
-            LoadError: there is no GPU, this torch lacks an operator, or the weights do not match or fit.
-        """
+        """Load one program onto the first GPU; its graphs are captured when their shapes are first seen."""
         set_torch_threads(threads)
         return self.load_together({"sequence": directory}, weights, None)["sequence"]
 

@@ -61,11 +61,7 @@ class Native(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the program's source, and the recurrent library if the source calls it.
-
-        Raises:
-            CompileError: the C++ compiler rejects the library, or source cannot express an operator.
-        """
+        """Write the program's source, and the recurrent library if the source calls it."""
         from .build import build
         from .rewrite import native_source
 
@@ -76,12 +72,7 @@ class Native(Backend):
             build(directory, settings.precision)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Map the recurrent library and reorder the weights of the recurrences for it.
-
-        Raises:
-            LoadError: the library was compiled for another machine or cannot be mapped, this torch lacks an operator,
-                or the weights do not match.
-        """
+        """Map the recurrent library and reorder the weights of the recurrences for it."""
         target_machine.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)

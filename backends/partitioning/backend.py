@@ -69,11 +69,7 @@ class PartitionedBackend(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Partition the program for one bucket and write each segment into a separate directory.
-
-        Raises:
-            CompileError: no bucket is given, the partitioner's limits cannot be met, or the engine refuses a segment.
-        """
+        """Partition the program for one bucket and write each segment into a separate directory."""
         if bucket is None:
             raise CompileError("a partitioned program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
@@ -121,11 +117,7 @@ class PartitionedBackend(Backend):
         return sum(estimates) if folders and len(estimates) == len(folders) else None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load every segment.
-
-        Raises:
-            LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights do not match.
-        """
+        """Load every segment."""
         return load_compiled(self.engine, directory, weights, host, threads)
 
 

@@ -86,12 +86,7 @@ class Vollo(_Installed):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the device's programs and the segments of the CPU.
-
-        Raises:
-            CompileError: no bucket or no accelerator is given, an operator is not supported, or the program does not
-                fit the accelerator.
-        """
+        """Write the device's programs and the segments of the CPU."""
         from ...config.partitioner import PartitionerConfig
         from ..exported_program import specialize
         from ..partitioning.backend import PartitionedBackend
@@ -116,11 +111,7 @@ class Vollo(_Installed):
             raise error.__cause__ if isinstance(error.__cause__, CompileError) else error from None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load the programs onto accelerators, or onto the VM if there is none.
-
-        Raises:
-            LoadError: there is neither, there are fewer accelerators than programs, or the weights do not match.
-        """
+        """Load the programs onto accelerators, or onto the VM if there is none."""
         return load_compiled(_Device(), directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
@@ -171,11 +162,7 @@ class _Device(_Installed):
         write_json(_Facts, facts, directory / _FACTS)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load a program that `compile` wrote.
-
-        Raises:
-            LoadError: the weights are not those that are embedded in the program.
-        """
+        """Load a program that `compile` wrote."""
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
         signature, facts = read_signature(directory), read_program_file(_Facts, directory / _FACTS)

@@ -81,11 +81,7 @@ class CustomFormat(RequestFormat):
         return True
 
     def decode(self, value: object) -> InferenceRequest:
-        """Decode the sequences that the user's `decode` returns.
-
-        Raises:
-            RequestError: 400 with the user's message, or inputs that the model does not accept.
-        """
+        """Decode the sequences that the user's `decode` returns."""
         assert isinstance(value, Body)
         with _errors_of_user():
             decoded = self.user.decode(_as_bytes(value), value.content_type)
@@ -102,9 +98,6 @@ class CustomFormat(RequestFormat):
         """Encode the return value of the user's `encode`: as JSON, or unchanged if it is bytes.
 
         The fields of a session are not in the body, which is the user's own; the response's headers have them.
-
-        Raises:
-            RequestError: 400 with the user's message, or 500 for bytes without a content type.
         """
         (encoded,) = self._encode_each(request, outputs)
         if isinstance(encoded, (bytes, bytearray)):
@@ -155,11 +148,7 @@ class CustomListFormat(CustomFormat):
     name: ClassVar[str] = "CODEC_LIST"
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
-        """Encode the return values of the user's `encode` as a JSON array.
-
-        Raises:
-            RequestError: 400 with the user's message.
-        """
+        """Encode the return values of the user's `encode` as a JSON array."""
         return to_json(self._encode_each(request, outputs), self.context.max_response_bytes), JSON
 
 

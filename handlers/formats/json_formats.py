@@ -138,11 +138,7 @@ class V1Format(PlainFormat):
         )
 
     def decode(self, value: object) -> InferenceRequest:
-        """Decode one sequence for each instance.
-
-        Raises:
-            RequestError: as `read_sequences`; 400 if `instances` is not a list.
-        """
+        """Decode one sequence for each instance."""
         assert isinstance(value, dict)
         instances = value["instances"]
         if not isinstance(instances, list):

@@ -46,11 +46,7 @@ class V2Format(RequestFormat):
         return all(spec.name != "inputs" for spec in self.context.manifest.inputs)
 
     def decode(self, value: object) -> InferenceRequest:
-        """Decode the sequences of a V2 request.
-
-        Raises:
-            RequestError: 400, 413 or 422, naming the entry or the sequence.
-        """
+        """Decode the sequences of a V2 request."""
         assert isinstance(value, dict)
         written, manifest = value["inputs"], self.context.manifest
         request_id, timeout_ms = _checked_id(value), _timeout_ms(value)
@@ -66,11 +62,7 @@ class V2Format(RequestFormat):
         return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms, outputs=wanted)
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
-        """Encode one entry for each output and sequence, or one for each output of a batched request.
-
-        Raises:
-            RequestError: 500, an output is not finite, which JSON's numbers cannot represent.
-        """
+        """Encode one entry for each output and sequence, or one for each output of a batched request."""
         specs, entries, contents = self.context.manifest.outputs, [], []
         for index, binary in request.outputs or [(index, False) for index in range(len(specs))]:
             spec, tensors = specs[index], [own[index] for own in outputs]

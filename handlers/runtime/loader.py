@@ -113,11 +113,7 @@ class LoadedArchive:
         return getattr(self.programs[self.manifest.kind].get(None), "wake", _do_nothing)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """Return the cheapest plan for sequences of these lengths.
-
-        Raises:
-            SequenceTooLong, LengthNotAccepted: a length that this archive does not serve.
-        """
+        """Return the cheapest plan for sequences of these lengths."""
         return self.planner.plan(lengths) if len(lengths) != 1 else self._plan_alone(lengths[0])
 
     @cached_property

@@ -69,9 +69,6 @@ class RedisStore:
         """Return the record of each session, in order; None where there is none.
 
         On a cluster, an error in the place of each session whose shard cannot be used.
-
-        Raises:
-            StoreUnavailableError: nothing can be read.
         """
         if not ids:
             return []

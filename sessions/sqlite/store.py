@@ -83,9 +83,6 @@ class SqliteStore:
         """Return the record of each session, in order; None where there is none.
 
         Records that have the `known` revision of their id are left out.
-
-        Raises:
-            StoreUnavailableError: nothing can be read.
         """
         keys = [store_key(id, self._model) for id in ids]  # noqa: A001 - the standard term
         with self._transaction("BEGIN") as connection:
@@ -108,11 +105,7 @@ class SqliteStore:
             ]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Make each change separately. The ids of one call are different.
-
-        Raises:
-            StoreUnavailableError: no change was made.
-        """
+        """Make each change separately. The ids of one call are different."""
         with self._transaction("BEGIN IMMEDIATE") as connection:
             tally = connection.execute("SELECT open, bytes, time, shared, uncounted FROM tally")
             count, size, *stored = tally.fetchone()
