@@ -12,6 +12,12 @@ from typing import NamedTuple
 from .settings import Limits
 from .store import Conflict, LimitExceeded, RecordUpdate, WriteOutcome, Written
 
+SESSIONS = "{} sessions"
+UNCONFIRMED = "{} sessions that were started without an id and have had one request"
+OF_CLIENT = "{} sessions of one client"
+BYTES = "{} bytes"
+"""Limits in words."""
+
 
 class RecordInfo(NamedTuple):
     """Facts about a stored record."""
@@ -104,11 +110,11 @@ def admit_all(
 
 def _beyond_sessions(change: RecordUpdate, after: StoreUsage, limits: Limits, others: OtherSessions) -> str | None:
     if after.open > limits.sessions:
-        return session_limit(limits)
+        return SESSIONS.format(limits.sessions)
     if change.unconfirmed and others.unconfirmed >= limits.unconfirmed:
-        return unconfirmed_limit(limits)
+        return UNCONFIRMED.format(limits.unconfirmed)
     if change.client is not None and limits.client_sessions is not None and others.of_client >= limits.client_sessions:
-        return client_limit(limits)
+        return OF_CLIENT.format(limits.client_sessions)
     return None
 
 
@@ -121,27 +127,7 @@ def _beyond_bytes(
     most = limits.unconfirmed_bytes if change.unconfirmed else limits.common_bytes
     if not is_new and len(change.record) <= limits.own_bytes:
         most = limits.bytes
-    return byte_limit(most) if after.bytes > most else None
-
-
-def session_limit(limits: Limits) -> str:
-    """Name the limit of open sessions."""
-    return f"{limits.sessions} sessions"
-
-
-def unconfirmed_limit(limits: Limits) -> str:
-    """Name the limit of unconfirmed sessions."""
-    return f"{limits.unconfirmed} sessions that were started without an id and have had one request"
-
-
-def client_limit(limits: Limits) -> str:
-    """Name the limit of one client."""
-    return f"{limits.client_sessions} sessions of one client"
-
-
-def byte_limit(most: int) -> str:
-    """Name a limit of bytes."""
-    return f"{most} bytes"
+    return BYTES.format(most) if after.bytes > most else None
 
 
 def _after(change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, expired: bool) -> StoreUsage:

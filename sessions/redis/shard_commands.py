@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Optional, Union
 from urllib.parse import quote
 
-from ..admission import byte_limit, client_limit, session_limit, unconfirmed_limit
+from ..admission import BYTES, OF_CLIENT, SESSIONS, UNCONFIRMED
 from ..session import client_key
 from ..settings import PARTITIONS, Limits
 from ..store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
@@ -39,6 +39,14 @@ _SWEPT_ROWS = 200
 _SWEEP_SECONDS = 5.0
 """Interval between two removals of expired records, unless more may have expired than were removed."""
 
+
+_LIMITS = {
+    BEYOND_SESSIONS: SESSIONS,
+    BEYOND_UNCONFIRMED: UNCONFIRMED,
+    BEYOND_CLIENT: OF_CLIENT,
+    BEYOND_BYTES: BYTES,
+}
+"""Limits in words, by the code of an outcome."""
 
 Command = tuple[Any, ...]
 """One command of a server; a script is called by its digest."""
@@ -90,7 +98,7 @@ class RedisPartition:
     def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
         """Return the records from the replies to `read`, in order; None where there is none."""
         values, clock, (seconds, microseconds) = replies
-        shared = int(seconds) * 1000 + int(microseconds) / 1000 if self._clock is None else self._shared()
+        shared = int(seconds) * 1000 + int(microseconds) / 1000 if self._clock is None else 1000 * self._clock().shared
         now = self._read_time(clock, shared)
         return [None if value is None else self._found(value, now) for value in values]
 
@@ -107,7 +115,8 @@ class RedisPartition:
         local, sweeps = self._local(), self.sweep_is_due
         counted = ("open", "unconfirmed", "ended", "sizes", "clients")
         keys = [*map(self._name, counted), *map(self._record, members)]
-        arguments: list[Any] = [self._server_time(), self._local_estimate(local), *self._limit_arguments()]
+        estimate = "" if self._local_time is None else self._local_time.at(local)
+        arguments: list[Any] = [self._server_time(), estimate, *self._limit_arguments()]
         arguments += (int(sweeps), self._record(""))
         for member, change in zip(members, changes):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
@@ -139,10 +148,10 @@ class RedisPartition:
         keys = [*map(self._name, ("open", "unconfirmed", "sizes"))]
         return call_script(TOTALS, keys, [self._server_time(), *self._lifetimes()[:2]])
 
-    def totals(self, reply: Sequence[Any]) -> StoreTotals:
-        """Return the totals from the reply to `count`."""
-        sessions, size, oldest = reply
-        return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
+    def totals(self, replies: Sequence[Any]) -> list[StoreTotals]:
+        """Return the totals, one, from the replies to `count`."""
+        ((sessions, size, oldest),) = replies
+        return [StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)]
 
     def expired(self) -> int:
         """Return the number of idle sessions that were removed since the last call."""
@@ -159,17 +168,9 @@ class RedisPartition:
         # The local clock in milliseconds.
         return 1000 * (monotonic() if self._clock is None else self._clock().local)
 
-    def _shared(self) -> float:
-        assert self._clock is not None
-        return 1000 * self._clock().shared
-
     def _server_time(self) -> Union[str, float]:
         # Milliseconds of the shared clock; empty for the server's.
-        return "" if self._clock is None else self._shared()
-
-    def _local_estimate(self, local: float) -> Union[str, float]:
-        # Milliseconds by the local clock; empty for a new user.
-        return "" if self._local_time is None else self._local_time.at(local)
+        return "" if self._clock is None else 1000 * self._clock().shared
 
     def _lifetimes(self) -> tuple[int, int, int]:
         limits = self._limits
@@ -200,14 +201,7 @@ class RedisPartition:
             return Written()
         if code == CONFLICT:
             return Conflict()
-        limits = self._limits
-        names = {
-            BEYOND_SESSIONS: session_limit(limits),
-            BEYOND_UNCONFIRMED: unconfirmed_limit(limits),
-            BEYOND_CLIENT: client_limit(limits),
-            BEYOND_BYTES: byte_limit(limit),
-        }
-        return LimitExceeded(f"{names[code]}{self._extent}", wait_milliseconds / 1000)
+        return LimitExceeded(f"{_LIMITS[code].format(limit)}{self._extent}", wait_milliseconds / 1000)
 
 
 SLOTS = 16384

@@ -130,7 +130,7 @@ class RedisStore:
         for partition, answer in answers.items():
             if isinstance(answer, StoreUnavailableError):
                 raise answer
-            read = self._read(partial(_totals, self._partitions[partition]), answer, 1)
+            read = self._read(self._partitions[partition].totals, answer, 1)
             if isinstance(read, StoreUnavailableError):
                 raise read
             found += read
@@ -202,11 +202,6 @@ class RedisStore:
         )
         error.__cause__ = cause
         return error
-
-
-def _totals(partition: RedisPartition, replies: Sequence[Any]) -> list[StoreTotals]:
-    (reply,) = replies
-    return [partition.totals(reply)]
 
 
 def _in_order(

@@ -42,32 +42,20 @@ class _Row(NamedTuple):
     size: int
 
 
-class Removal(NamedTuple):
-    """Usage of a store after expired records were removed."""
+def remove_expired(
+    connection: sqlite3.Connection, usage: StoreUsage, limits: Limits, now: float
+) -> tuple[StoreUsage, bool]:
+    """Remove some of the expired records of each kind, the oldest first.
 
-    usage: StoreUsage
-    may_continue: bool
-    """Whether as many were removed as may be at a time, so that there may be more."""
-
-
-class OpenTotals(NamedTuple):
-    """Open sessions that have not expired."""
-
-    expired: int
-    """Number of those that have expired, and are not yet removed."""
-    oldest: float | None
-    """Time of the last write of the session that has waited longest; None where there is none."""
-
-
-def remove_expired(connection: sqlite3.Connection, usage: StoreUsage, limits: Limits, now: float) -> Removal:
-    """Remove some of the expired records of each kind, the oldest first."""
+    Returns the usage after it, and whether as many were removed as may be at a time, so that there may be more.
+    """
     idle = _due(connection, 0, now - limits.idle_seconds)
     usage = _remove(connection, idle, usage, are_open=True)
     unconfirmed = _unconfirmed(connection, now - limits.lifetime)
     usage = _remove(connection, unconfirmed, usage, are_open=True)
     ended = _due(connection, 1, now - limits.retry_seconds)
     usage = _remove(connection, ended, usage, are_open=False)
-    return Removal(usage, max(len(idle), len(unconfirmed), len(ended)) == _REMOVED)
+    return usage, max(len(idle), len(unconfirmed), len(ended)) == _REMOVED
 
 
 def seconds_until_room(connection: sqlite3.Connection, limits: Limits, now: float) -> float:
@@ -82,8 +70,8 @@ def seconds_until_room(connection: sqlite3.Connection, limits: Limits, now: floa
     return min(waits)
 
 
-def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) -> OpenTotals:
-    """Count the open sessions that have expired, and find the oldest of the others; nothing is written."""
+def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) -> tuple[int, float | None]:
+    """Count the open sessions that have expired, and find the last write of the oldest other; nothing is written."""
     idle, unconfirmed = now - limits.idle_seconds, now - limits.lifetime
     expired, oldest = 0, None
     for noted, last, is_unconfirmed in connection.execute(
@@ -96,7 +84,7 @@ def open_sessions(connection: sqlite3.Connection, limits: Limits, now: float) ->
             expired += 1
         else:
             oldest = last if oldest is None else min(oldest, last)
-    return OpenTotals(expired, oldest)
+    return expired, oldest
 
 
 def _remove(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import quote
 
 from ..store import StoreFullError, StoreUnavailableError
@@ -54,11 +53,8 @@ _LEAST_FREE_BYTES = 1024 * 1024
 """Free space below which a file system counts as full."""
 
 
-class FileIdentity(NamedTuple):
-    """Identity of the file at a path."""
-
-    device: int
-    inode: int
+FileIdentity = tuple[int, int]
+"""Identity of the file at a path: its device and its inode."""
 
 
 def store_file(directory: Path, model: str) -> Path:
@@ -76,7 +72,7 @@ def file_identity(file: Path) -> FileIdentity | None:
         found = file.lstat()
     except FileNotFoundError:
         return None
-    return FileIdentity(found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, FileIdentity]:
@@ -241,8 +237,9 @@ _RETURNED_PAGES = 1024
 
 def has_much_free(connection: sqlite3.Connection) -> bool:
     """Whether more than half of the file's pages are free."""
-    pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
-    return _free_pages(connection) > max(_LEAST_FREE_PAGES, pages // 2)
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return bool(free > max(_LEAST_FREE_PAGES, pages // 2))
 
 
 def shrink(connection: sqlite3.Connection) -> None:
@@ -253,11 +250,6 @@ def shrink(connection: sqlite3.Connection) -> None:
     """
     # A script, because a call executes only the first step of this statement: one page.
     connection.executescript(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})")
-
-
-def _free_pages(connection: sqlite3.Connection) -> int:
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    return int(free)
 
 
 def _is_full(file: Path, error: Exception) -> bool:

@@ -92,7 +92,7 @@ def replace_records(
     return written.rowcount == len(changes)
 
 
-def new_revisions(count: int) -> tuple[int, ...]:
+def _new_revisions(count: int) -> tuple[int, ...]:
     """Return random revisions of 63 bits, unique even among removed records."""
     return tuple([number >> 1 for number in struct.unpack(f"{count}Q", token_bytes(8 * count))])
 
@@ -110,14 +110,6 @@ def count_others(connection: sqlite3.Connection, key: bytes, unconfirmed: bool, 
             (client, key),
         ).fetchone()
     return OtherSessions(others, of_client)
-
-
-def put_client(connection: sqlite3.Connection, key: bytes, client: bytes | None) -> None:
-    """Write the client of a session; None: it has none."""
-    if client is not None:
-        connection.execute("INSERT OR REPLACE INTO owner VALUES (?, ?)", (key, client))
-    else:
-        connection.execute("DELETE FROM owner WHERE key = ?", (key,))
 
 
 def _select(connection: sqlite3.Connection, columns: str, keys: Sequence[bytes]) -> Iterator[Any]:
@@ -161,7 +153,7 @@ class SqliteChanges:
         assumption.
         """
         self._keys = [store_key(change.id, self._model) for change in changes]
-        revisions = new_revisions(len(changes))
+        revisions = _new_revisions(len(changes))
         rows = [*zip(self._keys, changes, revisions)]
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
         if after is not None and replace_records(self._connection, rows, self._now):
@@ -219,15 +211,17 @@ class SqliteChanges:
         return count_others(self._connection, key, change.unconfirmed, client)
 
     def _put_client(self, key: bytes, client: str | None) -> None:
-        # The record may replace one of a session of another client.
-        if client is not None or self._limits.client_sessions is not None:
-            put_client(self._connection, key, None if client is None else client_key(client, self._model))
+        if client is not None:
+            own = (key, client_key(client, self._model))
+            self._connection.execute("INSERT OR REPLACE INTO owner VALUES (?, ?)", own)
+        elif self._limits.client_sessions is not None:  # the record may replace one of a session of another client
+            self._connection.execute("DELETE FROM owner WHERE key = ?", (key,))
 
     def _make_room(self) -> bool:
         """Remove expired records; returns whether there were any."""
         self._write_decided()
         before = self.usage
-        self.usage = remove_expired(self._connection, self.usage, self._limits, self._now).usage
+        self.usage, _ = remove_expired(self._connection, self.usage, self._limits, self._now)
         self._infos = find_infos(self._connection, self._keys)  # some of them may be gone
         return self.usage != before
 

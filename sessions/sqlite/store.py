@@ -151,9 +151,8 @@ class SqliteStore:
             count, size, stored, shared = tally.fetchone()
             # By the shared clock alone: a report, on which nothing is removed. A new user has no other.
             now = stored if shared is None else stored + max(0.0, self._clock().shared - shared)
-            found = open_sessions(connection, self._limits, now)
-            oldest = None if found.oldest is None else max(0.0, now - found.oldest)
-            return StoreTotals(count - found.expired, size, oldest)
+            expired, oldest = open_sessions(connection, self._limits, now)
+            return StoreTotals(count - expired, size, None if oldest is None else max(0.0, now - oldest))
 
     def expired(self) -> int:
         """Return the number of idle sessions that this object has removed since the last call."""

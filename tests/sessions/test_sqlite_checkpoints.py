@@ -14,7 +14,7 @@ import pytest
 from waiting import wait_for
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.sqlite.file import FileIdentity, open_database, open_for_checkpoints
+from torchserve_neuron_lstm.sessions.sqlite.file import open_database, open_for_checkpoints
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
 
@@ -86,7 +86,7 @@ def test_the_log_of_one_file_is_not_copied_to_another(tmp_path: Path) -> None:
     connection, identity = open_database(tmp_path / "tagger.sessions", 1.0)
     connection.close()
     open_for_checkpoints(tmp_path / "tagger.sessions", identity, 1.0).close()
-    other = FileIdentity(identity.device, identity.inode + 1)
+    other = identity[0], identity[1] + 1
     with pytest.raises(FileNotFoundError, match="moved or deleted"):
         open_for_checkpoints(tmp_path / "tagger.sessions", other, 1.0)
     (tmp_path / "tagger.sessions").unlink()
