@@ -49,6 +49,7 @@ ALLOWED_PACKAGES = {
         "handlers.streaming.open_sessions",
         "hosts.ray_serve.command",
         "hosts.torchserve.command",
+        "hosts.torchserve.properties",
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
