@@ -10,14 +10,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 import torch
 
 from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
-from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...config.manifest import Manifest
+from ...lowering.program import LoweredModel
 from ...lowering.proof.differential import random_tensor
 from ..errors import PackagingError
 from ..progress import ProgressCallback
@@ -35,28 +36,8 @@ _REPEATED = 3
 PaddingFill = Literal["pad_value", "large", "random"]
 
 
-class ProgramInfo(Protocol):
-    """Facts of the programs, as in the `LoweredModel` that is packaged or the `Manifest` of an archive."""
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Layouts in one request."""
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Layouts in the outputs of one request."""
-
-    @property
-    def padding(self) -> Literal["masked", "exact_lengths"]:
-        """`masked` if requests may be padded to a bucket."""
-
-    @property
-    def shortest(self) -> int:
-        """Fewest timesteps of a request."""
-
-    @property
-    def kind(self) -> ExecutionMode:
-        """`sequence` for whole sequences, `chunk` for chunks of time."""
+ProgramInfo: TypeAlias = LoweredModel | Manifest
+"""Facts of the programs, from the model that is packaged or from an archive."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +62,15 @@ class CaseBatch:
 
 
 def draw_cases(
-    program: ProgramInfo,
-    grid: BucketGrid,
-    reference: Reference,
-    report: ProgressCallback,
-    seed: int = 0,
-    longest: int = 1,
+    program: ProgramInfo, grid: BucketGrid, reference: Reference, report: ProgressCallback, longest: int = 1
 ) -> tuple[VerificationCase, ...]:
     """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
 
     Raises:
         PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
     """
-    rng = torch.Generator().manual_seed(seed)
-    lengths = lengths_to_try(grid.lengths, program.shortest, padded=program.padding == "masked", seed=seed)
+    rng = torch.Generator().manual_seed(0)
+    lengths = lengths_to_try(grid.lengths, program.shortest, padded=program.padding == "masked")
     lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
@@ -132,7 +108,7 @@ def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference)
             )
 
 
-def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool, seed: int = 0) -> list[int]:
+def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool) -> list[int]:
     """List lengths of requests: at, beside and between the bucket lengths, or exactly these.
 
     None is below `shortest`.
@@ -144,7 +120,7 @@ def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool, s
     """
     if not padded:
         return [length for length in lengths for _ in range(2)]
-    rng = random.Random(seed)  # noqa: S311 - not a secret
+    rng = random.Random(0)  # noqa: S311 - not a secret
     chosen = [shortest]
     for below, longest in pairwise((shortest - 1, *(length for length in lengths if length >= shortest))):
         chosen += [below + 1, longest, max(shortest, longest - 1), *(rng.randint(below + 1, longest) for _ in range(3))]
@@ -163,13 +139,13 @@ def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program:
     return [case for case in cases if case.request.length <= longest]
 
 
-def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
+def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase]) -> tuple[CaseBatch, ...]:
     """Compose batches for one bucket of requests that fit it, always with the longest and the shortest.
 
     One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has
     dummy rows.
     """
-    rng = random.Random(f"{seed} {bucket}")  # noqa: S311 - not a secret
+    rng = random.Random(f"0 {bucket}")  # noqa: S311 - not a secret
     full_length = [case for case in fitting if case.request.length == bucket.length]
     *_, longest = sorted(fitting, key=lambda case: case.request.length)  # longer than the bucket, if it runs chunks
     shortest = min(fitting, key=lambda case: case.request.length)
@@ -177,14 +153,10 @@ def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: i
         chosen = [longest, full_length[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
         return tuple(CaseBatch((case,), fill_kind(index)) for index, case in enumerate(chosen))
     full = CaseBatch(tuple(rng.choices(full_length, k=bucket.batch)), "pad_value")
-    ragged = [_shuffled([longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
+    ragged = [[longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)] for _ in range(3)]
     partial = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
-    batches = (CaseBatch(tuple(rows), fill_kind(index)) for index, rows in enumerate(ragged))
+    batches = (CaseBatch(tuple(rng.sample(rows, len(rows))), fill_kind(index)) for index, rows in enumerate(ragged))
     return (full, *batches, CaseBatch(tuple(partial), "random"))
-
-
-def _shuffled(rows: list[VerificationCase], rng: random.Random) -> list[VerificationCase]:
-    return rng.sample(rows, len(rows))
 
 
 def fill_kind(index: int) -> PaddingFill:

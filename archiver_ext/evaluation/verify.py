@@ -56,15 +56,14 @@ def verify_bucket(
     program: ProgramInfo,
     cases: Sequence[VerificationCase],
     tolerance: tuple[float, float],
-    seed: int = 0,
 ) -> VerificationResult:
     """Run composed batches in one bucket alone, and compare every request's outputs with its reference.
 
     `tolerance` is (atol, rtol).
     """
-    batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program), seed)
+    batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program))
     planned = ((single_bucket_plan(bucket, batch.lengths, program.kind), batch) for batch in batches)
-    return _worst_result(model, planned, bucket, program.outputs, tolerance, seed)
+    return _worst_result(model, planned, bucket, program.outputs, tolerance)
 
 
 def verify_planned(
@@ -73,17 +72,16 @@ def verify_planned(
     cases: Sequence[VerificationCase],
     rows: int,
     tolerance: tuple[float, float],
-    seed: int = 0,
 ) -> VerificationResult:
     """Run ragged batches of up to `rows` requests as they will be planned, in any shapes."""
-    choose = random.Random(seed)  # noqa: S311 - not a secret
+    choose = random.Random(0)  # noqa: S311 - not a secret
     bucket = Bucket(rows, max(case.request.length for case in cases))
     batches = (
         CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
         for index in range(_PLANNED_BATCHES)
     )
     planned = ((model.plan(batch.lengths), batch) for batch in batches)
-    return _worst_result(model, planned, bucket, program.outputs, tolerance, seed)
+    return _worst_result(model, planned, bucket, program.outputs, tolerance)
 
 
 def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:
@@ -98,10 +96,9 @@ def _worst_result(
     bucket: Bucket,
     specs: Sequence[TensorSpec],
     tolerance: tuple[float, float],
-    seed: int,
 ) -> VerificationResult:
     """The worst result of batches that are run by their plans."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     worst = VerificationResult(bucket, 0.0, 0.0, "")
     for plan, batch in planned:
         requests = [case.request.inputs for case in batch.cases]
