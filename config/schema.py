@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from typing_extensions import Self
 
-from ..bucketing.bucket_lengths import CostOfLength
 from ..bucketing.shapes import BucketGrid, DType, TensorSpec
 from .buckets import AutoLengths, Buckets
 from .contradictions import contradictions
@@ -316,36 +315,12 @@ class ServingConfig(NeuronLstmBlock):
         """Timesteps of the longest sequence that is served."""
         return max(self.buckets.longest or 1, self.grid.lengths[-1])
 
-    @property
-    def needs_measurement(self) -> bool:
-        """Whether the lengths must still be chosen by measured cost: see `with_measured_lengths`."""
-        auto = self.buckets.length
-        by_cost = isinstance(auto, AutoLengths) and auto.objective == "cost"
-        return by_cost and self.histogram is not None and self.resolved_lengths is None
-
-    def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
-        """Return a copy with the lengths that cost least.
-
-        `cost_of_length` returns the cost of one sequence that is padded to a length.
-
-        Raises:
-            ValueError: there is nothing to measure, or a cost is not a positive number.
-        """
-        auto = self.buckets.length
-        if not (self.needs_measurement and self.histogram and isinstance(auto, AutoLengths)):
-            raise ValueError("the lengths are chosen already: there is nothing to measure")
-        return self.with_lengths(auto.lengths_by_cost(self.histogram, cost_of_length, truncate=self._truncates))
-
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
         """Return a copy with these lengths, ascending, in place of those of `buckets`."""
         return self.model_copy(update={"resolved_lengths": lengths})
 
-    @property
-    def _truncates(self) -> bool:
-        return self.overflow == "truncate"
-
     def _lengths(self) -> tuple[int, ...]:
         written = self.buckets.length
         if isinstance(written, AutoLengths):
-            return written.lengths_by_timesteps(self.histogram, truncate=self._truncates)
+            return written.lengths_by_timesteps(self.histogram, truncate=self.overflow == "truncate")
         return written or (1,)

@@ -46,18 +46,20 @@ def choose_lengths(
     Raises:
         PackagingError: padding would change the outputs, or no engine runs the program.
     """
-    if not isinstance(config.buckets.length, AutoLengths):
+    auto = config.buckets.length
+    if not isinstance(auto, AutoLengths):
         return config
     if program.padding == "exact_lengths":
         raise PackagingError(
             f"buckets.length: {{auto: ...}} chooses lengths to pad to, but padding would change the outputs of this "
             f"model ({program.padding_reason}): list the lengths to serve"
         )
-    if not config.needs_measurement:
+    if auto.objective == "timesteps" or config.histogram is None:
         return config
     with show_progress("choose lengths", console, every_s=2.0) as report:
         cost = measured_costs(program, config, threads, scratch, report)
-    return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
+    price, truncate = cost_per_row(cost, config.grid.batches[-1]), config.overflow == "truncate"
+    return config.with_lengths(auto.lengths_by_cost(config.histogram, price, truncate=truncate))
 
 
 def measured_costs(

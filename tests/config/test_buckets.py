@@ -50,7 +50,6 @@ def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkey
 
     assert config.histogram == SEEN
     assert config.grid == BucketGrid((1, 4), (3, 9, 31)) == BucketGrid((1, 4), optimal_lengths(SEEN, 3))
-    assert not config.needs_measurement
 
 
 def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Path) -> None:
@@ -58,25 +57,15 @@ def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Pat
 
     assert config.grid.lengths == geometric_lengths(200, 5)
     assert config.histogram is None
-    assert not config.needs_measurement
 
 
-def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None:
+def test_before_costs_are_measured_the_fewest_timesteps_decide(folder: Path) -> None:
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
-    assert config.needs_measurement
+    auto = config.buckets.length
+
     assert config.grid.lengths == optimal_lengths(SEEN, 2)
-
-    def cost(length: int) -> float:
-        return 1.0 if length <= 30 else 1000.0
-
-    measured = config.with_measured_lengths(cost)
-
-    assert measured.grid == BucketGrid((1, 4), (30, 31))
-    assert not measured.needs_measurement
-    assert measured.buckets == config.buckets
-    assert config.needs_measurement
-    with pytest.raises(ValueError, match="nothing to measure"):
-        measured.with_measured_lengths(cost)
+    assert isinstance(auto, AutoLengths)
+    assert auto.lengths_by_cost(SEEN, lambda length: 1.0 if length <= 30 else 1000.0, truncate=False) == (30, 31)
 
 
 @pytest.mark.parametrize("objective", ["cost", "timesteps"])
@@ -86,7 +75,8 @@ def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, obje
     assert config.grid.lengths[-1] == 64
     assert len(config.grid.lengths) == 3
     if objective == "cost":
-        assert config.with_measured_lengths(float).grid == config.grid
+        assert isinstance(config.buckets.length, AutoLengths)
+        assert config.buckets.length.lengths_by_cost(SEEN, float, truncate=False) == config.grid.lengths
 
 
 def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
@@ -105,7 +95,6 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
     other = config.with_lengths((8, 40))
 
     assert other.grid == BucketGrid((1, 4), (8, 40))
-    assert not other.needs_measurement
     assert config.grid.lengths == optimal_lengths(SEEN, 2)
 
 
