@@ -60,7 +60,7 @@ class ArchiveReader:
         """
         try:
             content = self._read(FILE_NAME)
-        except (KeyError, FileNotFoundError) as error:
+        except KeyError as error:
             raise self._other_handler() from error
         try:
             text = content.decode("utf-8")
@@ -90,26 +90,25 @@ class ArchiveReader:
             ArchiveError: it cannot be read.
         """
         try:
-            name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
-        except (ValueError, RecursionError) as error:
+            return str(self._model_entry("modelName"))
+        except ValueError as error:
             raise NamelessArchiveError(f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error})") from error
-        except (KeyError, TypeError, FileNotFoundError) as error:
+        except (KeyError, TypeError) as error:
             raise NamelessArchiveError(f"{self.path} does not say what its model is called") from error
-        return str(name)
 
     def model_version(self) -> str:
         """Read the archive's version, "" if it has none."""
         try:
-            found = json.loads(self._read(STOCK_MANIFEST))["model"]["modelVersion"]
-        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError):
+            version = self._model_entry("modelVersion")
+        except (ValueError, KeyError, TypeError):
             return ""
-        return found if isinstance(found, str) else ""
+        return version if isinstance(version, str) else ""
 
     def config_text(self) -> str | None:
         """Read the YAML by which TorchServe starts workers; None if the archive has none."""
         try:
             return self._read(self.file_name("configFile")).decode("utf-8")
-        except (ValueError, KeyError, FileNotFoundError, ArchiveError):
+        except (ValueError, KeyError, ArchiveError):
             return None
 
     def file_name(self, key: str) -> str:
@@ -119,8 +118,8 @@ class ArchiveReader:
             ArchiveError: the archive does not say it, or it leads elsewhere.
         """
         try:
-            name = json.loads(self._read(STOCK_MANIFEST))["model"][key]
-        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError) as error:
+            name = self._model_entry(key)
+        except (ValueError, KeyError, TypeError) as error:
             raise ArchiveError(f"{self.path} is damaged: {STOCK_MANIFEST} has no {key} of the model") from error
         if not isinstance(name, str) or not name.isprintable() or Path(name).name != name:
             raise ArchiveError(f"{self.path} is damaged: {key} in {STOCK_MANIFEST} is not the name of a file")
@@ -130,13 +129,13 @@ class ArchiveReader:
         """Read the list SHA256SUMS. Raises `ArchiveError`: there is none, or the archive is damaged."""
         try:
             return self._read(LIST)
-        except (KeyError, FileNotFoundError) as error:
+        except KeyError as error:
             if not self.files_of([FILE_NAME]):
                 raise self._other_handler() from error
             raise ArchiveError(f"{self.path} has no list {LIST}: package the model again") from error
 
     def files_of(self, names: Collection[str]) -> dict[str, bytes]:
-        """Read those of the named files that the archive has, in one pass.
+        """Read those of the named files that the archive has, in one pass. A pipe or a device is no file.
 
         Raises:
             ArchiveError: the file is no archive, or damaged.
@@ -168,16 +167,16 @@ class ArchiveReader:
         return directory
 
     def _read(self, name: str) -> bytes:
-        """Read one file. Raises `KeyError`, `FileNotFoundError`: the archive has no such file."""
-        with self._damage_reported():
-            if self.path.is_dir():
-                return _file_of_folder(self.path / name)
-            if is_zip(self.path):
-                with zipfile.ZipFile(self.path) as file:
-                    return _file_of_zip(file, name)
-            if tarfile.is_tarfile(self.path):
-                return _files_of_tar(self.path, [name])[name]
-        raise self._not_an_archive()
+        """Read one file. Raises `KeyError`: the archive has no such file."""
+        return self.files_of([name])[name]
+
+    def _model_entry(self, key: str) -> object:
+        """Read a value of MAR-INF/MANIFEST.json. Raises `KeyError`, `TypeError`, `ValueError`: there is none."""
+        try:
+            value: object = json.loads(self._read(STOCK_MANIFEST))["model"][key]
+        except RecursionError as error:
+            raise ValueError(error) from error
+        return value
 
     def _extract(self, directory: Path) -> None:
         if is_zip(self.path):
@@ -222,9 +221,6 @@ def _root(directory: Path) -> Path:
 
 
 def _file_of_folder(path: Path) -> bytes:
-    """Read a file; a pipe or a device, whose content may have no end, counts as missing."""
-    if not path.is_file():
-        raise FileNotFoundError(path)
     _check_size(path.name, path.stat().st_size)
     return path.read_bytes()
 
