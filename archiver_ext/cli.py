@@ -25,24 +25,16 @@ The options are those of torch-model-archiver, and --json, which prints the repo
 """
 
 
-class _PrintVersion(argparse.Action):
-    """Printer of the package's version, which is looked up only then."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help="show the version and exit")
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
-        from importlib.metadata import version
-
-        sys.stdout.write(f"neuron-lstm {version('torchserve-neuron-lstm')}\n")
-        parser.exit()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `neuron-lstm`. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["archive"]:
         return _archive(given[1:])
+    if given[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"neuron-lstm {version('torchserve-neuron-lstm')}\n")
+        return 0
     options = _parser().parse_args(given)
     return guarded(lambda: options.run(options))
 
@@ -74,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve LSTM and GRU models over sequences of every length with TorchServe.",
         epilog="Exit codes: 0 done, 1 refused or failed, 2 a wrong command line.",
     )
-    parser.add_argument("--version", action=_PrintVersion)
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("archive", help="make an archive; takes the options of torch-model-archiver, and --json")
     for name in COMMANDS:
