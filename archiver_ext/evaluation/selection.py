@@ -27,7 +27,7 @@ from ...backends.registry import SERVING, auto_engines, get_backend
 from ...bucketing.padding import zeros
 from ...config.engine_choice import AUTO
 from ...config.schema import ServingConfig
-from ...handlers.runtime.measurement import Call
+from ...handlers.runtime.measurement import Call, Effort, measure
 from ..errors import PackagingError
 from ..torch_threads import on_threads
 from .candidate import CandidateResult, RejectedEngine
@@ -163,18 +163,9 @@ def fastest(totals: Mapping[str, float]) -> str:
     return next(engine for engine, milliseconds in totals.items() if least >= (1 - MARGIN) * milliseconds)
 
 
-_TURN_MS = 1.5
-"""Milliseconds of timed calls in a turn, at least one call."""
-_AGREEING_TURNS = 5
-"""Turns whose shortest calls must take about the same time."""
-_AGREEMENT = 1.1
-"""Largest ratio of such times."""
-_FEWEST_TURNS = 6
-"""Turns of each engine before the limit of time ends the rounds."""
-_LIMIT_S = 20.0
-
-_Turns = Mapping[str, Sequence[float]]
-"""Milliseconds of the shortest call in each turn of each engine, for one batch."""
+_LIMIT_MS = 20_000
+"""Most milliseconds of further rounds, for all batches."""
+_EFFORT = Effort(budget_ms=0, fewest=5, repeated=1e9, agreement=1.1, agreeing=5, wakes=True, together=True)
 
 
 def compare(engines: Sequence[EvaluatedEngine]) -> tuple[CandidateResult, ...]:
@@ -190,64 +181,14 @@ def measured_totals(engines: Sequence[EvaluatedEngine]) -> dict[str, float]:
     """Measure one batch of each size; returns the milliseconds of each engine."""
     sizes = len(engines[0].archive.manifest.grid.batches)
     batches = [{engine.result.backend: _batch_call(engine, index) for engine in engines} for index in range(sizes)]
-    return total_ms(time_in_turns(batches))
+    return total_ms(batches)
 
 
-def total_ms(batches: Sequence[_Turns]) -> dict[str, float]:
-    """Return the milliseconds of each engine for all batches, each by its shortest call.
-
-    >>> total_ms([{"a": [1.0, 9.0], "b": [2.0, 2.0]}, {"a": [50.0, 3.0], "b": [4.0, 8.0]}])
-    {'a': 4.0, 'b': 6.0}
-    """
-    return {engine: sum(min(turns[engine]) for turns in batches) for engine in batches[0]}
-
-
-def time_in_turns(
-    batches: Sequence[Mapping[str, Call]], clock: Callable[[], float] = time.perf_counter, limit_s: float = _LIMIT_S
-) -> list[dict[str, list[float]]]:
-    """Time each batch with all engines in turn, every other round in reverse order.
-
-    A batch is in the next round until its times are settled for every engine. After `limit_s`, rounds end as soon as
-    each engine had a few turns.
-    """
-    taken: list[dict[str, list[float]]] = [{engine: [] for engine in calls} for calls in batches]
-    began, is_reversed = clock(), False
-    while pending := [index for index, turns in enumerate(taken) if not _is_enough(turns, clock() - began >= limit_s)]:
-        for index in pending:
-            engines = list(batches[index])
-            for engine in reversed(engines) if is_reversed else engines:
-                taken[index][engine].append(_take_turn(batches[index][engine], clock))
-        is_reversed = not is_reversed
-    return taken
-
-
-def _is_enough(turns: _Turns, is_late: bool) -> bool:
-    return all(_is_settled(times) or (is_late and len(times) >= _FEWEST_TURNS) for times in turns.values())
-
-
-def _is_settled(times: Sequence[float]) -> bool:
-    """Whether several turns agree about the shortest time.
-
-    >>> _is_settled([1.0, 8.0, 1.05, 1.02, 1.06]), _is_settled([1.0, 8.0, 1.05, 1.02, 1.06, 1.03])
-    (False, True)
-    """
-    shortest = sorted(times)[:_AGREEING_TURNS]
-    return len(shortest) == _AGREEING_TURNS and shortest[-1] <= _AGREEMENT * shortest[0]
-
-
-def _take_turn(call: Call, clock: Callable[[], float]) -> float:
-    """Return the milliseconds of the shortest of some calls.
-
-    They follow an untimed one, which finds the threads of the engine before still waiting for work, and caches without
-    its weights.
-    """
-    call()
-    calls: list[float] = []
-    while sum(calls) < _TURN_MS:
-        started = clock()
-        call()
-        calls.append(1000 * (clock() - started))
-    return min(calls)
+def total_ms(batches: Sequence[Mapping[str, Call]], clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+    """Return the milliseconds of each engine for all batches, each by its shortest call."""
+    effort = replace(_EFFORT, repeated_ms=_LIMIT_MS / len(batches))
+    measured = [measure(calls, effort, clock) for calls in batches]
+    return {engine: sum(min(turns[engine]) for turns in measured) for engine in batches[0]}
 
 
 def _batch_call(engine: EvaluatedEngine, index: int) -> Call:

@@ -26,10 +26,6 @@ Report = Callable[[int, int, str], None]
 
 KeyT = TypeVar("KeyT")
 
-_AGREEMENT = 1.25
-"""Largest ratio of the times of rounds that agree."""
-_AGREEING_ROUNDS = 2
-
 
 class CostKey(NamedTuple):
     """One measured cost: of a full call or, `padded`, of one with as much padding as possible."""
@@ -56,6 +52,17 @@ class Effort:
     """Most time of the rounds for calls that vary, relative to that of the rounds before them."""
     repeated_ms: float = 1500.0
     """Most milliseconds of these rounds."""
+    agreement: float = 1.25
+    """Largest ratio of the times of turns that agree."""
+    agreeing: int = 2
+    """Turns that must agree about the shortest time."""
+    wakes: bool = False
+    """Whether an untimed call precedes every turn, not only the first.
+
+    It finds the threads of the engine before still waiting for work, and caches without its weights.
+    """
+    together: bool = False
+    """Whether all calls have further rounds while some vary, so that none has its turns at quieter times."""
 
 
 def _discard_progress(done: int, total: int, text: str) -> None:
@@ -70,22 +77,26 @@ def measure(
 ) -> dict[KeyT, tuple[float, ...]]:
     """Time each call in rounds; returns the milliseconds of the shortest call in each of its turns.
 
-    The minimum of them is the cost. The first call of each key is not timed.
+    The minimum of them is the cost. The first call of each key is not timed. Every other round is in reverse order, so
+    that no call always follows the same one.
     """
     began = clock()
     turns: dict[KeyT, list[float]] = {key: [] for key in calls}
     timed_ms = dict.fromkeys(calls, 0.0)
+    is_reversed = False
 
     def elapsed_ms() -> float:
         return 1000 * (clock() - began)
 
     def take_turns(keys: Sequence[KeyT]) -> None:
-        for key in keys:
-            if not turns[key]:
+        nonlocal is_reversed
+        for key in reversed(keys) if is_reversed else keys:
+            if effort.wakes or not turns[key]:
                 calls[key]()
             shortest, together = _take_turn(calls[key], effort.turn_ms, clock)
             turns[key].append(shortest)
             timed_ms[key] += together
+        is_reversed = not is_reversed
 
     def is_short(key: KeyT) -> bool:
         return len(turns[key]) < effort.fewest or timed_ms[key] < effort.budget_ms
@@ -94,8 +105,8 @@ def measure(
         take_turns(pending)
         report(len(calls) - len(pending), len(calls), str(pending[-1]))
     until = elapsed_ms() + min(effort.repeated * elapsed_ms(), effort.repeated_ms)
-    while (varying := [key for key in calls if not _agree(turns[key])]) and elapsed_ms() < until:
-        take_turns(varying)
+    while (varying := [key for key in calls if not _agree(turns[key], effort)]) and elapsed_ms() < until:
+        take_turns(list(calls) if effort.together else varying)
     return {key: tuple(times) for key, times in turns.items()}
 
 
@@ -131,13 +142,13 @@ def _take_turn(call: Call, least_ms: float, clock: Callable[[], float]) -> tuple
     return min(times), sum(times)
 
 
-def _agree(times: Sequence[float]) -> bool:
+def _agree(times: Sequence[float], effort: Effort) -> bool:
     """Return whether several turns took about as long as the shortest.
 
-    >>> _agree([0.5, 0.52, 4.0]), _agree([0.5, 4.0, 4.0])
+    >>> _agree([0.5, 0.52, 4.0], Effort()), _agree([0.5, 4.0, 4.0], Effort())
     (True, False)
     """
-    return sum(milliseconds <= _AGREEMENT * min(times) for milliseconds in times) >= _AGREEING_ROUNDS
+    return sum(milliseconds <= effort.agreement * min(times) for milliseconds in times) >= effort.agreeing
 
 
 def _advance(archive: LoadedArchive, bucket: Bucket) -> Call:

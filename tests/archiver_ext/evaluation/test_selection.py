@@ -14,7 +14,6 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.selection import (
     MARGIN,
     candidate_engines,
     fastest,
-    time_in_turns,
     total_ms,
 )
 from torchserve_neuron_lstm.backends.cuda import engine
@@ -92,16 +91,14 @@ class Machine:
     def compare(self, **milliseconds: float) -> str:
         """The engine that is selected, by one batch that takes so long with each."""
         calls = {name: self.call(name, ms) for name, ms in milliseconds.items()}
-        return fastest(total_ms(time_in_turns([calls], lambda: self.now)))
+        return fastest(total_ms([calls], lambda: self.now))
 
 
 def test_engines_take_turns_in_both_orders() -> None:
+    """No engine always follows the same other one; each turn begins with an untimed call."""
     machine = Machine()
-    calls = {name: machine.call(name, 30) for name in "abc"}
 
-    (turns,) = time_in_turns([calls], lambda: machine.now)
-
-    assert {name: len(times) for name, times in turns.items()} == {"a": 5, "b": 5, "c": 5}
+    assert machine.compare(a=30, b=30, c=30) == "a"
     assert "".join(machine.calls) == "aabbccccbbaa" * 2 + "aabbcc"
 
 
@@ -142,21 +139,19 @@ def test_work_that_begins_or_ends_meanwhile_does_not_decide(begin: float, end: f
 
 def test_rounds_end_at_the_limit() -> None:
     machine = Machine(lambda _, now: 1 + 3 * now)
-    calls = {"a": machine.call("a", 100), "b": machine.call("b", 100)}
+    machine.compare(a=100, b=100)
 
-    (turns,) = time_in_turns([calls], lambda: machine.now, limit_s=0.5)
-
-    assert {len(times) for times in turns.values()} == {6}
+    assert machine.calls.count("a") == machine.calls.count("b") == 2 * 6  # one more round passes the limit
 
 
 def test_a_batch_whose_times_are_settled_is_not_repeated_with_the_others() -> None:
+    """Only the batch that other work disturbed has further rounds."""
     machine = Machine(lambda name, now: 5.0 if name == "long" and now < 1 else 1.0)
-    quiet, disturbed = time_in_turns(
-        [{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now
-    )
+    totals = total_ms([{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now)
 
-    assert len(quiet["a"]) == 5
-    assert len(disturbed["a"]) > 5
+    assert totals["a"] == pytest.approx(52)
+    assert machine.calls.count("short") == 2 * 5
+    assert machine.calls.count("long") > 2 * 5
 
 
 TIMES = st.lists(st.floats(0.1, 100), min_size=1, max_size=4)

@@ -34,7 +34,7 @@ def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
     package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto_tries(monkeypatch, "eager", "onnxruntime")
-    monkeypatch.setattr(selection, "total_ms", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
+    monkeypatch.setattr(selection, "measured_totals", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
 
     output = package("auto", as_json=False)
 
