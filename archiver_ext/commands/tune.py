@@ -138,29 +138,15 @@ def _find_target(options: argparse.Namespace) -> Target:
 
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Target) -> Proposal:
-    from .tuning.grid_evaluation import EngineWork, plan_sample
+    from .tuning.grid_evaluation import plan_sample
     from .tuning.proposal import propose
 
     planned = None
     if target.engine.padding == "call" and target.costs and target.make_planner is not None:
-        planner = target.make_planner(target.lengths)
-        planned = plan_sample(histogram, planner, target.batches[-1], target.longest)
-    work = EngineWork(
-        padding=target.engine.padding,
-        cost=target.cost_of_length,
-        planned=planned,
-        truncate=target.truncate,
-        served=target.longest if target.serves_longer else 0,
-    )
+        planned = plan_sample(histogram, target.make_planner(target.lengths), target.batches[-1], target.longest)
+    limits = {"count": options.count, "longest": options.longest, "objective": options.objective}
     try:
-        return propose(
-            histogram,
-            current=target.lengths,
-            count=options.count,
-            longest=options.longest or (target.lengths[-1] if target.serves_longer else None),
-            objective=options.objective,
-            work=work,
-        )
+        return propose(histogram, target, planned, **limits)
     except ValueError as error:
         raise PackagingError(str(error)) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork, PlannedWork
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import PlannedWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import MakePlanner, Target
@@ -45,7 +45,7 @@ def bucketed_page() -> TunedPage:
         lambda lengths: make_planner("sequence", BucketGrid(GRID.batches, tuple(lengths)), CostModel(_COSTS)),
         _COSTS,
     )
-    return _page(target, propose(HISTOGRAM, current=GRID.lengths, work=EngineWork(cost=target.cost_of_length)))
+    return _page(target, propose(HISTOGRAM, target))
 
 
 def chunked_page() -> TunedPage:
@@ -55,7 +55,7 @@ def chunked_page() -> TunedPage:
         lambda lengths: make_planner("chunk", BucketGrid(GRID.batches, tuple(lengths)), CostModel(_COSTS), longest=128),
         _COSTS,
     )
-    return _page(target, propose(HISTOGRAM, current=GRID.lengths, work=EngineWork(cost=target.cost_of_length)))
+    return _page(target, propose(HISTOGRAM, target))
 
 
 def ragged_page() -> TunedPage:
@@ -66,7 +66,7 @@ def ragged_page() -> TunedPage:
         lambda lengths: make_planner("sequence", DynamicShape(16, 128), CostModel(corners)),
         {},
     )
-    return _page(target, propose(HISTOGRAM, current=GRID.lengths, work=EngineWork(padding="none")))
+    return _page(target, propose(HISTOGRAM, target))
 
 
 def dynamic_page() -> TunedPage:
@@ -77,7 +77,7 @@ def dynamic_page() -> TunedPage:
         _COSTS,
     )
     planned = PlannedWork(computed_per_useful=1.25, milliseconds=0.3)
-    return _page(target, propose(HISTOGRAM, current=GRID.lengths, work=EngineWork(padding="call", planned=planned)))
+    return _page(target, propose(HISTOGRAM, target, planned))
 
 
 def bare_page() -> TunedPage:

@@ -11,45 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....bucketing.bucket_lengths import CostOfLength, Histogram, PaddingStats, clip_histogram, mean_cost, padding_stats
+from ....bucketing.bucket_lengths import Histogram, PaddingStats, clip_histogram, mean_cost, padding_stats
 from ....bucketing.cost import CostModel
 from ....bucketing.planner import Planner
 from ....bucketing.shapes import Bucket
+from .target import Target
 from .time_padding import TimePadding
-
-
-@dataclass(frozen=True)
-class EngineWork:
-    """Work of an engine for a sequence, as far as it is known, and the sequences that it serves."""
-
-    padding: TimePadding = "bucket"
-    """The length to which the engine pads a sequence."""
-    cost: CostOfLength | None = None
-    """Milliseconds of a sequence in a full call; None if they are not known."""
-    planned: PlannedWork | None = None
-    """The work of planned batches, for an engine that pads to the longest sequence of a call."""
-    truncate: bool = False
-    """Whether sequences beyond the longest are cut to it, not refused."""
-    served: int = 0
-    """Timesteps of the longest sequence that is served, if that is more than the last length.
-
-    It counts if the engine pads no sequence to a bucket length.
-    """
-
-    def evaluate(self, name: str, lengths: Sequence[int], histogram: Histogram) -> GridEvaluation:
-        """Return what the engine computes with these lengths for the sequences of the histogram."""
-        last = lengths[-1] if self.padding == "bucket" else max(lengths[-1], self.served)
-        seen = clip_histogram(histogram, last, truncate=True) if self.truncate else histogram
-        held = tuple(lengths)
-        if self.padding != "bucket":  # it is as if every length had a bucket
-            held = tuple(sorted({last, *(length for length in seen if length <= last)}))
-        stats = padding_stats(seen, held)
-        computed: int | None = stats.computed
-        milliseconds = None if self.cost is None else mean_cost(seen, held, self.cost)
-        if self.padding == "call":
-            computed = None if self.planned is None else round(stats.useful * self.planned.computed_per_useful)
-            milliseconds = None if self.planned is None else self.planned.milliseconds
-        return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds)
 
 
 @dataclass(frozen=True)
@@ -91,6 +58,28 @@ class GridEvaluation:
             "refused_sequences": self.refused,
             "milliseconds_per_sequence": self.milliseconds,
         }
+
+
+def evaluate_grid(
+    name: str, lengths: Sequence[int], histogram: Histogram, target: Target, planned: PlannedWork | None
+) -> GridEvaluation:
+    """Return what the engine computes with these lengths for the sequences of the histogram.
+
+    `planned` is the work of planned batches, for an engine that pads to the longest sequence of a call.
+    """
+    last, held = lengths[-1], tuple(lengths)
+    if target.serves_longer and not target.engine.lengths_matter:
+        last = max(last, target.longest)
+    seen = clip_histogram(histogram, last, truncate=True) if target.truncate else histogram
+    if not target.engine.lengths_matter:  # it is as if every length had a bucket
+        held = tuple(sorted({last, *(length for length in seen if length <= last)}))
+    stats = padding_stats(seen, held)
+    computed: int | None = stats.computed
+    milliseconds = None if target.cost_of_length is None else mean_cost(seen, held, target.cost_of_length)
+    if target.engine.padding == "call":
+        computed = None if planned is None else round(stats.useful * planned.computed_per_useful)
+        milliseconds = None if planned is None else planned.milliseconds
+    return GridEvaluation(name, tuple(lengths), last, stats.useful, computed, stats.refused, milliseconds)
 
 
 @dataclass(frozen=True)

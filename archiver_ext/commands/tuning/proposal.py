@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ....bucketing.bucket_lengths import Histogram, clip_histogram, cost_in_timesteps, optimal_lengths
-from .grid_evaluation import EngineWork, GridEvaluation
+from .grid_evaluation import GridEvaluation, PlannedWork, evaluate_grid
+from .target import Target
 from .time_padding import TimePadding
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Objective = Literal["cost", "timesteps"]
 _DEFAULT_COUNT = 8
-_UNKNOWN_WORK = EngineWork()
+_UNKNOWN = Target()
 
 
 @dataclass(frozen=True)
@@ -64,44 +67,40 @@ class Proposal:
 
 def propose(
     histogram: Histogram,
+    target: Target = _UNKNOWN,
+    planned: PlannedWork | None = None,
     *,
-    current: Sequence[int] = (),
     count: int | None = None,
     longest: int | None = None,
     objective: Objective | None = None,
-    work: EngineWork = _UNKNOWN_WORK,
 ) -> Proposal:
     """Find the optimal lengths for a histogram, and evaluate them and the current ones.
 
     By default `count` is the current number of lengths, and `longest` is the longest sequence that is observed or
-    accepted now. The objective is milliseconds if the engine's `work` has their cost, else timesteps. If the engine
-    pads no sequence to a bucket length, the current lengths stay, unless `count` or `longest` asks for others.
+    accepted now. The objective is milliseconds if the target has their cost, else timesteps. If the engine pads no
+    sequence to a bucket length, the current lengths stay, unless `count` or `longest` asks for others.
 
-    >>> proposal = propose({3: 50, 5: 20, 30: 1}, current=(16, 32))
+    >>> proposal = propose({3: 50, 5: 20, 30: 1}, Target(lengths=(16, 32)))
     >>> proposal.proposed.lengths, proposal.proposed.refused
     ((5, 32), 0)
 
     Raises:
         ValueError: no sequence would be served, or the objective is an unknown cost.
     """
+    current, cost = target.lengths, target.cost_of_length
     if objective is None:
-        objective = "timesteps" if work.cost is None else "cost"
-    if objective == "cost" and work.cost is None:
+        objective = "timesteps" if cost is None else "cost"
+    if objective == "cost" and cost is None:
         raise ValueError("the cost of a length is not known")
-    longest = longest or max([*histogram, *current])
-    accepted = clip_histogram(histogram, longest, truncate=work.truncate)
-    price = work.cost if objective == "cost" and work.cost is not None else cost_in_timesteps
+    longest = longest or (current[-1] if target.serves_longer else max([*histogram, *current]))
+    accepted = clip_histogram(histogram, longest, truncate=target.truncate)
+    price = cost if objective == "cost" and cost is not None else cost_in_timesteps
     lengths = optimal_lengths(accepted, count or len(current) or _DEFAULT_COUNT, price)
-    if work.padding != "bucket" and current and count is None:
+    if not target.engine.lengths_matter and current and count is None:
         lengths = (*(length for length in current if length < longest), longest)
-    today = work.evaluate("current", current, histogram) if current else None
-    return Proposal(histogram, objective, today, work.evaluate("proposed", lengths, histogram), work.padding)
-
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from .target import Target
+    today = evaluate_grid("current", current, histogram, target, planned) if current else None
+    proposed = evaluate_grid("proposed", lengths, histogram, target, planned)
+    return Proposal(histogram, objective, today, proposed, target.engine.padding)
 
 
 def print_proposal(proposal: Proposal, target: Target, console: Console) -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.lengths_drawing import Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import TimePadding
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding, TimePadding
 
 AWKWARD: tuple[dict[int, int], ...] = (
     {1: 1},
@@ -34,7 +34,7 @@ def area(panel: Panel, kind: str) -> float:
 @example({9: 1}, (4,))  # the current lengths fit no sequence
 def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """The areas of every grid are its real and padded timesteps on one scale; in the first also sequences."""
-    proposal = propose(histogram, current=current)
+    proposal = propose(histogram, Target(lengths=current))
     chart = make_chart(proposal)
 
     scale = area(chart.grids[-1], "useful") / proposal.proposed.useful
@@ -49,7 +49,7 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[in
 @given(histograms, grids)
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    chart = make_chart(propose(histogram, current=current))
+    chart = make_chart(propose(histogram, Target(lengths=current)))
 
     for panel in (chart.sequences, *chart.grids):
         places = [place for bar in panel.bars for place in (bar.left, bar.right)]
@@ -66,7 +66,7 @@ def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tu
 @given(histograms, grids)
 def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """A new bar begins at each edge, so that the step is visible."""
-    proposal = propose(histogram, current=current)
+    proposal = propose(histogram, Target(lengths=current))
 
     for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
         for bar in panel.bars:
@@ -77,7 +77,7 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: t
 def test_lengths_that_are_limits_only_have_no_padding(
     histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
 ) -> None:
-    proposal = propose(histogram, current=current, work=EngineWork(padding=padding))
+    proposal = propose(histogram, Target(EnginePadding(None, padding), current))
     chart = make_chart(proposal)
 
     assert all(area(panel, "padded") == 0 for panel in chart.grids)
@@ -85,7 +85,12 @@ def test_lengths_that_are_limits_only_have_no_padding(
 
 
 def test_the_saving_is_told() -> None:
-    assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
-    assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
-    assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"
+    assert (
+        make_chart(propose({3: 1, 16: 1}, Target(lengths=(16,)), count=2)).result == "40.6 % fewer timesteps to compute"
+    )
+    assert (
+        make_chart(propose({3: 5, 16: 1}, Target(lengths=(3, 16)), count=1)).result
+        == "209.7 % more timesteps to compute"
+    )
+    assert make_chart(propose({3: 1, 20: 1}, Target(lengths=(4,)))).result == "Too long: 1 sequence now, 0 as proposed"
     assert make_chart(propose({3: 1})).result == ""

@@ -191,7 +191,7 @@ def test_padding_by_batch_is_an_estimate() -> None:
 
 @pytest.mark.parametrize("histogram", [{1: 1}, {7: 10**12}, {1: 1, 999_999_999: 1}, {1000: 1, 1001: 5}])
 def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int]) -> None:
-    proposal = propose(histogram, current=(16, 32))
+    proposal = propose(histogram, Target(lengths=(16, 32)))
 
     parsed(TunedPage(proposal, Target(), html_page(proposal, Target(), "")))
 

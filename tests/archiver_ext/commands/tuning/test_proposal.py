@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import EngineWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
 from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 histograms = st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12)
 grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)))
@@ -16,7 +17,7 @@ grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tu
 
 @given(histograms, grids)
 def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    proposal = propose(histogram, current=current)
+    proposal = propose(histogram, Target(lengths=current))
 
     assert proposal.current is not None
     assert len(proposal.proposed.lengths) <= len(current)
@@ -43,11 +44,11 @@ def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
 def test_the_cost_decides_where_it_is_known() -> None:
     histogram = {10: 5, 11: 5, 40: 1}
 
-    def cost(length: int) -> float:
-        return 1.0 if length <= 11 else 100.0
+    costs = {Bucket(1, 1): 1.0, Bucket(1, 11): 1.0, Bucket(1, 12): 100.0, Bucket(1, 40): 100.0}
+    target = Target(batches=(1,), costs=costs)
 
-    by_cost = propose(histogram, count=2, work=EngineWork(cost=cost))
-    by_timesteps = propose(histogram, count=3, objective="timesteps", work=EngineWork(cost=cost))
+    by_cost = propose(histogram, target, count=2)
+    by_timesteps = propose(histogram, target, count=3, objective="timesteps")
 
     assert (by_cost.objective, by_cost.proposed.lengths) == ("cost", (11, 40))
     assert by_cost.proposed.milliseconds == 110 / 11
@@ -60,8 +61,8 @@ def test_the_cost_decides_where_it_is_known() -> None:
 def test_the_longest_length_can_be_given() -> None:
     histogram = {10: 5, 20: 5, 40: 2}
 
-    refusing = propose(histogram, count=2, longest=20, current=(16,))
-    cutting = propose(histogram, count=2, longest=20, current=(16,), work=EngineWork(truncate=True))
+    refusing = propose(histogram, Target(lengths=(16,)), count=2, longest=20)
+    cutting = propose(histogram, Target(lengths=(16,), truncate=True), count=2, longest=20)
 
     assert refusing.proposed.lengths == cutting.proposed.lengths == (10, 20)
     assert refusing.proposed.refused == 2
@@ -75,7 +76,7 @@ def test_the_longest_length_can_be_given() -> None:
 
 
 def test_a_program_can_read_it() -> None:
-    told = propose({3: 1, 4: 1}, current=(8,), count=1).to_json()
+    told = propose({3: 1, 4: 1}, Target(lengths=(8,)), count=1).to_json()
 
     assert told["sequences"] == 2
     assert told["today"]["lengths"] == [8]
