@@ -2,7 +2,7 @@
 
 The axis of lengths is logarithmic, shifted by a few timesteps. A bar covers the sequences of some neighbouring lengths.
 Its area, not its height, is proportional to their number in the first panel, and in the panel of each grid to their
-timesteps, real ones below and padding above. A chart has coordinates from 0 to 1.
+timesteps, real ones below and padding above. A panel has coordinates from 0 to 1.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, exp, log
+from math import ceil, exp, floor, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
@@ -25,26 +25,27 @@ _FOR_BARS = 0.95  # of a panel's height
 _OVERLAP = 0.4  # or else rounding leaves gaps between bars
 
 
-def draw_lengths(chart: Chart) -> str:
-    """Draw all panels of a chart over one axis of lengths."""
-    height = _HEAD + _STRIP + len(chart.grids) * (_GAP + _HEAD + _PANEL) + _AXIS
-    figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in chart.grids]
+def draw_lengths(proposal: Proposal) -> str:
+    """Draw the sequences, and what is computed with each grid, over one axis of lengths."""
+    sequences, *grids = make_panels(proposal)
+    height = _HEAD + _STRIP + len(grids) * (_GAP + _HEAD + _PANEL) + _AXIS
+    figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in grids]
     return svg.drawing(
         "lengths",
         "Observed lengths, and the padding of each grid",
-        ". ".join([chart.title, *figures, chart.result]).strip(". "),
+        ". ".join([summary(proposal), *figures, result(proposal)]).strip(". "),
         height,
-        _parts(chart),
+        _parts(sequences, grids, make_ticks(proposal)),
     )
 
 
-def _parts(chart: Chart) -> Iterator[str]:
+def _parts(sequences: Panel, grids: Sequence[Panel], ticks: Sequence[_Mark]) -> Iterator[str]:
     bottom = _HEAD + _STRIP
-    yield from _panel(chart.sequences, bottom, _STRIP)
-    for panel in chart.grids:
+    yield from _panel(sequences, bottom, _STRIP)
+    for panel in grids:
         bottom += _GAP + _HEAD + _PANEL
         yield from _panel(panel, bottom, _PANEL)
-    for tick in chart.ticks:
+    for tick in ticks:
         yield svg.line(_x(tick.at), bottom, _x(tick.at), bottom + 5, "axis")
         yield svg.text(_x(tick.at), bottom + 20, tick.label, "middle")
     yield svg.text(_x(0.5), bottom + 42, "timesteps of a sequence (logarithmic)", "middle", "faint")
@@ -127,18 +128,6 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """One panel for the sequences, and one for each grid, all grids at the same scale."""
-
-    title: str
-    result: str
-    """Summary of the savings; empty without a current grid."""
-    sequences: Panel
-    grids: tuple[Panel, ...]
-    ticks: tuple[_Mark, ...]
-
-
-@dataclass(frozen=True)
 class _Axis:
     """Mapping between lengths and positions."""
 
@@ -154,22 +143,26 @@ class _Axis:
         return exp(low + at * (high - low)) - _SHIFT
 
 
-def make_chart(proposal: Proposal) -> Chart:
-    """Make the chart of a proposal."""
+def _axis(proposal: Proposal) -> _Axis:
     lengths = [*proposal.histogram, *(length for grid in proposal.grids for length in grid.lengths)]
-    axis = _Axis(min(lengths) - 0.5, max(lengths) + 0.5)
+    return _Axis(min(lengths) - 0.5, max(lengths) + 0.5)
+
+
+def make_panels(proposal: Proposal) -> tuple[Panel, ...]:
+    """Make the panel of the sequences, and that of each grid, all grids at the same scale."""
+    axis = _axis(proposal)
     sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, (), proposal.padding)), ())
     grids = [_grid_panel(proposal, axis, grid) for grid in proposal.distinct_grids]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
-    marked = _round_lengths(min(lengths), max(lengths))
-    ticks = _spread([(axis.at(length), length) for length in marked], _CLOSEST_TICKS)
-    return Chart(
-        title=summary(proposal),
-        result=result(proposal),
-        sequences=_scaled(sequences, max(bar.useful for bar in sequences.bars)),
-        grids=tuple(_scaled(panel, highest) for panel in grids),
-        ticks=tuple(tick for tick in ticks if tick.label),
-    )
+    tallest = max(bar.useful for bar in sequences.bars)
+    return (_scaled(sequences, tallest), *(_scaled(panel, highest) for panel in grids))
+
+
+def make_ticks(proposal: Proposal) -> list[_Mark]:
+    """Make the labels of the axis."""
+    axis = _axis(proposal)
+    lengths = _round_lengths(ceil(axis.shortest), floor(axis.longest))
+    return [tick for tick in _spread([(axis.at(length), length) for length in lengths], _CLOSEST_TICKS) if tick.label]
 
 
 def _grid_panel(proposal: Proposal, axis: _Axis, grid: GridEvaluation) -> Panel:

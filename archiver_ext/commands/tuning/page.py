@@ -5,14 +5,13 @@ Drawings are inline SVG, and every number is in a table as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from ....bucketing.shapes import Bucket
 from .batch_drawing import SampleBatch, draw_batch, make_sample_batch
 from .costs_drawing import draw_costs, milliseconds
 from .grid_evaluation import BucketUse, GridEvaluation, bucket_uses
-from .lengths_drawing import draw_lengths, make_chart
+from .lengths_drawing import draw_lengths
 from .proposal import Proposal, counted, explanation, padding_percent, result, summary, timesteps
 from .target import Target
 
@@ -80,7 +79,7 @@ def _lengths(proposal: Proposal, target: Target) -> Iterator[str]:
     yield "<section>\n<h2>Lengths and padding</h2>"
     yield "<p>The area of a bar, not its height, shows the timesteps. Vertical lines are the bucket lengths.</p>"
     yield _key(useful="real timesteps", **({"padded": "padding"} if proposal.padding == "bucket" else {}))
-    yield f"<figure>\n{draw_lengths(make_chart(proposal))}\n</figure>"
+    yield f"<figure>\n{draw_lengths(proposal)}\n</figure>"
     yield _grids_table(proposal)
     measured = {bucket.length for bucket in target.costs if bucket.batch == target.batches[-1]}
     for grid in proposal.distinct_grids:
@@ -98,7 +97,9 @@ def _costs(target: Target) -> Iterator[str]:
     if target.costs:
         yield "<p>As packaging or calibration measured them, with every row at its full length.</p>"
         yield f"<figure>\n{draw_costs(target.costs, target.batches)}\n</figure>"
-        yield f"<details>\n<summary>Table of the measured calls</summary>\n{_costs_table(target.costs)}\n</details>"
+        calls = ((str(one.batch), str(one.length), milliseconds(ms)) for one, ms in sorted(target.costs.items()))
+        table = _table("Measured calls", ("rows", "timesteps", "ms"), calls)
+        yield f"<details>\n<summary>Table of the measured calls</summary>\n{table}\n</details>"
     else:
         yield "<p>Not known: an archive has them. Give it with --archive.</p>"
     yield "</section>"
@@ -127,7 +128,7 @@ def _batch(grid: GridEvaluation, batch: SampleBatch, proposal: Proposal) -> Iter
     after = {"idle": "not computed"} if stops_rows else {"padded": "padding"}
     yield _key(call0="a sequence, coloured by its call", **after)
     yield f"<figure>\n{draw_batch(f'{grid.name} lengths', batch, stops_rows=stops_rows)}\n</figure>"
-    yield f"<details>\n<summary>Table of the calls</summary>\n{_calls_table('Planned calls', batch)}\n</details>"
+    yield f"<details>\n<summary>Table of the calls</summary>\n{_calls_table(batch)}\n</details>"
     if stops_rows:
         yield '<p class="faint">Layers outside the recurrence compute each row up to the longest of its call.</p>'
 
@@ -212,9 +213,6 @@ summary { cursor: pointer; color: var(--faint); padding: .2rem 0 }
 """CSS of the page."""
 
 
-_LIST = ' class="list"'
-
-
 def _grids_table(proposal: Proposal) -> str:
     """Return a row for each grid, with the figures of `--json`."""
     rows = (
@@ -243,7 +241,7 @@ def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]
             f"{use.useful:,}",
             timesteps(use.padded),
             _share(use),
-            *([] if use.milliseconds is None else [_milliseconds(use.milliseconds, exact=use.length in known)]),
+            *([] if use.milliseconds is None else [milliseconds(use.milliseconds) + " *" * (use.length not in known)]),
         )
         for use in uses
     )
@@ -252,13 +250,7 @@ def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]
     return _table(name, heads, rows)
 
 
-def _costs_table(costs: Mapping[Bucket, float]) -> str:
-    """Return a row for each measured call."""
-    rows = ((str(own.batch), str(own.length), milliseconds(ms)) for own, ms in sorted(costs.items()))
-    return _table("Measured calls", ("rows", "timesteps", "ms"), rows)
-
-
-def _calls_table(name: str, batch: SampleBatch) -> str:
+def _calls_table(batch: SampleBatch) -> str:
     """Return a row for each planned call."""
     rows = (
         (
@@ -270,7 +262,7 @@ def _calls_table(name: str, batch: SampleBatch) -> str:
         )
         for number, call in enumerate(batch.plan.calls, 1)
     )
-    return _table(name, ("call", "rows x timesteps", "first timestep", "sequences", "their lengths"), rows)
+    return _table("Planned calls", ("call", "rows x timesteps", "first timestep", "sequences", "their lengths"), rows)
 
 
 def _share(use: BucketUse) -> str:
@@ -279,26 +271,15 @@ def _share(use: BucketUse) -> str:
     return padding_percent(use.padded / (use.useful + use.padded))
 
 
-def _milliseconds(value: float, *, exact: bool) -> str:
-    return milliseconds(value) + ("" if exact else " *")
-
-
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(
-        [
-            '<div class="wide"><table>',
-            f"<caption>{escape(caption)}</caption>",
-            f"<thead><tr>{''.join(_heads(heads))}</tr></thead>",
-            "<tbody>",
-            *(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows),
-            "</tbody></table></div>",
-        ]
+    head = "".join(f'<th scope="col">{escape(head)}</th>' for head in heads)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in rows)
+    caption = f"<caption>{escape(caption)}</caption>"
+    return (
+        f'<div class="wide"><table>\n{caption}\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>'
     )
 
 
 def _cell(words: str) -> str:
-    return f"<td{_LIST if ', ' in words else ''}>{escape(words)}</td>"
-
-
-def _heads(heads: Sequence[str]) -> Iterator[str]:
-    return (f'<th scope="col">{escape(head)}</th>' for head in heads)
+    kind = ' class="list"' if ", " in words else ""
+    return f"<td{kind}>{escape(words)}</td>"

@@ -20,11 +20,10 @@ def drawing(name: str, title: str, description: str, height: float, parts: Itera
     )
 
 
-def rectangle(x: float, y: float, width: float, height: float, kind: str, tooltip: str = "", radius: float = 0) -> str:
+def rectangle(x: float, y: float, width: float, height: float, kind: str, tooltip: str) -> str:
     """Return a rectangle; `tooltip` appears beside the pointer."""
-    corner = f' rx="{radius:g}"' if radius else ""
-    opened = f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}"{corner}'
-    return f"{opened}><title>{escape(tooltip)}</title></rect>" if tooltip else f"{opened}/>"
+    size = f'width="{width:.2f}" height="{height:.2f}"'
+    return f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" {size}><title>{escape(tooltip)}</title></rect>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.lengths_drawing import Panel, make_chart
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.lengths_drawing import Panel, make_panels, make_ticks
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding, TimePadding
@@ -35,23 +35,24 @@ def area(panel: Panel, kind: str) -> float:
 def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """The areas of every grid are its real and padded timesteps on one scale; in the first also sequences."""
     proposal = propose(histogram, Target(lengths=current))
-    chart = make_chart(proposal)
+    sequences, *grids = make_panels(proposal)
 
-    scale = area(chart.grids[-1], "useful") / proposal.proposed.useful
-    for grid, panel in zip(proposal.grids, chart.grids, strict=True):
+    scale = area(grids[-1], "useful") / proposal.proposed.useful
+    for grid, panel in zip(proposal.grids, grids, strict=True):
         assert grid.computed is not None
         assert area(panel, "useful") == pytest.approx(scale * grid.useful)
         assert area(panel, "padded") == pytest.approx(scale * (grid.computed - grid.useful), abs=1e-12)
         assert sum(bar.sequences for bar in panel.bars) == proposal.sequences - grid.refused
-    assert sum(bar.sequences for bar in chart.sequences.bars) == proposal.sequences
+    assert sum(bar.sequences for bar in sequences.bars) == proposal.sequences
 
 
 @given(histograms, grids)
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    chart = make_chart(propose(histogram, Target(lengths=current)))
+    proposal = propose(histogram, Target(lengths=current))
+    ticks = make_ticks(proposal)
 
-    for panel in (chart.sequences, *chart.grids):
+    for panel in make_panels(proposal):
         places = [place for bar in panel.bars for place in (bar.left, bar.right)]
         assert places == sorted(places)
         assert all(-1e-9 <= place <= 1 + 1e-9 for place in places)
@@ -59,8 +60,8 @@ def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tu
         assert len(panel.bars) <= 80 + len(panel.edges)
         assert all(0 < edge.at <= 1 + 1e-9 for edge in panel.edges)
         assert not panel.edges or panel.edges[-1].label
-    assert len(chart.ticks) <= 30
-    assert all(-1e-9 <= tick.at <= 1 + 1e-9 and tick.label for tick in chart.ticks)
+    assert len(ticks) <= 30
+    assert all(-1e-9 <= tick.at <= 1 + 1e-9 and tick.label for tick in ticks)
 
 
 @given(histograms, grids)
@@ -68,7 +69,7 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: t
     """A new bar begins at each edge, so that the step is visible."""
     proposal = propose(histogram, Target(lengths=current))
 
-    for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
+    for grid, panel in zip(proposal.grids, make_panels(proposal)[1:], strict=True):
         for bar in panel.bars:
             assert not any(bar.first <= edge < bar.last for edge in grid.lengths)
 
@@ -78,19 +79,7 @@ def test_lengths_that_are_limits_only_have_no_padding(
     histogram: dict[int, int], current: tuple[int, ...], padding: TimePadding
 ) -> None:
     proposal = propose(histogram, Target(EnginePadding(None, padding), current))
-    chart = make_chart(proposal)
+    _, *panels = make_panels(proposal)
 
-    assert all(area(panel, "padded") == 0 for panel in chart.grids)
-    assert len(chart.grids) == (1 if proposal.proposed.lengths == current else 2)
-
-
-def test_the_saving_is_told() -> None:
-    assert (
-        make_chart(propose({3: 1, 16: 1}, Target(lengths=(16,)), count=2)).result == "40.6 % fewer timesteps to compute"
-    )
-    assert (
-        make_chart(propose({3: 5, 16: 1}, Target(lengths=(3, 16)), count=1)).result
-        == "209.7 % more timesteps to compute"
-    )
-    assert make_chart(propose({3: 1, 20: 1}, Target(lengths=(4,)))).result == "Too long: 1 sequence now, 0 as proposed"
-    assert make_chart(propose({3: 1})).result == ""
+    assert all(area(panel, "padded") == 0 for panel in panels)
+    assert len(panels) == (1 if proposal.proposed.lengths == current else 2)

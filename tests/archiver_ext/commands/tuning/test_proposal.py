@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose, result
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.target import Target
 from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -89,3 +89,10 @@ def test_a_program_can_read_it() -> None:
         "refused_sequences": 0,
         "milliseconds_per_sequence": None,
     }
+
+
+def test_the_saving_is_told() -> None:
+    assert result(propose({3: 1, 16: 1}, Target(lengths=(16,)), count=2)) == "40.6 % fewer timesteps to compute"
+    assert result(propose({3: 5, 16: 1}, Target(lengths=(3, 16)), count=1)) == "209.7 % more timesteps to compute"
+    assert result(propose({3: 1, 20: 1}, Target(lengths=(4,)))) == "Too long: 1 sequence now, 0 as proposed"
+    assert result(propose({3: 1})) == ""
