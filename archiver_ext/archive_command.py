@@ -53,19 +53,16 @@ def guarded(run: Callable[[], None], stopped: str = "") -> int:
     if sys.stdout is None:  # the next file that is opened would become what libraries print to
         sys.stderr.write("error: standard output is closed: redirect it to a file, or to /dev/null\n")
         return _FAILED
-    _escape_unknown_characters()
-    return _run_to_exit_code(run, stopped)
-
-
-def _run_to_exit_code(run: Callable[[], None], stopped: str) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may lack a character: of a path, or a table's ellipsis
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with raise_on_termination():
             run()
-            _flush_output()
-    except KeyboardInterrupt:
-        return _report_signal(signal.SIGINT, stopped)
-    except Terminated as end:
-        return _report_signal(end.signal, stopped)
+            sys.stdout.flush()  # while an error still has a message
+    except (KeyboardInterrupt, Terminated) as end:
+        by = end.signal if isinstance(end, Terminated) else signal.SIGINT
+        sys.stderr.write(f"stopped by {by.name}{stopped}\n")
+        return 128 + by
     except SystemExit as end:
         return _report_exit(end)
     except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
@@ -73,22 +70,6 @@ def _run_to_exit_code(run: Callable[[], None], stopped: str) -> int:
     except BaseException as error:  # noqa: BLE001 - of the user's code: ours raises none that is no Exception
         return _report_base_exception(error)
     return 0
-
-
-def _report_signal(by: signal.Signals, addition: str) -> int:
-    sys.stderr.write(f"stopped by {by.name}{addition}\n")
-    return 128 + by
-
-
-def _escape_unknown_characters() -> None:
-    """Write what standard output's encoding lacks as an escape: a path in other bytes, a table's ellipsis."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _flush_output() -> None:
-    """Write what is buffered while an error still has a message. Raises `OSError`: it cannot be written."""
-    sys.stdout.flush()
 
 
 def _report_exit(end: SystemExit) -> int:
@@ -114,7 +95,7 @@ def _report_base_exception(error: BaseException) -> int:
 def _discard_unwritable_output() -> None:
     """Discard what standard output still holds, if it cannot be written: Python would fail again when it ends."""
     try:
-        _flush_output()
+        sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -106,17 +106,14 @@ def _without_prefix(key: str, weights: Weights, expected: Weights) -> FoundWeigh
     """The weights without the prefix that leaves most of the expected names; others keep their full names."""
     ends = {f".{name}" for name in expected}
     prefixes = {name[: 1 - len(end)] for name in weights for end in ends if name.endswith(end)}
-    proper = [one for one in sorted(prefixes) if not any(name in expected for name in weights if _lacks(name, one))]
+    kept = {name for name in weights if name in expected}
+    proper = [prefix for prefix in sorted(prefixes) if all(name.startswith(prefix) for name in kept)]
     best = FoundWeights(weights, key, "")
     for prefix in proper:
         renamed = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
         if len(renamed.keys() & expected.keys()) > len(best.weights.keys() & expected.keys()):
             best = FoundWeights(renamed, key, prefix)
     return best
-
-
-def _lacks(name: str, prefix: str) -> bool:
-    return not name.startswith(prefix)
 
 
 def _fits(weights: Weights, expected: Weights) -> bool:

@@ -55,7 +55,9 @@ def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
         _reject_misspelt(config.handler)
         if config.handler != HANDLER:
             return stock(config, manifest=manifest)
-        return _exit_unless_zero(archive(config, manifest))
+        if code := archive(config, manifest):
+            raise SystemExit(code)
+        return None
 
     setattr(package_model, _MARK, True)
     return package_model
@@ -71,11 +73,6 @@ def _archive(config: Any, manifest: str) -> int:
     from .supervise import archive_supervised
 
     return archive_supervised(config, manifest)
-
-
-def _exit_unless_zero(code: int) -> None:
-    if code:
-        raise SystemExit(code)
 
 
 def _complain(problem: str) -> None:

@@ -44,7 +44,8 @@ def choose_class(module: ModuleType, file: Path, name: str | None, tell: Tell) -
         return _class_of(_function_of(module, file))
     if len(defined) == 1:
         return next(iter(defined.values()))
-    outermost = outermost_class(file.read_text(encoding="utf-8"), _own_forward(defined))
+    served = {name: model.forward is not torch.nn.Module.forward for name, model in defined.items()}
+    outermost = outermost_class(file.read_text(encoding="utf-8"), served)
     if outermost is None:
         raise PackagingError(
             f"{file.name} defines {len(defined)} torch.nn.Module classes ({', '.join(defined)}), so the model is "
@@ -58,12 +59,9 @@ def choose_class(module: ModuleType, file: Path, name: str | None, tell: Tell) -
 def _models(module: ModuleType) -> Iterator[_Model]:
     """The model classes that the file defines or imports, without torch's own."""
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, torch.nn.Module) and not _is_of_torch(value):
+        is_model = isinstance(value, type) and issubclass(value, torch.nn.Module)
+        if is_model and value.__module__.partition(".")[0] != "torch":
             yield value
-
-
-def _is_of_torch(model: _Model) -> bool:
-    return model.__module__.partition(".")[0] == "torch"
 
 
 def _named(module: ModuleType, file: Path, name: str, defined: Mapping[str, _Model]) -> _Model:
@@ -77,11 +75,6 @@ def _named(module: ModuleType, file: Path, name: str, defined: Mapping[str, _Mod
         f"{file.name} has no class {name}" if found is None else f"{name} of {file.name} is no torch.nn.Module class"
     )
     raise PackagingError(f"neuron_lstm.model.class: {wrong}: {advice}")
-
-
-def _own_forward(models: Mapping[str, _Model]) -> dict[str, bool]:
-    """Whether each class can be served as it is: it has a forward() that is not torch's placeholder."""
-    return {name: model.forward is not torch.nn.Module.forward for name, model in models.items()}
 
 
 def _function_of(module: ModuleType, file: Path) -> FunctionType:

@@ -132,6 +132,7 @@ def _build(
     engines: Sequence[Backend],
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
+    directory = Path(str(flags.config_file)).resolve().parent
     with compile_processes(work / "compilers") as processes:
         if len(engines) > 1 or not engines[0].polymorphic:
             processes.prepare()
@@ -143,7 +144,7 @@ def _build(
         check_bucket_selector(config, tree)
         write_constants(tree, program.constants)
         build = BuildInput(tree, _weights_name(flags), config, threads)
-        compiler = CandidateCompiler(config, program, _config_directory(flags), work, console, processes)
+        compiler = CandidateCompiler(config, program, directory, work, console, processes)
         trials = prepare_trials(build, compiler, model)
         results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results)
@@ -183,11 +184,6 @@ def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     if config.streaming is not None:
         check_streamable(program)
     return program
-
-
-def _config_directory(flags: model_archiver.Flags) -> Path:
-    """Return the directory of the YAML, to which its paths are relative."""
-    return Path(str(flags.config_file)).resolve().parent
 
 
 def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:

@@ -21,13 +21,14 @@ _MOST_BUCKETS = 1 << 16
 _MOST_MILLISECONDS = 1e9
 _LEAST_MILLISECONDS = 1e-6
 
-_RANGES = {
+WHOLE_NUMBERS = {
     "int64": (-(2**63), 2**63 - 1),
     "int32": (-(2**31), 2**31 - 1),
     "int16": (-(2**15), 2**15 - 1),
     "int8": (-128, 127),
     "uint8": (0, 255),
 }
+"""The least and the largest number of each dtype."""
 _REFERENCE = re.compile(r"\w+(\.\w+)*:\w+")
 _MODULE = re.compile(r"\w+(\.\w+)*", re.ASCII)
 _DISTRIBUTION = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -79,7 +80,7 @@ def valid_spec(spec: TensorSpec) -> None:
         raise ValueError(f"shape: expected no negative size, got {abbreviate(list(spec.shape))}")
     if any(size > _LARGEST for size in sizes):
         raise ValueError(f"shape: expected sizes of {_LARGEST} at most, got {abbreviate(list(spec.shape))}")
-    least, most = _RANGES.get(spec.dtype, (-inf, inf))
+    least, most = WHOLE_NUMBERS.get(spec.dtype, (-inf, inf))
     if not least <= spec.pad_value <= most:
         raise ValueError(f"pad_value: expected {least} to {most} for {spec.dtype}, got {abbreviate(spec.pad_value)}")
     if spec.vocabulary is not None and spec.vocabulary < 1:

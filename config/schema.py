@@ -34,7 +34,7 @@ from .fields import (
 )
 from .forward import Lengths, Mask
 from .frontend import Frontend
-from .manifest_values import RequestLimits
+from .manifest_values import WHOLE_NUMBERS, RequestLimits
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value
 
@@ -66,14 +66,7 @@ class LimitsConfig(Strict):
 
 BLOCK = "neuron_lstm"
 
-_WHOLE = {
-    "bool": (0, 1),
-    "uint8": (0, 2**8 - 1),
-    "int8": (-(2**7), 2**7 - 1),
-    "int16": (-(2**15), 2**15 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
+_WHOLE = {"bool": (0, 1), **WHOLE_NUMBERS}
 _LARGEST = {
     "float16": 65504.0,
     "bfloat16": 3.3895313892515355e38,

@@ -64,7 +64,10 @@ class ModelSession:
             head, outputs = self._request(_body(tensors, manifest.inputs), {self._names.end: "true"} if end else {})
             self._continue(head["parameters"])
         pairs = zip(outputs, manifest.outputs, strict=True)
-        found = [_output(entry, content, spec) for (entry, content), spec in pairs]
+        found = [
+            from_bytes(bytearray(content), torch_dtype(spec)).reshape(entry["shape"])
+            for (entry, content), spec in pairs
+        ]
         return write_one(found, manifest.outputs, as_numpy=as_numpy)
 
     def end(self) -> None:
@@ -131,7 +134,3 @@ def _body(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> tuple
     ]
     text = json.dumps({"inputs": entries, "parameters": {"binary_data_output": True}}).encode("ascii")
     return b"".join([text, *contents]), len(text)
-
-
-def _output(entry: Mapping[str, Any], content: memoryview, spec: TensorSpec) -> torch.Tensor:
-    return from_bytes(bytearray(content), torch_dtype(spec)).reshape(entry["shape"])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.compilation.job import CompileFailure, CompileJob, CompileOutcome
+from ..backends.compilation.job import CompileFailure, CompileJob
 from ..backends.compilation.pool import compile_all
 from ..backends.compilation.processes import compile_processes
 from ..backends.interface import Backend, CompileError
@@ -217,14 +217,10 @@ def _compile(
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
             ]
             with compile_processes(Path(scratch) / f"{engine.name}-compilers") as processes:
-                results = compile_all(jobs, processes, _log_result)
+                results = compile_all(jobs, processes, lambda result: _log.info("%s", result))
             failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:
                 (done / "programs").rename(directory / "programs")
                 return engine
             errors += [CompileError(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
         raise combined_error(errors)
-
-
-def _log_result(result: CompileOutcome) -> None:
-    _log.info("%s", result)

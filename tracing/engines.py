@@ -51,15 +51,12 @@ def _named(name: str, options: TraceOptions) -> Backend:
         raise ValueError(f"{' and '.join(unsupported)}: not supported by {name}; remove it")
     if not options.inline_weights_to_neff and engine.inlines_weights:
         raise ValueError(f"inline_weights_to_neff=False: {name} compiles the weights into its programs; remove it")
-    if options.cpu_backend and engine.cores() is not None and not _has_target(options):
+    has_target = any(word.partition("=")[0] == "--target" for word in split_arguments(options.compiler_args))
+    if options.cpu_backend and engine.cores() is not None and not has_target:
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:
         raise CompileError(f"{name} cannot be used here: {reason}")
     return engine
-
-
-def _has_target(options: TraceOptions) -> bool:
-    return any(word == "--target" or word.startswith("--target=") for word in split_arguments(options.compiler_args))
 
 
 def load_program(

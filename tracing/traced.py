@@ -245,7 +245,8 @@ def save(traced: Traced, path: Path) -> None:
         kernel=None if traced.kernel is None else traced.kernel.serialize(),
         preprocessor=None if traced.preprocessor is None else traced.preprocessor.serialize(),
     )
-    tensors = {_WEIGHTS: dict(traced.store), _STATE: _numbered(traced.state)}
+    states = {} if traced.state is None else {str(index): tensor for index, tensor in enumerate(traced.state.initial)}
+    tensors = {_WEIGHTS: dict(traced.store), _STATE: states}
     with tempfile.TemporaryDirectory(prefix="traced-", dir=path.resolve().parent) as scratch:
         complete = Path(scratch) / "complete"
         with zipfile.ZipFile(complete, "w") as archive:
@@ -257,10 +258,6 @@ def save(traced: Traced, path: Path) -> None:
                     torch.save(content, opened)
                 archive.write(Path(scratch) / name, name)
         complete.replace(path)
-
-
-def _numbered(state: StateBuffer | None) -> dict[str, torch.Tensor]:
-    return {} if state is None else {str(index): tensor for index, tensor in enumerate(state.initial)}
 
 
 def load(path: str | Path) -> Traced:

@@ -73,7 +73,8 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
             _replace_small(archive, files)  # no other file is copied
             return
         with private_directory(place.parent) as beside:
-            _rewrite(archive, files, beside / "written")
+            rewrite = _rewrite_folder if archive.is_dir() else _rewrite_zip if is_zip(archive) else _rewrite_tar
+            rewrite(archive, files, beside / "written")
             shutil.copymode(place if place.exists() else archive, beside / "written")
             replace_atomically(beside / "written", place)
     except OSError as error:
@@ -102,15 +103,6 @@ def _put_back(folder: Path, names: Iterable[str], beside: Path) -> None:
         raise PackagingError(
             f"{folder} is half written, and cannot be put back ({describe_file_error(error)}): package the model again"
         ) from error
-
-
-def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
-    if archive.is_dir():
-        _rewrite_folder(archive, files, written)
-    elif is_zip(archive):
-        _rewrite_zip(archive, files, written)
-    else:
-        _rewrite_tar(archive, files, written)
 
 
 def _rewrite_folder(archive: Path, files: Mapping[str, Path], written: Path) -> None:

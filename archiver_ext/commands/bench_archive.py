@@ -30,6 +30,7 @@ SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
 _MAX_BATCHES = 16
 _LARGEST_SPREAD = 1.25
+_PAUSE_S = 0.03
 
 Request = Sequence[torch.Tensor]
 """The inputs of one request."""
@@ -127,7 +128,7 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
     calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
     calls[_GEMM] = on_threads(archive.threads, _gemm())
-    seconds = time_interleaved(calls, TimingConfig(rounds))
+    seconds = time_interleaved(calls, rounds)
     return BenchmarkResult(
         batches=accepted,
         strategies={
@@ -137,15 +138,10 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
         gemm_gflops=gemm_gflops(seconds[_GEMM]),
         threads=archive.threads,
         backend=archive.manifest.backend,
-        stops_rows=_stops_rows(archive.manifest),
+        stops_rows=get_backend(archive.manifest.backend).ragged and archive.manifest.takes_lengths,
         varying=tuple(name for name, times in seconds.items() if spread({name: times}) > _LARGEST_SPREAD),
         measurement=archive.manifest.measurement,
     )
-
-
-def _stops_rows(manifest: Manifest) -> bool:
-    engine = get_backend(manifest.backend)
-    return engine.ragged and manifest.takes_lengths
 
 
 def _accepted(length: int, archive: LoadedArchive) -> int:
@@ -213,34 +209,25 @@ def _bucket_timesteps(steps: Sequence[PlannedBatch]) -> int:
 KeyT = TypeVar("KeyT")
 
 
-@dataclass(frozen=True)
-class TimingConfig:
-    """Durations of an interleaved timing."""
-
-    rounds: int = 11
-    slice_s: float = 0.06
-    """Seconds of timed calls in one slice; at least one call is timed."""
-    pause_s: float = 0.03
-    """Seconds before a slice. The threads of the previous call stop spinning, and leave the cores to this one."""
-
-
 def time_interleaved(
     calls: Mapping[KeyT, Call],
-    config: TimingConfig,
+    rounds: int,
+    slice_s: float = 0.06,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[KeyT, tuple[float, ...]]:
     """Time each call in one slice per round; returns the median seconds of a call in each slice.
 
-    A slice begins with an untimed call, which wakes the threads. Each round begins with another call, so that none
-    always follows the same.
+    A slice has `slice_s` seconds of timed calls, at least one. It begins with a pause, in which the threads of the
+    previous call stop spinning and leave the cores to this one, and with an untimed call, which wakes its threads.
+    Each round begins with another call, so that none always follows the same.
     """
 
     def time_slice(call: Call) -> float:
-        sleep(config.pause_s)
+        sleep(_PAUSE_S)
         call()
         seconds: list[float] = []
-        while sum(seconds) < config.slice_s:
+        while sum(seconds) < slice_s:
             started = clock()
             call()
             seconds.append(clock() - started)
@@ -248,7 +235,7 @@ def time_interleaved(
 
     order = list(calls)
     medians: dict[KeyT, list[float]] = {key: [] for key in order}
-    for number in range(config.rounds):
+    for number in range(rounds):
         first = number % len(order)
         for key in order[first:] + order[:first]:
             medians[key].append(time_slice(calls[key]))

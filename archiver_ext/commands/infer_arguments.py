@@ -14,6 +14,7 @@ from torch import nn
 from ..checkpoint import Weights, choose_weights, read_state_dicts
 from ..constructor_arguments import Options, as_argument, nested
 from ..errors import PackagingError
+from .infer_inputs import annotation_name
 
 _MOST_SECONDS = 20.0
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)
@@ -52,16 +53,13 @@ def required_arguments(model_class: type[nn.Module], given: Mapping[str, Any]) -
 
     An argument that is a configuration object has the names of the values that are read from it.
     """
-    missing = [name for name in _without_default(model_class) if name not in given]
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(model_class).parameters.items()
+    needed = [name for name, argument in parameters if argument.default is argument.empty and argument.kind in by_name]
+    missing = [name for name in needed if name not in given]
     read = _options_read(model_class, given, missing)
     objects = {name.split(".")[0] for name in (*read, *given) if "." in name}
     return [*(name for name in missing if name not in objects), *read]
-
-
-def _without_default(model_class: type[nn.Module]) -> list[str]:
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(model_class).parameters.items()
-    return [name for name, one in parameters if one.default is one.empty and one.kind in by_name]
 
 
 class _Search:
@@ -151,12 +149,12 @@ def _sizes(weights: Weights) -> list[int]:
 
 def _candidates(parameter: inspect.Parameter, sizes: list[int]) -> list[Any]:
     """Values for an argument that is a switch or a whole number; none for any other."""
-    default, annotation = parameter.default, parameter.annotation
-    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    default, kind = parameter.default, annotation_name(parameter)
     if isinstance(default, bool) or kind == "bool":
         return list(_SWITCHES)
     by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    bare = by_name and default is parameter.empty and (annotation is parameter.empty or kind in ("Any", "typing.Any"))
+    untyped = parameter.annotation is parameter.empty or kind in ("Any", "typing.Any")
+    bare = by_name and default is parameter.empty and untyped
     return sizes if bare or type(default) is int or kind == "int" else []
 
 

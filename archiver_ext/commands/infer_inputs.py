@@ -96,7 +96,8 @@ def _accepted(
             if not isinstance(outcome, str):
                 return InferredInputs(tried, _described(specs, outcome), None, batched)
             refusal = refusal if refusal != "it has no tensor argument" else outcome
-    return InferredInputs(signature, _first_guess(signature.tensors, candidates), refusal)
+    likeliest = candidates[0] if candidates else _spec("float32", "batch", "time", 1)
+    return InferredInputs(signature, tuple(replace(likeliest, name=name) for name in signature.tensors), refusal)
 
 
 def read_signature(model: nn.Module) -> ForwardSignature:
@@ -107,7 +108,7 @@ def read_signature(model: nn.Module) -> ForwardSignature:
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        kind = _annotation(parameter)
+        kind = annotation_name(parameter)
         if lengths is None and _LENGTHS_NAME.fullmatch(parameter.name.lower()) and kind not in ("bool", "str"):
             lengths = parameter.name
         elif parameter.default is not parameter.empty:
@@ -137,7 +138,8 @@ def _variations(signature: ForwardSignature) -> Iterator[ForwardSignature]:
                 yield replace(signature, tensors=tensors, constants=constants)
 
 
-def _annotation(parameter: inspect.Parameter) -> str:
+def annotation_name(parameter: inspect.Parameter) -> str:
+    """Return the annotation as text, empty or not."""
     annotation = parameter.annotation
     return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
 
@@ -213,11 +215,6 @@ def _likeliest_first(name: str, candidates: tuple[TensorSpec, ...]) -> list[Tens
     if not _MASK_NAME.fullmatch(name.lower()):
         return list(candidates)
     return sorted(candidates, key=lambda spec: spec.dtype == "int64" or {*spec.shape} != {"batch", "time"})
-
-
-def _first_guess(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    likeliest = candidates[0] if candidates else _spec("float32", "batch", "time", 1)
-    return tuple(replace(likeliest, name=name) for name in names)
 
 
 Embedded = dict[str, nn.Embedding]

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 _STANDARD = Path("-")
 
 
-class RefusedLinesError(ArchiveError):
-    """Some lines were refused; all others are answered."""
-
-
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
@@ -53,7 +49,7 @@ def _run(options: argparse.Namespace) -> None:
         answers = files.enter_context(_open_answers(options.output))
         refused, first, lines = _answer(model, requests, answers, files)
     if refused:
-        raise RefusedLinesError(
+        raise ArchiveError(
             f"refused: {refused:,} of {lines:,} lines, the first is line {first}; their answers give the reasons"
         )
 

@@ -77,14 +77,11 @@ def _tune(options: argparse.Namespace) -> None:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
         print_proposal(proposal, target, Console())
-    if not options.json and changed is None and _has_new_lengths(proposal, target):
+    is_new = target.engine.lengths_matter or proposal.proposed.lengths != target.lengths
+    if not options.json and changed is None and is_new:
         sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
     for line in (*(f"note: {note}" for note in target.notes()), *_write(options, proposal, target, changed)):
         print_note(line)
-
-
-def _has_new_lengths(proposal: Proposal, target: Target) -> bool:
-    return target.engine.lengths_matter or proposal.proposed.lengths != target.lengths
 
 
 def _check_options(options: argparse.Namespace) -> None:

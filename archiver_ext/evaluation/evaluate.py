@@ -63,7 +63,8 @@ def evaluate_engine(
     costs = _estimated_costs(manifest) if simulation is not None else _measure(loaded, candidate.engine)
     measured = with_errors(with_costs(manifest, costs), verified)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
-    result = CandidateResult(candidate, tuple(compiled), verified, measured, _planned_total_ms(planned), simulation)
+    total_ms = sum(planned.plan(lengths).milliseconds(planned.cost) for lengths in compared_batches(manifest))
+    result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation)
     return EvaluatedEngine(result, planned, torch_threads)
 
 
@@ -99,8 +100,3 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
         lengths = manifest.grid.lengths
         return [lengths[index % len(lengths)] for index in range(count)]
     return [max(manifest.shortest, round(manifest.longest * (index + 1) / count)) for index in range(count)]
-
-
-def _planned_total_ms(loaded: LoadedArchive) -> float:
-    """Return the planned milliseconds of a batch of every size."""
-    return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in compared_batches(loaded.manifest))

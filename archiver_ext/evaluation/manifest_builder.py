@@ -51,6 +51,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     engine, program, config = candidate.engine, candidate.program, build.config
     checked = program.decided | length_inputs(program)
     files, split = digest_files(build.tree), program.chunked
+    weights = [] if build.weights is None else [files[build.weights]]
     return Manifest(
         backend=engine.name,
         requires=tuple(
@@ -90,7 +91,9 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         placement=config.placement,
         device=None if config.device == "auto" else config.device,
         threads=config.threads,
-        streaming=None if config.streaming is None else config.streaming.settings(_state_id(build, candidate, files)),
+        streaming=None
+        if config.streaming is None
+        else config.streaming.settings(state_compatibility_id(program, weights)),
         limits=config.limits.limits,
         precision=precision_of(engine, config.precision),
         tolerance=ErrorTolerance(*build.tolerance),
@@ -103,10 +106,6 @@ def with_errors(manifest: Manifest, verified: Mapping[Bucket, VerificationResult
     """Replace the largest differences from the model in eager mode."""
     checks = (MeasuredError(bucket, result.max_error) for bucket, result in verified.items())
     return replace(manifest, checks=tuple(checks))
-
-
-def _state_id(build: BuildInput, candidate: Candidate, files: Mapping[str, str]) -> str:
-    return state_compatibility_id(candidate.program, [] if build.weights is None else [files[build.weights]])
 
 
 def _requirements(engine: Backend, config: ServingConfig, sources: Sequence[str]) -> Iterator[Requirement]:

@@ -46,12 +46,13 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     if config.engine != AUTO:
         return [_by_name(config)], []
     names = config.auto.engines
-    tried = _auto_engines(config) if names is None else [_to_compare(name, config) for name in names]
-    rejected = [
-        RejectedEngine(engine.name, reason) for engine in tried if (reason := _not_comparable(engine)) is not None
-    ]
-    unavailable = {engine.backend for engine in rejected}
-    available = [engine for engine in tried if engine.name not in unavailable] or fallback_engines(config, ())
+    if names is None:
+        tried = [get_backend(name) for name in auto_engines(SERVING[config.precision])]
+    else:
+        tried = [_to_compare(name, config) for name in names]
+    reasons = {engine.name: engine.unavailable() or engine.device_missing() for engine in tried}
+    rejected = [RejectedEngine(name, reason) for name, reason in reasons.items() if reason is not None]
+    available = [engine for engine in tried if reasons[engine.name] is None] or fallback_engines(config, ())
     if not available:
         raise PackagingError(
             "\n".join(
@@ -59,15 +60,6 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
             )
         )
     return available, rejected
-
-
-def _auto_engines(config: ServingConfig) -> list[Backend]:
-    return [get_backend(name) for name in auto_engines(SERVING[config.precision])]
-
-
-def _not_comparable(engine: Backend) -> str | None:
-    """The reason why this machine cannot compile for an engine, or cannot measure it; None if it can."""
-    return engine.unavailable() or engine.device_missing()
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:

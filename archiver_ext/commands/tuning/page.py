@@ -97,7 +97,9 @@ def _costs(target: Target) -> Iterator[str]:
     if target.costs:
         yield "<p>As packaging or calibration measured them, with every row at its full length.</p>"
         yield f"<figure>\n{draw_costs(target.costs, target.batches)}\n</figure>"
-        calls = ((str(one.batch), str(one.length), milliseconds(ms)) for one, ms in sorted(target.costs.items()))
+        calls = (
+            (str(bucket.batch), str(bucket.length), milliseconds(ms)) for bucket, ms in sorted(target.costs.items())
+        )
         table = _table("Measured calls", ("rows", "timesteps", "ms"), calls)
         yield f"<details>\n<summary>Table of the measured calls</summary>\n{table}\n</details>"
     else:
