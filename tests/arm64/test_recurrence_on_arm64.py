@@ -10,6 +10,7 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -89,27 +90,19 @@ def layers_of(driver: Driver, shape: Shape, core: nn.RNNBase, batch: Batch, thre
     return [part.view(size) for part, size in zip(parts, found, strict=True)]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("hidden", [1, 4, 7, 33])
-@pytest.mark.parametrize("cell", CELLS)
-def test_layers_equal_every_row_alone(
-    driver: Driver, cell: str, hidden: int, layers: int, directions: int, threads: int
-) -> None:
-    """With lengths from 0 on, and NaN in the padding."""
-    shape = Shape(cell, inputs=5, hidden=hidden, layers=layers, directions=directions, bias=hidden != 7)
-    batch = batch_for(shape, [9, 0, 4, 9, 1, 7], 9, garbage=float("nan"))
-    core = shape.core()
-
-    assert error(layers_of(driver, shape, core, batch, threads), alone(core, batch)) <= 2e-6
+SHAPES = [
+    *(
+        Shape(cell, inputs=5, hidden=hidden, layers=layers, directions=directions, bias=hidden != 7)
+        for cell, hidden, layers, directions in product(CELLS, (1, 4, 7, 33), (1, 3), (1, 2))
+    ),
+    *(Shape(inputs=5, hidden=33, layers=2, directions=2, projected=projected) for projected in (1, 6, 16, 23)),
+]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("projected", [1, 6, 16, 23])
-def test_layers_with_a_projection_equal_every_row_alone(driver: Driver, projected: int, threads: int) -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_layers_equal_every_row_alone(driver: Driver, shape: Shape, threads: int) -> None:
     """With lengths from 0 on, and NaN in the padding."""
-    shape = Shape(inputs=5, hidden=33, layers=2, directions=2, projected=projected)
     batch = batch_for(shape, [9, 0, 4, 9, 1, 7], 9, garbage=float("nan"))
     core = shape.core()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
-from torchserve_neuron_lstm.bucketing.execute import execute
+from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
@@ -59,6 +59,15 @@ def request_of(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return frames, torch.rand(2, generator=generator, dtype=torch.float64)
 
 
+def answers_of(
+    plan: Plan,
+    requests: Sequence[Sequence[torch.Tensor]],
+    lengths: list[int],
+    run: Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]],
+) -> list[Tensors]:
+    return execute(plan, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=run)
+
+
 @given(problems(max_size=20), st.integers(0, 1000))
 def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, seed: int) -> None:
     """The answers are those of the request alone, to the last bit, for any padding and dummy rows."""
@@ -67,7 +76,7 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
     program = Hostile()
     steps = make_planner("sequence", grid, cost).plan(lengths)
 
-    answers = execute(steps, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=program)
+    answers = answers_of(steps, requests, lengths, program)
 
     assert len(answers) == len(requests)
     for request, (running, total) in zip(requests, answers, strict=True):
@@ -89,7 +98,7 @@ def test_answers_are_views_of_what_the_program_returned() -> None:
         return results
 
     plan = Plan((ProgramCall(Bucket(2, 3), (0, 2)), ProgramCall(Bucket(1, 1), (1,))))
-    answers = execute(plan, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=run)
+    answers = answers_of(plan, requests, lengths, run)
 
     theirs = {tensor.untyped_storage().data_ptr() for tensor in returned}
     assert {part.untyped_storage().data_ptr() for answer in answers for part in answer} == theirs
@@ -161,28 +170,12 @@ def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
 )
 def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:
     with pytest.raises(InvariantError, match=f"this is a bug.*{message}"):
-        execute(
-            Plan((ProgramCall(Bucket(2, 3), (0,)),)),
-            [request_of(2, 0)],
-            [2],
-            [FRAMES, BIAS],
-            [RUNNING, TOTAL],
-            takes_lengths=True,
-            run=lambda bucket, inputs: returned,
-        )
+        answers_of(Plan((ProgramCall(Bucket(2, 3), (0,)),)), [request_of(2, 0)], [2], lambda bucket, inputs: returned)
 
 
 def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
     with pytest.raises(InvariantError, match=r"this is a bug.*the plan for 2 requests contains \[1\]"):
-        execute(
-            Plan((ProgramCall(Bucket(1, 2), (1,)),)),
-            [request_of(2, 0), request_of(2, 1)],
-            [2, 2],
-            [FRAMES, BIAS],
-            [RUNNING, TOTAL],
-            takes_lengths=True,
-            run=Hostile(),
-        )
+        answers_of(Plan((ProgramCall(Bucket(1, 2), (1,)),)), [request_of(2, 0), request_of(2, 1)], [2, 2], Hostile())
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
@@ -190,15 +183,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
     frames, bias = request_of(2, 0)
 
     with pytest.raises(ValueError, match=r"bias, item 0: expected float64 \[2\], got float64 \[3\]"):
-        execute(
-            Plan((ProgramCall(Bucket(1, 2), (0,)),)),
-            [(frames, torch.cat([bias, bias[:1]]))],
-            [2],
-            [FRAMES, BIAS],
-            [RUNNING, TOTAL],
-            takes_lengths=True,
-            run=Hostile(),
-        )
+        answers_of(Plan((ProgramCall(Bucket(1, 2), (0,)),)), [(frames, torch.cat([bias, bias[:1]]))], [2], Hostile())
 
 
 def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:

@@ -80,6 +80,11 @@ def request_of(length: int, choose: random.Random) -> Tensors:
     return ids, torch.tensor(choose.randint(0, 9)), marks
 
 
+def requests_of(lengths: Sequence[int], seed: int = 0) -> list[Tensors]:
+    choose = random.Random(seed)
+    return [request_of(length, choose) for length in lengths]
+
+
 class Hostile:
     """The programs. Values that are no answers are arbitrary, and inputs are overwritten after a call."""
 
@@ -136,8 +141,7 @@ def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> 
 
 
 def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
-    choose = random.Random(seed)
-    requests = [request_of(length, choose) for length in lengths]
+    requests = requests_of(lengths, seed)
     program = Hostile()
 
     answers = execute_chunks(plan, requests, lengths, SIGNATURE, program, garbage)
@@ -200,8 +204,7 @@ def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
 
 def test_later_calls_do_not_change_answers() -> None:
     lengths = [4, 3]
-    choose = random.Random(0)
-    requests = [request_of(length, choose) for length in lengths]
+    requests = requests_of(lengths)
     plan, program = single_bucket_plan(Bucket(2, 4), lengths, "chunk"), Hostile()
     (first, _) = execute_chunks(plan, requests, lengths, SIGNATURE, program)
     before = [answer.clone() for answer in first]
@@ -258,11 +261,10 @@ PLANS = {
 def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
     """The error is raised before any program runs."""
     lengths = [4, 2]
-    choose = random.Random(0)
     program = Hostile()
 
     with pytest.raises(InvariantError, match="this is a bug, please report it"):
-        execute_chunks(plan, [request_of(length, choose) for length in lengths], lengths, SIGNATURE, program)
+        execute_chunks(plan, requests_of(lengths), lengths, SIGNATURE, program)
     assert program.calls == []
 
 
@@ -279,19 +281,12 @@ SPOILS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
 def test_a_program_that_breaks_its_declaration_is_a_bug(
     part: ProgramRole, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> None:
-    lengths = [3, 2]
-    choose = random.Random(0)
-    program = Hostile()
+    lengths, program = [3, 2], Hostile()
     program.change = lambda which, answers: spoil(answers) if which == part else answers
+    plan = single_bucket_plan(Bucket(2, 3), lengths, "chunk")
 
     with pytest.raises(InvariantError, match=r"this is a bug.*the program of bucket 2 x \d declares"):
-        execute_chunks(
-            single_bucket_plan(Bucket(2, 3), lengths, "chunk"),
-            [request_of(length, choose) for length in lengths],
-            lengths,
-            SIGNATURE,
-            program,
-        )
+        execute_chunks(plan, requests_of(lengths), lengths, SIGNATURE, program)
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
@@ -308,8 +303,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
     lengths: list[int], choose: random.Random, seed: int
 ) -> None:
-    draw = random.Random(seed)
-    requests = [request_of(length, draw) for length in lengths]
+    requests = requests_of(lengths, seed)
     done = [0] * len(lengths)
     carried: list[Tensors | None] = [None] * len(lengths)
     answers: list[list[Tensors]] = [[] for _ in lengths]

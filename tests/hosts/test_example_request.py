@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_archive import make_archive
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
@@ -20,11 +19,6 @@ from torchserve_neuron_lstm.inference.reader import ArchiveReader
 URL = "http://127.0.0.1:8000"
 FRAMES = TensorSpec("frames", "float32", ("batch", "time", 2))
 MASK = TensorSpec("mask", "bool", ("time", "batch"))
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 @pytest.fixture

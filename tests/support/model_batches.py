@@ -1,15 +1,21 @@
-"""Ragged batches of the test models, in a bucket."""
+"""The test models in the engine `cuda`, on a device: ragged batches against the program on the CPU."""
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
+import torch
+from model_cases import Case, lowered
+
+from torchserve_neuron_lstm.backends.cuda.device import Device
+from torchserve_neuron_lstm.backends.cuda.engine import Cuda, load_on_device
+from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Rehearsal
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 
 
-def drawn(spec: TensorSpec, length: int) -> torch.Tensor:
+def _drawn(spec: TensorSpec, length: int) -> torch.Tensor:
     """A request's input, with small ids."""
     sizes = spec.item_sizes(length)
     dtype = torch_dtype(spec)
@@ -18,14 +24,27 @@ def drawn(spec: TensorSpec, length: int) -> torch.Tensor:
     return torch.randint(0, 2 if dtype == torch.bool else 5, sizes, dtype=dtype)
 
 
-def inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
+def _inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: bool) -> list[torch.Tensor]:
     """A ragged batch in a bucket."""
     torch.manual_seed(0)
     lengths = [bucket.length - 2 * row for row in range(bucket.batch)]
-    tensors = [pad([drawn(spec, length) for length in lengths], spec, bucket) for spec in specs]
+    tensors = [pad([_drawn(spec, length) for length in lengths], spec, bucket) for spec in specs]
     return [*tensors, lengths_tensor(lengths, bucket)] if takes_lengths else tensors
 
 
-def rehearsal(bucket: Bucket, inputs: list[torch.Tensor]) -> Rehearsal[str]:
-    """A call of the program over whole sequences."""
-    return Rehearsal(bucket, lambda programs: programs["sequence"](inputs))
+def assert_equals_program(device: Device, case: Case, directory: Path) -> None:
+    """Compile a model, capture it in two buckets, and compare the outputs with those of the program on the CPU."""
+    program = lowered(case).program
+    exported = program.exported
+    Cuda().compile(exported, None, directory)
+    rows = 4 if any("batch" in spec.shape for spec in program.inputs) else 1
+    buckets = [Bucket(1, 9), Bucket(rows, 16)]
+    inputs = {bucket: _inputs_of(program.inputs, bucket, takes_lengths=program.takes_lengths) for bucket in buckets}
+    rehearsals = [
+        Rehearsal(bucket, lambda programs, bucket=bucket: programs["sequence"](inputs[bucket])) for bucket in buckets
+    ]
+    run = load_on_device(device, {"sequence": directory}, weights_of(exported), rehearsals)["sequence"]
+
+    for bucket in buckets:
+        for ours, theirs in zip(run(inputs[bucket]), exported.module()(*inputs[bucket]), strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-5, rtol=1e-5, equal_nan=True)

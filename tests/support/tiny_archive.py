@@ -50,6 +50,13 @@ def make_model() -> Sums:
     return Sums().eval()
 
 
+def sums_of(ids: list[int]) -> torch.Tensor:
+    """The model's answer [T, 3] to one sequence alone."""
+    with torch.no_grad():
+        sums: torch.Tensor = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0]
+    return sums
+
+
 def make_archive(folder: Path, **facts: object) -> Path:
     """Write an archive to `folder`, with the serving code, and with some values of its manifest changed."""
     model = make_model()

@@ -22,6 +22,7 @@ from torchserve_neuron_lstm.backends.compilation.processes import compile_proces
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
+Compiling = Callable[..., list[CompileResult | CompileFailure]]
 BUCKETS = (Bucket(1, 2), Bucket(1, 4), Bucket(2, 4))
 
 
@@ -40,7 +41,7 @@ def saved(number: int, file: Path) -> Path:
 
 
 @pytest.fixture
-def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[CompileResult | CompileFailure]]:
+def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiling:
     monkeypatch.setenv("PYTHONPATH", python_path(odd_engines.install(tmp_path / "site")))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
@@ -61,7 +62,7 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 def test_every_job_is_done_whatever_the_engine_prints(
-    compiling: Callable[..., list[CompileResult | CompileFailure]],
+    compiling: Compiling,
 ) -> None:
     """Text on standard output does not disturb the replies; seconds and bytes are reported."""
     results = compiling("good")
@@ -94,9 +95,7 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
         pytest.param("raises", "ValueError: something odd", marks=pytest.mark.long),
     ],
 )
-def test_an_engine_that_fails_is_out_and_the_others_go_on(
-    compiling: Callable[..., list[CompileResult | CompileFailure]], engine: str, reason: str
-) -> None:
+def test_an_engine_that_fails_is_out_and_the_others_go_on(compiling: Compiling, engine: str, reason: str) -> None:
     """A refusal, an exception and a dead process each end their own engine only, with the reason."""
     results = compiling(engine, "good")
     failed = [result for result in results if isinstance(result, CompileFailure)]
@@ -107,7 +106,7 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
 
 
 def test_the_reason_has_the_standard_error_of_a_dead_process(
-    compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiling: Compiling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason includes the standard error of the process. Processes that it has started end with it."""
     monkeypatch.setenv("DIES_PIDS", str(tmp_path / "of_dies"))
@@ -139,9 +138,7 @@ def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch
     assert not is_running(third)
 
 
-def test_nothing_runs_on_when_compiling_is_interrupted(
-    compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path
-) -> None:
+def test_nothing_runs_on_when_compiling_is_interrupted(compiling: Compiling, tmp_path: Path) -> None:
     """Ctrl-C ends the compiling processes and their child processes."""
     pids = tmp_path / "pids"
     threading.Thread(target=_interrupt_when, args=(pids,), daemon=True).start()

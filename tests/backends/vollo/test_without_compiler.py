@@ -13,6 +13,7 @@ from vollo_models import BATCH, TIME, Answers, InTime, batch, program_of, real
 
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.vollo import engine as vollo
+from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
 from torchserve_neuron_lstm.backends.vollo.engine import Vollo
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -30,12 +31,8 @@ def program() -> torch.export.ExportedProgram:
     return program_of(InTime())
 
 
-def settings(*arguments: str) -> CompileSettings:
-    return CompileSettings("bfloat16", args=arguments)
-
-
 def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
-    Vollo().compile(program, BUCKET, directory, settings("--config", FORMER))
+    Vollo().compile(program, BUCKET, directory, CompileSettings("bfloat16", args=("--config", FORMER)))
     return directory
 
 
@@ -54,17 +51,11 @@ def test_a_former_name_is_taken_without_a_warning(
     """The compiler itself would warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = vollo_configuration("--config", FORMER)
+        found = accelerator_config(("--config", FORMER))
 
     assert found == CURRENT
     compiled(program, tmp_path)
     assert set(fakes.asked) == {CURRENT}
-
-
-def vollo_configuration(*arguments: str) -> str:
-    from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
-
-    return accelerator_config(arguments)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -80,7 +71,7 @@ def vollo_configuration(*arguments: str) -> str:
 )
 def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, ...], said: str) -> None:
     with pytest.raises(CompileError, match=f"compiler_args: .*{said}"):
-        vollo_configuration(*arguments)
+        accelerator_config(arguments)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -136,18 +127,15 @@ def test_on_the_vm_where_there_is_no_accelerator(
 ) -> None:
     """The log says it once."""
     module, inputs = InTime(), batch(InTime(), float("nan"))
+    compiled(program, tmp_path)
     for _ in range(2):
-        ours = Vollo().load(compiled_once(program, tmp_path), module.state_dict(), {}, 1)(inputs)
+        ours = Vollo().load(tmp_path, module.state_dict(), {}, 1)(inputs)
 
     for mine, right in zip((real(ours[0], inputs[1]), *ours[1:]), module.alone(*inputs), strict=True):
         torch.testing.assert_close(mine, right, atol=1e-2, rtol=1e-2)
     assert [record.message for record in caplog.records] == [f"vollo: {Vollo().simulation()}"]
     estimate = Vollo().estimate_us(tmp_path)
     assert estimate == ESTIMATE_US * len(list(tmp_path.rglob("program.vollo")))
-
-
-def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Path:
-    return directory if any(directory.iterdir()) else compiled(program, directory)
 
 
 @pytest.mark.ci

@@ -12,18 +12,13 @@ from typing import NoReturn
 from xml.etree import ElementTree as ET
 
 import pytest
-from tiny_archive import make_archive, renamed
+from tiny_archive import renamed
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
 from torchserve_neuron_lstm.hosts.torchserve import command
 from torchserve_neuron_lstm.hosts.torchserve.command import check_torchserve, java_environment
 from torchserve_neuron_lstm.inference.errors import ArchiveError
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
@@ -80,6 +75,7 @@ def test_archives_of_two_folders_need_one_store(
             "--set: TorchServe has no setting maxResponseSize (did you mean max_response_",
         ),
         (["--set", "load_models=all"], "--set load_models: it follows from the archives"),
+        (["--set", "model_store=/x"], "--set model_store: it follows from the archives"),
         (["--host", "::1"], "inference_address: expected http://HOST:PORT, got 'http://::1:8080'"),
         (["--set", "vmargs=-Dname=\u00e9"], r"vmargs: TorchServe reads ASCII alone, got '-Dname=\xe9'"),
         (["--set", "metrics_config=/\udcff"], r"metrics_config: TorchServe cannot read '/\udcff', which is not text"),

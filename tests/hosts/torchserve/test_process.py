@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
+import pytest
 
 SERVER = """
 import os, subprocess, sys
@@ -39,11 +40,15 @@ with running(home, [], {"PYTHONPATH": str(home)}, write) as server:
 """
 
 
-def test_no_process_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
-    """SIGKILL, as the system sends it when memory runs out. TorchServe would keep its ports."""
+@pytest.fixture(autouse=True)
+def _server(tmp_path: Path) -> None:
     (tmp_path / "ts").mkdir()
     (tmp_path / "ts" / "__init__.py").touch()
     (tmp_path / "ts" / "model_server.py").write_text(SERVER)
+
+
+def test_no_process_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
+    """SIGKILL, as the system sends it when memory runs out. TorchServe would keep its ports."""
     with subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path)], stdout=subprocess.PIPE, text=True) as command:
         assert command.stdout is not None
         pids = [int(word) for word in command.stdout.readline().split()]
@@ -104,9 +109,6 @@ def answering() -> Iterator[tuple[str, list[str]]]:
 
 def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path) -> None:
     """It would see the token of the management API, and does not reach this machine."""
-    (tmp_path / "ts").mkdir()
-    (tmp_path / "ts" / "__init__.py").touch()
-    (tmp_path / "ts" / "model_server.py").write_text(SERVER)
     with answering() as (management, asked), answering() as (proxy, seen):
         environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
         done = subprocess.run(
