@@ -1,5 +1,3 @@
-"""Every engine: exact on every row, without weights of its own, with strict inputs."""
-
 from __future__ import annotations
 
 import json
@@ -237,8 +235,6 @@ def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["eager", "native", "onnxruntime"])
 @torch.no_grad()
 def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> None:
-    """One program serves buckets from 1 x 1 on, also for a model without weights."""
-
     class Sums(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return x.cumsum(1), lengths * 2

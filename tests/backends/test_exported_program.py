@@ -1,5 +1,3 @@
-"""Time and batch are distinguished in programs without a recurrence."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -34,7 +32,6 @@ class Steps(nn.Module):
 def test_a_program_without_a_recurrence_has_its_buckets_sizes(
     shape: str, fixed: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Time may be any dimension, and the program may have been saved to a file."""
     (tmp_path / "model-config.yaml").write_text(CONFIG.format(shape=shape))
     program = lower(Steps().eval(), load_config(tmp_path / "model-config.yaml")).exported
     save_program(program, tmp_path / "program.pt2")

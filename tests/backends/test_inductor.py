@@ -107,7 +107,6 @@ def test_nothing_is_compiled_for_other_instruction_sets(directory: Path) -> None
 
 
 def test_the_library_is_stripped(directory: Path) -> None:
-    """The library in the archive is small, and has no sections for a debugger."""
     library = directory / "program.so"
     sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout
 

@@ -87,7 +87,6 @@ def test_a_broken_distribution_is_named(name: str, message: str) -> None:
 
 
 def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
-    """The order is given for each purpose, of installed engines only."""
     assert registry.auto_engines("serve_float32") == ("native", "onnxruntime", "cuda")
     assert registry.auto_engines("serve_bfloat16") == ("native", "onnxruntime", "openvino", "cuda")
     assert registry.auto_engines("serve_float16") == ("native", "onnxruntime", "cuda")

@@ -1,5 +1,3 @@
-"""Compiled code on a file system mounted noexec is copied to a place where it may be mapped."""
-
 from __future__ import annotations
 
 import platform
@@ -130,7 +128,6 @@ def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatc
 
 @pytest.mark.parametrize(("what", "value"), [("system", "darwin"), ("machine", "riscv64"), ("isa", "x86-64-v9")])
 def test_code_of_another_kind_of_machine_is_refused(what: str, value: str) -> None:
-    """Code for another system, machine or instruction set is refused with a remedy."""
     target_machine.check_host(target_machine.host())
     with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         target_machine.check_host({**target_machine.host(), what: value})

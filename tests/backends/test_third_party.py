@@ -205,7 +205,6 @@ def test_a_key_that_it_does_not_take_is_refused(
 def test_its_argument_changes_what_it_computes_in(
     engine: Backend, tmp_path: Path, args: tuple[str, ...], limit: float
 ) -> None:
-    """In float64 the answers are exact to float32."""
     module = Recurrent(Case(layers=2, bidirectional=True)).eval()
     program = exported(module, *ragged_batch(0.0))
     engine.compile(program, None, tmp_path, CompileSettings(args=args))

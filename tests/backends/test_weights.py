@@ -1,5 +1,3 @@
-"""Reading of the weights without a copy, and refusals of other files."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,9 +1,3 @@
-"""The properties of choosing lengths.
-
-No other set of as many lengths costs less than the optimum, and it holds every sequence. Without data, padding is
-limited in proportion.
-"""
-
 from __future__ import annotations
 
 import math
@@ -61,7 +55,6 @@ def costs(draw: st.DrawFn, histogram: dict[int, int]) -> Costs:
 
 @given(histograms, st.integers(1, 5), st.data())
 def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data: st.DataObject) -> None:
-    """The chosen lengths equal brute force exactly, for costs of every kind; none is superfluous."""
     cost = data.draw(costs(histogram)).__getitem__
 
     edges = optimal_lengths(histogram, count, cost)
@@ -133,7 +126,6 @@ def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
 
 
 def test_thousands_of_lengths_and_any_costs_are_handled() -> None:
-    """4000 distinct lengths are handled, and for a few lengths the result equals the textbook's program."""
     generator = random.Random(0)
     noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
 
@@ -200,7 +192,6 @@ def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
 def test_what_is_served_has_the_longest_and_nothing_beyond(
     histogram: dict[int, int], longest: int, truncate: bool
 ) -> None:
-    """Truncated sequences keep their number; refused ones are removed."""
     served = clip_histogram(histogram, longest, truncate=truncate)
 
     assert max(served) == longest

@@ -1,5 +1,3 @@
-"""Chunked plans over a grid: complete, and near the best plan, with any number of states."""
-
 from __future__ import annotations
 
 import time
@@ -120,7 +118,6 @@ def test_rows_of_one_length_run_as_one_group() -> None:
 
 @given(chunk_problems(max_size=40, longest=90), st.sampled_from((0, 20, 10**6)))
 def test_a_plan_is_complete(problem: Problem, most_states: int) -> None:
-    """Every timestep of every request is computed once and in order, in buckets of the grid."""
     grid, cost, lengths = problem
 
     plan = BucketedChunkPlanner(grid, cost, most_states=most_states).plan(lengths)
@@ -138,7 +135,6 @@ def test_a_plan_is_complete(problem: Problem, most_states: int) -> None:
 
 @given(chunk_problems(max_size=10, longest=12), st.sampled_from((0, 20, 10**6)))
 def test_a_plan_costs_no_more_than_one_bucket_for_all(problem: Problem, most_states: int) -> None:
-    """One bucket that holds the whole batch is an upper bound of the cost."""
     grid, cost, lengths = problem
 
     planned = BucketedChunkPlanner(grid, cost, most_states=most_states).plan(lengths).milliseconds(cost)

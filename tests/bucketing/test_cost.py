@@ -32,7 +32,6 @@ def test_a_cost_that_is_no_positive_number_is_refused(milliseconds: float) -> No
 
 
 def test_the_stand_in_grows_with_the_bucket_and_charges_for_the_call() -> None:
-    """Two calls of half the cells cost more than one call of all."""
     cost = CostModel.proportional(BucketGrid((2, 4), (8, 16)))
 
     assert cost.of(Bucket(2, 8)) < cost.of(Bucket(4, 8)) < cost.of(Bucket(4, 16))
@@ -67,7 +66,6 @@ def test_every_bucket_has_a_positive_cost(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_a_cost_between_two_measurements_is_between_theirs(data: st.DataObject) -> None:
-    """The cost is on the line through them, over the timesteps and over the rows."""
     low, high = data.draw(st.floats(0.1, 10)), data.draw(st.floats(0.1, 10))
     near, far = sorted(data.draw(st.lists(st.integers(1, 100), min_size=2, max_size=2, unique=True)))
     place = data.draw(st.integers(near, far))

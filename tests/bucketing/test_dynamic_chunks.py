@@ -1,5 +1,3 @@
-"""No chunked plan whose chunks end where rows end is cheaper."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -119,7 +117,6 @@ def test_an_expensive_call_lets_no_chunk_be_cut() -> None:
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
-    """Each row group has its own chunks and its own head."""
     shape = DynamicShape(2, 10)
     cost = CostModel.proportional(shape)
 

@@ -1,5 +1,3 @@
-"""No partition of the sorted batch into groups of the allowed sizes is cheaper."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

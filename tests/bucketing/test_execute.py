@@ -1,5 +1,3 @@
-"""Execution of plans, with programs that return arbitrary values in the padding."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -70,7 +68,6 @@ def answers_of(
 
 @given(problems(max_size=20), st.integers(0, 1000))
 def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, seed: int) -> None:
-    """The answers are those of the request alone, to the last bit, for any padding and dummy rows."""
     grid, cost, lengths = problem
     requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
     program = Hostile()
@@ -109,7 +106,6 @@ def test_answers_are_views_of_what_the_program_returned() -> None:
 
 
 def test_a_program_without_lengths_is_given_none() -> None:
-    """It gets the declared inputs only."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))
     seen: list[list[torch.Tensor]] = []
 

@@ -179,7 +179,6 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
 
 @given(free_problems(max_size=8), st.integers(0, 1000))
 def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel, list[int]], seed: int) -> None:
-    """The serving planner's plans are followed, and no call exceeds the planner's limits."""
     shape, cost, lengths = problem
 
     program = check(make_planner("chunk", shape, cost).plan(lengths), lengths, seed)
@@ -259,7 +258,6 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
-    """The error is raised before any program runs."""
     lengths = [4, 2]
     program = Hostile()
 
@@ -290,7 +288,6 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
-    """The class of the error differs from that of a broken program."""
     ids, salt, marks = request_of(3, random.Random(0))
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):

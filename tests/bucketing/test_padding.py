@@ -1,5 +1,3 @@
-"""Properties of padding: unpad(pad(x)) is x to the last bit; every other cell holds the pad value."""
-
 from __future__ import annotations
 
 import itertools
@@ -95,7 +93,6 @@ def test_padding_is_new_each_time(problem: Problem) -> None:
 
 @pytest.mark.parametrize("shape", [("batch", "time"), ("time", "batch", 2), ("batch", 2, "time"), ("time",)])
 def test_a_bucket_may_be_of_any_length(shape: tuple[int | Axis, ...]) -> None:
-    """It may be longer or shorter than the buckets before."""
     spec = TensorSpec("x", "float32", shape, pad_value=-1)
     item = torch.ones([1 if isinstance(size, str) else size for size in spec.item_shape])
 
@@ -121,7 +118,6 @@ def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
 
 @given(padding_problems())
 def test_each_part_is_its_owners(problem: Problem) -> None:
-    """A write to one part does not change another."""
     spec, bucket, items, lengths = problem
     parts = unpad(pad(items, spec, bucket), spec, lengths)
 

@@ -11,7 +11,6 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
 
 def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
-    """Dummy rows and padded timesteps are both waste."""
     result = Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,))))
     lengths = [7, 12, 3]
 

@@ -82,7 +82,6 @@ def assert_fits(run: ProgramCall, lengths: Sequence[int]) -> None:
 
 @given(sequence_problems())
 def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
-    """Batches far larger than the largest bucket are split; every request is answered once."""
     planner, lengths = problem
 
     result = planner.plan(lengths)
@@ -97,7 +96,6 @@ def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
 
 @given(staircase_problems())
 def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) -> None:
-    """Chunks begin at timestep 0 and have no gap, in the order of the plan; none is after the end."""
     planner, lengths = problem
     reached = [0] * len(lengths)
 
@@ -125,7 +123,6 @@ def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> Non
 
 @given(staircase_problems())
 def test_every_request_is_in_one_head(problem: Problem) -> None:
-    """The head runs after the last chunk, and buckets of heads have no time."""
     planner, lengths = problem
 
     heads = planner.plan(lengths).heads
@@ -138,7 +135,6 @@ def test_every_request_is_in_one_head(problem: Problem) -> None:
 
 @given(all_problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, random: Random) -> None:
-    """The same lengths in another order run in the same buckets, at the same times, with the same rows."""
     planner, lengths = problem
     shuffled = random.sample(lengths, len(lengths))
 
@@ -194,7 +190,6 @@ def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Pla
 
 @given(chunk_problems())
 def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, CostModel, list[int]]) -> None:
-    """A sequence of many times the longest chunk is a series of chunks."""
     grid, cost, lengths = problem
 
     result = make_planner("chunk", grid, cost).plan([*lengths, 40 * grid.lengths[-1]])
@@ -203,7 +198,6 @@ def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, Cos
 
 
 def test_requests_of_one_length_keep_their_order() -> None:
-    """Requests are sorted longest first; requests of equal length keep the order of arrival."""
     for make in EXAMPLES.values():
         first = [row for run in make().plan([5, 8, 5, 8, 5]).calls for row in run.rows if run.start == 0]
         assert first == [1, 3, 0, 2, 4]
@@ -218,7 +212,6 @@ def smallest(length: int, lengths: tuple[int, ...]) -> int:
 
 @given(grids(), st.data())
 def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.DataObject) -> None:
-    """The table has exactly the chosen lengths, for every number of timesteps from 1 on."""
     choices = [
         data.draw(st.sampled_from([i for i, own in enumerate(grid.lengths) if own >= length]))
         for length in range(1, grid.lengths[-1] + 1)
@@ -235,7 +228,6 @@ class Index:
 
 
 def test_a_number_of_another_library_is_an_index() -> None:
-    """Every type that Python accepts as an index is accepted."""
     assert tabulate_selector(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]  # no int
 
 

@@ -35,7 +35,6 @@ def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], 
 def test_every_request_runs_once_in_the_length_chosen_for_it(
     problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
 ) -> None:
-    """The bucket has enough rows; requests run longest first, and equal lengths keep their order."""
     grid, cost, lengths, table = problem
 
     plan = make_planner("sequence", grid, cost, table=table).plan(lengths)

@@ -1,5 +1,3 @@
-"""Bounds of requests, which hold before anything is made or computed for them."""
-
 from __future__ import annotations
 
 import json

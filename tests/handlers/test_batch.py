@@ -1,5 +1,3 @@
-"""Sequences run together, and alone if that fails: with plans of independent runs, and with chunks."""
-
 from __future__ import annotations
 
 import logging
@@ -91,7 +89,6 @@ def plan_alone_only(make: type[ServedModel], monkeypatch: pytest.MonkeyPatch) ->
 
 @MODELS
 def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None:
-    """The seconds are those of planning and running the plan."""
     told, work = answered(make(), [item(1, 2), item(3), item(1, 1, 1, 1, 1)])
 
     assert told == [3.0, 3.0, 5.0]
@@ -140,7 +137,6 @@ def test_a_cause_that_only_a_sequence_alone_has_is_logged(
 
 @MODELS
 def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
-    """No other sequence can be the cause."""
     model = make()
     told, work = answered(model, [item(1, POISON)])
 
@@ -154,7 +150,6 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog:
 def test_sequences_that_fail_only_together_are_all_answered(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An example is a plan that cannot be made."""
     plan_alone_only(make, monkeypatch)
     told, work = answered(make(), [item(1, 2), item(3)])
 

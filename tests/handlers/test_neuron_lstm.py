@@ -24,7 +24,6 @@ from .small_archive import ENTRY_FILE, MARKER, PACKAGE, START, Started, files_of
 
 
 def test_an_untouched_archive_is_ready(small_archive: Path) -> None:
-    """The marker shows that the entry point ran."""
     started = Started(small_archive)
 
     assert started.ready, started.told
@@ -71,7 +70,6 @@ def test_nothing_runs_after_a_change_of_one_byte(small_archive: Path, name: str)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_list_holds_in_every_byte(pristine_small: Path, data: st.DataObject) -> None:
-    """No byte of it can be changed, removed or added without a refusal that names the list."""
     content = (pristine_small / "SHA256SUMS").read_bytes()
     position = data.draw(st.integers(0, len(content) - 1))
     byte = data.draw(st.binary(min_size=0, max_size=2))

@@ -110,7 +110,6 @@ def test_several_outputs_are_an_object_by_name() -> None:
 
 
 def test_v2_is_answered_by_one_entry_for_each_sequence_or_one_tensor() -> None:
-    """The form is that of the request."""
     entry = {"name": "sums", "datatype": "FP32"}
     envelope = {"model_name": "model", "model_version": "1.0"}
     ragged = {"id": "a", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [5]}]}

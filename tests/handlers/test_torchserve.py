@@ -47,7 +47,6 @@ def assert_answers(body: bytes, ids: list[int]) -> None:
 
 
 def test_every_row_of_a_batch_gets_its_own_status_content_type_and_body(service: Any) -> None:
-    """The reason phrases are those of HTTP, for any row."""
     answers = predict(
         service,
         [
@@ -194,8 +193,6 @@ def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
 
 
 def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An error in the metrics never fails a request."""
-
     def fail(_: object) -> None:
         raise OSError("the log is full")
 

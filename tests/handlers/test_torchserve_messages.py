@@ -1,5 +1,3 @@
-"""TorchServe's messages, read from a worker's socket in blocks."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""Archives that the tests of all hosts share."""
-
 from __future__ import annotations
 
 import os

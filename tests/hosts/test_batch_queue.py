@@ -1,5 +1,3 @@
-"""The queue before the computing thread: what is computed together, and who gets which response."""
-
 from __future__ import annotations
 
 import asyncio
@@ -54,7 +52,6 @@ async def waiting(engine: Engine, queue: BatchQueue, numbers: Iterable[int]) -> 
 
 @given(st.lists(st.integers(0, 999), max_size=30), st.integers(1, 8))
 def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers: list[int], most: int) -> None:
-    """Whatever comes together."""
     engine = Engine()
 
     async def ask() -> list[RawResponse]:

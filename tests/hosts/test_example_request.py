@@ -1,5 +1,3 @@
-"""The request that a command prints is one that the model answers."""
-
 from __future__ import annotations
 
 import io

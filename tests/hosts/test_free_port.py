@@ -19,7 +19,6 @@ def test_a_free_port_stays_free() -> None:
 
 
 def test_a_port_that_is_taken_is_refused_by_its_number() -> None:
-    """The reason of the operating system is told."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,5 +1,3 @@
-"""Sessions that replicas on several machines cannot share are refused when a server starts."""
-
 from __future__ import annotations
 
 import pytest
@@ -36,5 +34,4 @@ def test_sessions_on_one_machines_disk_are_refused(settings: SessionSettings, to
     ],
 )
 def test_sessions_that_all_machines_share_are_served(settings: SessionSettings | None) -> None:
-    """So is a model without sessions."""
     check_shared_sessions("tagger", streaming_manifest(settings))

@@ -156,7 +156,6 @@ def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.Monkey
 
 
 def test_other_shapes_and_dtypes_are_refused(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """The loader names the input before the call; without the loader, the program itself refuses it."""
     run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
     x, ids, *rest = several_inputs(0.0)
 
@@ -180,7 +179,6 @@ def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -
 
 @torch.no_grad()
 def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """The source of the program runs on the CPU, and the engine reports the emulation."""
     inputs, engine = several_inputs(0.0), NeuronX()
     monkeypatch.delenv(versions.VARIABLE, raising=False)
     assert engine.simulation() is None

@@ -1,5 +1,3 @@
-"""Source export: operators by the names that old compilers support, with the outputs of the model."""
-
 from __future__ import annotations
 
 import re

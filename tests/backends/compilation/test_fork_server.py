@@ -1,5 +1,3 @@
-"""Fork server: one import for all compiling processes, each with an environment and an end of its own."""
-
 from __future__ import annotations
 
 import fcntl
@@ -198,7 +196,6 @@ def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: P
 
 
 def test_a_server_without_processes_is_not_started(server: ForkServer) -> None:
-    """It starts for its first process, and may be stopped twice."""
     assert server._process is None
     server.stop()
     server.stop()
@@ -269,7 +266,6 @@ def test_a_process_that_ended_is_not_killed(process: ForkedProcess, monkeypatch:
 
 
 def test_a_process_is_killed_while_another_thread_waits_for_its_end(process: ForkedProcess) -> None:
-    """Both threads get the exit code."""
     assert process.pid
     with ThreadPoolExecutor(1) as thread:
         code = thread.submit(process.wait)

@@ -1,5 +1,3 @@
-"""Compilation in processes: every kind of end of an engine, without remaining processes or files."""
-
 from __future__ import annotations
 
 import os
@@ -64,7 +62,6 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiling:
 def test_every_job_is_done_whatever_the_engine_prints(
     compiling: Compiling,
 ) -> None:
-    """Text on standard output does not disturb the replies; seconds and bytes are reported."""
     results = compiling("good")
 
     assert {result.job.bucket for result in results} == set(BUCKETS)
@@ -72,7 +69,6 @@ def test_every_job_is_done_whatever_the_engine_prints(
 
 
 def test_every_job_has_its_own_program(tmp_path: Path) -> None:
-    """The parts of a model are compiled in parallel, each into its own folder, with its own description."""
     programs = {part: saved(number, tmp_path / f"{part}.pt2") for part, number in (("chunk", 2), ("head", 3))}
     jobs = [CompileJob("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
     jobs.append(CompileJob("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
@@ -96,7 +92,6 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_fails_is_out_and_the_others_go_on(compiling: Compiling, engine: str, reason: str) -> None:
-    """A refusal, an exception and a dead process each end their own engine only, with the reason."""
     results = compiling(engine, "good")
     failed = [result for result in results if isinstance(result, CompileFailure)]
 

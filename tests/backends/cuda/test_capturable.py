@@ -1,5 +1,3 @@
-"""Calls that a CUDA graph cannot hold are refused by name when packaging, and no others are."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -107,7 +105,6 @@ def exported(function: Function) -> torch.export.ExportedProgram:
 def test_a_call_that_waits_for_the_gpu_is_refused_when_packaging(
     name: str, function: Function, reason: str, tmp_path: Path
 ) -> None:
-    """The message names the operator, also if one inside it waits, and says what to do."""
     with pytest.raises(CompileError, match=rf"{name}\.\w+ {reason}.*partitioner_config: {{}}.*another backend"):
         Cuda().compile(exported(function), None, tmp_path)
 
@@ -116,7 +113,6 @@ def test_a_call_that_waits_for_the_gpu_is_refused_when_packaging(
 @pytest.mark.parametrize("function", CAN_BE_CAPTURED.values(), ids=[*CAN_BE_CAPTURED])
 @torch.no_grad()
 def test_a_similar_call_that_does_not_wait_is_captured(function: Function, tmp_path: Path) -> None:
-    """The double of a GPU finds no wait either."""
     program = exported(function)
     Cuda().compile(program, None, tmp_path)
     run = load_on_device(GraphDevice(), {"sequence": tmp_path}, weights_of(program))["sequence"]

@@ -23,7 +23,6 @@ from torchserve_neuron_lstm.backends.interface import LoadError
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kernel: bool, tmp_path: Path) -> None:
-    """This holds for layers, directions, projections, cells and given states, in every captured shape."""
     kernel = TorchKernel()
     module, device = Recurrent(case).eval(), GraphDevice(kernel=kernel if own_kernel else None)
     run = captured_model(module, tmp_path, device)

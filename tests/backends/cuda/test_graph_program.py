@@ -1,5 +1,3 @@
-"""Calls of a captured program: copies, waits, threads, and chains of chunks."""
-
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-"""Memory of the device: one copy of the weights for all graphs, and messages if it does not suffice."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Layers of this project's kernel, and those left to the device, on a double of a GPU."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Recurrences in bfloat16 and float16, on the device and where packaging emulates it."""
-
 from __future__ import annotations
 
 from pathlib import Path

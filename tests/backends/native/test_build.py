@@ -1,5 +1,3 @@
-"""The recurrent library's build: its processors, its cache, and the error of a compiler that fails."""
-
 from __future__ import annotations
 
 import os
@@ -20,7 +18,6 @@ pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
 @pytest.mark.long
 def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest library that a processor can run is among the written ones."""
     build.build(tmp_path)
     written = {file.name for file in tmp_path.iterdir()}
     least = target_machine.cpu_target().cpu_flags
@@ -120,7 +117,6 @@ def test_a_library_is_compiled_once(compilations: Callable[[], int], tmp_path: P
 def test_what_decides_the_library_decides_its_name(
     compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """A later packaging with another source, compiler or path of headers compiles again."""
     compilations()
     if change == "variable":
         monkeypatch.setenv("CPATH", str(tmp_path))

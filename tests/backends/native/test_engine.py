@@ -164,7 +164,6 @@ class Sums(torch.nn.Module):
 @pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(instruction_sets()))])
 @torch.no_grad()
 def test_the_kernel_is_loaded_only_for_recurrences(outputs: int, libraries: int, tmp_path: Path) -> None:
-    """A streaming part without recurrences has no libraries and no threads."""
     module, inputs = Sums(outputs).eval(), ragged_batch(0.0)
     program = exported(module, *inputs)
     Native().compile(program, None, tmp_path)

@@ -1,5 +1,3 @@
-"""Weights in huge pages are the same weights, and a system may have none."""
-
 from __future__ import annotations
 
 import mmap

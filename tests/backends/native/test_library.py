@@ -1,5 +1,3 @@
-"""The recurrent library in a process: invalid files, ends of threads, forks, exits and signals."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""Recurrences below float32: near torch's layers, and equal for a row in any batch."""
-
 from __future__ import annotations
 
 from functools import cache
@@ -107,7 +105,6 @@ def test_states_are_near_those_of_each_row_alone(
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(
     instructions: InstructionSet, shape: Shape, lengths: list[int]
 ) -> None:
-    """The other rows and the number of threads do not change its answer."""
     core, batch = shape.core(), batch_for(shape, lengths, 7)
     together = answers_of(stack_of(shape, core, pool(instructions, 3)), batch)
     single = stack_of(shape, core, pool(instructions, 1))

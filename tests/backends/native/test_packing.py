@@ -1,5 +1,3 @@
-"""Torch's weights in the kernel's order, and the inverse."""
-
 from __future__ import annotations
 
 import torch

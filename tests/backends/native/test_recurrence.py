@@ -1,5 +1,3 @@
-"""The recurrent library on every instruction set, with any threads: equal to torch's layers per row."""
-
 from __future__ import annotations
 
 import struct
@@ -170,7 +168,6 @@ def test_teams_that_join_as_rows_end_change_no_bit(
 @settings(max_examples=30)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, lengths: list[int]) -> None:
-    """The other rows and the number of threads do not change its answer."""
     core, batch = shape.core(), batch_for(shape, lengths, 7)
     together = answers_of(stack_of(shape, core, pool(isa, 4)), batch)
     stack = stack_of(shape, core, pool(isa, 1))
@@ -247,7 +244,6 @@ def test_nan_stays_nan(isa: str, cell: str) -> None:
 @pytest.mark.parametrize("size", [20.0, 100.0, 1e4, 1e30, float("inf")])
 @pytest.mark.parametrize("state", [1.0, 1e6])
 def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: float) -> None:
-    """Saturated gates beside large states give torch's answers in double precision, all finite."""
     shape = Shape(cell, inputs=1, hidden=5)
     core, gates = shape.core(), {"lstm": 4, "gru": 3}.get(cell, 1)
     for signs in product((-1.0, 1.0), repeat=gates):
@@ -320,7 +316,6 @@ def test_a_linear_layer_equals_torchs(
 @pytest.mark.few(1)
 @per_instructions
 def test_several_threads_may_call_at_once(isa: str) -> None:
-    """Each gets its own answers, from shared layers and threads."""
     threads = pool(isa, 3)
     shapes = (Shape(hidden=17, layers=2, directions=2, projected=6), Shape("gru", hidden=33))
     stacks = [stack_of(shape, shape.core(), threads) for shape in shapes]

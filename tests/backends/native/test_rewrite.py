@@ -1,5 +1,3 @@
-"""Operators that the recurrent library replaces, with unchanged outputs of the program."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

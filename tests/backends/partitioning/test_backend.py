@@ -1,5 +1,3 @@
-"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options for the engine."""
-
 from __future__ import annotations
 
 import json

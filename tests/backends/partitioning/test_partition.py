@@ -1,5 +1,3 @@
-"""Programs partitioned between an engine and the CPU: equal outputs, one copy of the weights, limits."""
-
 from __future__ import annotations
 
 import re
@@ -89,7 +87,6 @@ def targets(segments: Segments) -> list[str]:
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:
-    """Any choice of operators on the CPU gives the same answers, with every operator once."""
     segments = partition(PROGRAM, lambda node: operator_name(node) not in refused, ANYTHING)
     assert_same(segments)
     everything = Counter(name for segment in segments.segments for name in segment.operators)

@@ -1,5 +1,3 @@
-"""A function that a program's source calls in place of an operator is the same function."""
-
 from __future__ import annotations
 
 from typing import Any

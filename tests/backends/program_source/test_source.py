@@ -1,5 +1,3 @@
-"""A program's source answers as the program does, on any torch that has its operators."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -43,7 +43,6 @@ def targets(program: torch.export.ExportedProgram) -> list[str]:
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rewritten_program_is_the_model(name: str) -> None:
-    """The outputs are equal at every real timestep of every row, for any values in the padding."""
     module = MODELS[name].eval()
     program = rewrite(module).module()
     for garbage in GARBAGE:

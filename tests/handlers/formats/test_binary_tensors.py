@@ -1,5 +1,3 @@
-"""Binary tensor data of the Open Inference Protocol: the same requests as with JSON numbers."""
-
 from __future__ import annotations
 
 import json

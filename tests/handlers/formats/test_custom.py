@@ -89,7 +89,6 @@ def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: 
 
 
 def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A ValueError is returned to the client; any other error is a 500, with an entry in the log."""
     codec = load_user_codec("words_codec:Words", folder)
 
     responses = ask(codec, b"one", b"four", b"none", b"\xff", b"two two two two two two two two two", b"")

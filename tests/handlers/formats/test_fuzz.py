@@ -1,5 +1,3 @@
-"""Arbitrary rows: one answer for each row, right answers for good rows, and no exception."""
-
 from __future__ import annotations
 
 import json

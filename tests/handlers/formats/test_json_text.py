@@ -66,7 +66,6 @@ def test_orjson_is_used_where_it_is_installed() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=few_or_many(any_floats), columns=st.integers(1, 3))
 def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, numbers: list[float], columns: int) -> None:
-    """The texts are equal byte for byte, for every float and every shape."""
     used = len(numbers) // columns * columns
     tensor = torch.tensor(numbers[:used], dtype=torch.float64).to(dtype).reshape(-1, columns)
 
@@ -88,7 +87,6 @@ def test_reading_the_text_gives_back_the_same_bits(dtype: torch.dtype, numbers: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=st.lists(any_floats, min_size=1, max_size=12))
 def test_the_text_of_a_number_is_the_same_among_few_and_among_many(dtype: torch.dtype, numbers: list[float]) -> None:
-    """The text does not depend on the algorithm that writes it."""
     few = torch.tensor(numbers, dtype=torch.float64).to(dtype)
     times = json_text._FEW // len(numbers) + 1
 
@@ -97,7 +95,6 @@ def test_the_text_of_a_number_is_the_same_among_few_and_among_many(dtype: torch.
 
 @given(st.lists(st.floats(2**-12, 1e8, width=32), min_size=1))
 def test_a_float32_takes_at_most_nine_digits(numbers: list[float]) -> None:
-    """The text has the digits that distinguish it from its neighbours, and no more."""
     for text in to_json(torch.tensor(numbers))[1:-1].split(b","):
         assert len(text.replace(b".", b"").strip(b"0")) <= 9
 

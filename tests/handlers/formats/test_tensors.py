@@ -113,7 +113,6 @@ def test_ids_without_any_features_are_in_every_vocabulary() -> None:
 def test_a_range_holds_exactly_for_every_dtype(
     dtype: DType, limits: tuple[float, float], inside: list[float], outside: list[float]
 ) -> None:
-    """Large integers too, and bounds that the dtype does not reach."""
     spec = TensorSpec("x", dtype, ("batch", "time"), value_range=limits)
     if inside:
         assert tensor_from_lists(inside, spec).shape == (len(inside),)
@@ -128,7 +127,6 @@ def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
 
 
 def test_an_input_without_time_may_be_a_single_number() -> None:
-    """Shape [batch] is one number for each sequence."""
     assert tensor_from_lists(3, TensorSpec("speaker", "int64", ("batch",))).item() == 3
 
 
@@ -182,7 +180,6 @@ def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
 
 
 def test_a_tensor_of_the_right_kind_is_taken_as_it_is_and_one_for_training_without_its_history() -> None:
-    """A contiguous tensor is not copied; outputs require no gradient."""
     frames = torch.rand(3, 2)
 
     assert convert_tensor(frames, FRAMES) is frames

@@ -112,7 +112,6 @@ def test_plans_are_made_by_what_padding_costs_where_that_is_known(
 
 
 def test_the_plan_of_a_single_sequence_is_made_once(pristine: Path) -> None:
-    """It depends on the length alone, and a length that is refused is refused again."""
     archive = load_archive(pristine, threads=1)
 
     plans = [archive.plan((length,)) for length in (3, 8, 3)]

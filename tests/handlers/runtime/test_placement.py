@@ -1,5 +1,3 @@
-"""Each worker runs on cores of its own, and the successor of a killed worker gets its cores."""
-
 from __future__ import annotations
 
 import os
@@ -83,7 +81,6 @@ def on(cores: list[int]) -> str:
 
 @pytest.mark.ci
 def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: Path) -> None:
-    """With two shares, the third worker gets the first share, and so does the successor of a killed one."""
     with worker(placed) as (first, said), worker(placed) as (_, second), worker(placed) as (_, third):
         assert (said, second, third) == (on(FIRST), on(SECOND), on(FIRST))
         first.kill()
@@ -93,7 +90,6 @@ def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: P
 
 
 def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_path: Path) -> None:
-    """The workers of another user have their own numbers too."""
     other = changed(placed.rename(tmp_path / "other"), threads=1)
     mine = worker_lock_directory(other)
 

@@ -1,5 +1,3 @@
-"""Order of the pieces of a session in one batch: by step, and never in the place of a refused one."""
-
 from __future__ import annotations
 
 import pytest

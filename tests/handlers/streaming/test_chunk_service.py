@@ -1,5 +1,3 @@
-"""Sessions are answered as whole sequences, although requests are lost, repeated or reordered."""
-
 from __future__ import annotations
 
 import json
@@ -192,7 +190,6 @@ class Broken(MemoryStore):
 def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests without a store are answered, unsaved chunks are not applied, and sessions continue later."""
     store = Broken(Limits(10, 10**6, 600.0), Clock())
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"))
@@ -240,7 +237,6 @@ class Racing(MemoryStore):
 
 
 def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
-    """The second worker decides again, on the session as the first one has left it."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))

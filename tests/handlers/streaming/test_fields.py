@@ -1,5 +1,3 @@
-"""Session fields of a request are read from every place, and invalid ones are answered with a 400."""
-
 from __future__ import annotations
 
 import json

@@ -80,5 +80,4 @@ def test_a_killed_worker_leaves_sessions_that_continue_exactly(tmp_path: Path) -
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_killed_workers_leave_sessions_that_continue_exactly(tmp_path: Path) -> None:
-    """The same at many moments."""
     kill_at_random_moments(tmp_path, 40)

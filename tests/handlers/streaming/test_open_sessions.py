@@ -1,5 +1,3 @@
-"""The location of an archive's sessions on this host, and the error if they cannot be kept."""
-
 from __future__ import annotations
 
 import stat

@@ -50,7 +50,6 @@ class PartialStore:
 
 @pytest.mark.parametrize("broken", ["unreadable", "unwritable"])
 def test_only_the_sessions_of_a_server_that_is_gone_are_refused(broken: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The others of the batch are answered; the refused ones can be sent again, and are applied once."""
     store = PartialStore()
     service = make_service(StoreSessions(store))
     ask(service, *(piece([1], id=name, start="true") for name in ("a1", "a2", "b1")))

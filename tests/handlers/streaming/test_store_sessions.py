@@ -1,5 +1,3 @@
-"""Sessions that a worker knows: the store says at each request whether they are still those."""
-
 from __future__ import annotations
 
 from contextlib import ExitStack, closing

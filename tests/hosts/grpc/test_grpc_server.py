@@ -1,5 +1,3 @@
-"""The methods of the protocol over an archive in this process."""
-
 from __future__ import annotations
 
 import asyncio

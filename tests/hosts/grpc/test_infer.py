@@ -1,5 +1,3 @@
-"""ModelInfer as V2 over REST and back: the same tensors, parameters and refusals."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -113,7 +113,6 @@ def test_a_session_with_the_client_goes_over_grpc_in_pieces(kserve: Mapping[str,
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[one.change for one in WRONG])
 def test_a_refusal_has_a_code_a_type_and_a_message(kserve: Mapping[str, KServe], wrong: Wrong) -> None:
-    """As on Ray Serve."""
     found = infer(kserve["scorer"].grpc, request(**wrong.fields))
 
     assert (found.code, found.trailing.get("error-type")) == (wrong.code, wrong.kind)

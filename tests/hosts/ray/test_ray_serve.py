@@ -130,7 +130,6 @@ def wrong(change: str) -> dict[str, Any]:
 def test_what_cannot_be_answered_is_an_exception_of_the_client(
     client: triton.InferenceServerClient, change: str, status: str
 ) -> None:
-    """It has the status, and the message of the refusal."""
     with pytest.raises(InferenceServerException) as refused:
         client.infer(**wrong(change))
 
@@ -183,7 +182,6 @@ def test_new_archives_take_over_without_a_refused_request(ray_port: int, archive
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_before_anything_starts(given: dict[str, Any], told: str) -> None:
-    """The message says what was expected."""
     with pytest.raises((ValueError, ArchiveError)) as refused:
         app(given)
 

@@ -148,7 +148,6 @@ def test_a_port_of_another_process_is_refused(archive: Path, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_replicas_that_would_wait_for_cpus_without_end_are_refused(archive: Path, tmp_path: Path) -> None:
-    """The message has both numbers."""
     (port,) = free_ports(1)
     told = refusal(tmp_path, str(archive), "--replicas", "500", "--threads", "2", "--port", str(port))
 
@@ -180,7 +179,6 @@ def test_an_archive_that_ray_cannot_start_is_told(archive: Path, tmp_path: Path)
 def test_a_missing_or_damaged_archive_is_refused_before_ray_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line says so."""
     (tmp_path / "damaged.mar").write_bytes(b"PK\x03\x04")
 
     for file, told in (("none.mar", "there is no archive"), ("damaged.mar", "is damaged")):
@@ -204,7 +202,6 @@ class SlowServe:
 
 
 def test_a_serve_whose_proxy_starts_too_slowly_is_told(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the limit."""
     monkeypatch.setattr(serve_ray, "_connected", lambda _settings, _say: nullcontext())
     monkeypatch.setattr(serve_ray, "_started_here", lambda: False)
     monkeypatch.setattr(serve_ray, "serve", SlowServe())
@@ -215,7 +212,6 @@ def test_a_serve_whose_proxy_starts_too_slowly_is_told(archive: Path, monkeypatc
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", f"127.0.0.1:{'9' * 5000}", "127.0.0.1:²", f"{'a' * 70}.b:1"])
 def test_an_address_of_ray_that_cannot_be_is_refused(address: str) -> None:
-    """The message names the variable."""
     with pytest.raises(ArchiveError, match=r"there is no Ray at .* \(RAY_ADDRESS\)"):
         serve_ray._check_address(address)
 

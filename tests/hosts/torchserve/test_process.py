@@ -1,5 +1,3 @@
-"""The process of TorchServe ends with the one that started it."""
-
 from __future__ import annotations
 
 import os

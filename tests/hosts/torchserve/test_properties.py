@@ -1,5 +1,3 @@
-"""Settings of TorchServe as text: read by Java as they were given."""
-
 from __future__ import annotations
 
 import re
