@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -105,11 +106,7 @@ def test_a_body_over_grpc_that_was_not_parsed_is_refused_with_the_keys_of_v2(bod
 
 def test_v2_over_grpc_is_told_an_unexpected_error_in_its_envelope(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker would be lost, and with it the other requests of its batch."""
-
-    def fail(*_: object) -> None:
-        raise KeyError
-
-    monkeypatch.setattr(Codec, "decode", fail)
+    monkeypatch.setattr(Codec, "decode", Mock(side_effect=KeyError))
     told = json.loads(ask(service_of(make_manifest()), b"[1]").body)
 
     assert (told["type"], told["id"], told["outputs"]) == ("InternalError", "", [])

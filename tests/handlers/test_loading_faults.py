@@ -54,15 +54,15 @@ def check(found: list[dict[str, Any]], archive: Path) -> None:
     assert any(not one["ready"] for one in faults)
 
 
-def test_a_load_with_a_fault_is_refused_or_right(library: Path, archive: Path) -> None:
-    """Some kinds of calls are tried; the others are tried by the test below."""
-    check(trials(library, archive, "USUAL:1:9"), archive)
-
-
-@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("fault", ["USUAL:2:1", "RARER:1:1", "BROKEN:1:1", "PART:1:2"])
-def test_every_kind_of_call_of_a_load_can_fail(library: Path, archive: Path, fault: str) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "USUAL:1:9",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("USUAL:2:1", "RARER:1:1", "BROKEN:1:1", "PART:1:2")),
+    ],
+)
+def test_a_load_with_a_fault_is_refused_or_right(library: Path, archive: Path, fault: str) -> None:
     """A model is ready and its answer right, or it is not ready: then the error names the file."""
     if fault.startswith("PART"):
         without, *others = trials(library, archive, fault)

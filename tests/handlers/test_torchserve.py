@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -120,10 +121,7 @@ def test_what_cannot_be_loaded_is_one_runtime_error_of_one_line(archive: Path, s
 
 
 def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise KeyError("surprise")
-
-    monkeypatch.setattr(open_service, "load_codec", fail)
+    monkeypatch.setattr(open_service, "load_codec", Mock(side_effect=KeyError("surprise")))
     with pytest.raises(RuntimeError, match="KeyError: 'surprise'"):
         torchserve.load(FakeContext(model_dir=archive))
 
@@ -193,11 +191,8 @@ def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
 
 
 def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: object) -> None:
-        raise OSError("the log is full")
-
     context = FakeContext(headers=[{}], model_dir=pristine)
-    service = replace(torchserve.load(context), report=fail)
+    service = replace(torchserve.load(context), report=Mock(side_effect=OSError("the log is full")))
 
     (body,) = torchserve.handle(service, [{"body": b"[1, 2]"}], context)
 

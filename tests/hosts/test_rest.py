@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as StarletteRoute
 from starlette.testclient import TestClient
 from starlette.types import Message
-from tiny_archive import make_archive, sums_of
+from tiny_archive import sums_of
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
@@ -46,13 +47,12 @@ def count(batch: BatchMetrics, grid: BucketGrid) -> None:
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def client(archive: Path) -> Iterator[TestClient]:
     archives: dict[str, ServedArchive] = {}
-    folder = make_archive(tmp_path_factory.mktemp("sums"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> Any:
-        archives["sums"] = ServedArchive(settings(folder), count)
+        archives["sums"] = ServedArchive(settings(archive), count)
         yield
         await archives["sums"].close()
 
@@ -136,21 +136,20 @@ def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
         torch.testing.assert_close(torch.tensor(found.json()), sums_of([1, 2]))
 
 
-@pytest.mark.parametrize("body", [b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--"])
-def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, body: bytes) -> None:
+FIELD = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n\\udc00\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("charset", "body"),
+    [
+        *(("", body) for body in (b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--")),
+        *((f"; charset={charset}", FIELD) for charset in ("unicode_escape", "undefined")),  # Python knows these
+    ],
+)
+def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, charset: str, body: bytes) -> None:
     """As TorchServe does, which passes it on without fields."""
-    found = client.post("/predictions/sums", content=body, headers={"content-type": "multipart/form-data; boundary=x"})
-
-    assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
-
-
-@pytest.mark.parametrize("charset", ["unicode_escape", "undefined"])
-def test_a_form_of_a_charset_that_no_text_has_is_refused(client: TestClient, charset: str) -> None:
-    """Python knows these, and they fail in their own ways."""
-    field = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n\\udc00\r\n--x--\r\n'
-    content_type = f"multipart/form-data; boundary=x; charset={charset}"
-
-    found = client.post("/predictions/sums", content=field, headers={"content-type": content_type})
+    content_type = {"content-type": f"multipart/form-data; boundary=x{charset}"}
+    found = client.post("/predictions/sums", content=body, headers=content_type)
 
     assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
 
@@ -185,7 +184,7 @@ def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
 
 
 def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try runs the program, before the requests that wait. A caller that goes away ends no other's."""
     tries: list[object] = []
@@ -197,22 +196,22 @@ def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
     monkeypatch.setattr(served_archive, "readiness", tried)
 
     async def ask() -> None:
-        archive = ServedArchive(settings(make_archive(tmp_path / "sums")), count)
-        gone, *others = [asyncio.create_task(archive.readiness()) for _ in range(20)]
+        served = ServedArchive(settings(archive), count)
+        gone, *others = [asyncio.create_task(served.readiness()) for _ in range(20)]
         await asyncio.sleep(0)
         gone.cancel()
         assert await asyncio.gather(*others) == [{"ready": True}] * 19
         assert len(tries) == 1
-        await archive.readiness()
+        await served.readiness()
         assert len(tries) == 2
-        await archive.close()
+        await served.close()
 
     asyncio.run(ask())
 
 
-def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(tmp_path: Path) -> None:
+def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(archive: Path) -> None:
     """Its archive is closed by then."""
-    archives = {"sums": ServedArchive(settings(make_archive(tmp_path / "sums")), count)}
+    archives = {"sums": ServedArchive(settings(archive), count)}
 
     async def ask() -> Response:
         async def receive() -> Message:
@@ -236,10 +235,9 @@ def test_each_batch_is_reported_to_the_host(client: TestClient) -> None:
     assert (batch.requests, batch.sequences, batch.stats.real_timesteps) == (1, 1, 3)
 
 
-def test_an_archive_that_was_changed_is_not_served(tmp_path: Path) -> None:
+def test_an_archive_that_was_changed_is_not_served(archive: Path, tmp_path: Path) -> None:
     """Every file is compared with the list, as by TorchServe's entry point."""
-    folder = make_archive(tmp_path / "sums")
-    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
+    changed = Path(shutil.copytree(archive, tmp_path / "changed"))
     (changed / "codec_of_tests.py").write_text("raise SystemExit")
 
     with pytest.raises(ArchiveError, match=r"codec_of_tests\.py was changed"):
@@ -252,21 +250,16 @@ def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_does_not_fit_into_memory_is_not_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says so, and the unpacked files are deleted."""
-
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    folder = make_archive(tmp_path / "sums")
-    archive = Path(shutil.make_archive(str(folder), "zip", folder)).rename(tmp_path / "sums.mar")
+    file = Path(shutil.make_archive(str(tmp_path / "sums"), "zip", archive)).rename(tmp_path / "sums.mar")
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    monkeypatch.setattr("torchserve_neuron_lstm.hosts.served_archive.open_service", full)
+    monkeypatch.setattr("torchserve_neuron_lstm.hosts.served_archive.open_service", Mock(side_effect=MemoryError))
 
     with pytest.raises(ArchiveError, match=r"sums\.mar: out of memory"):
-        ServedArchive(settings(archive), count)
+        ServedArchive(settings(file), count)
     assert list(temporary.iterdir()) == []
 
 

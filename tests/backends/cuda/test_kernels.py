@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -112,12 +113,8 @@ def test_the_reason_is_told_where_the_kernel_cannot_run(cuda: FakeCuda, monkeypa
     nvrtc_kernel._cubin.cache_clear()
     cuda.refused = "--gpu-architecture=sm_90"
     assert "no such architecture" in str(kernel_missing(HERE))
-
-    def without(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}")
-
     nvrtc_kernel._function.cache_clear()
-    monkeypatch.setattr(nvrtc_kernel, "import_module", without)
+    monkeypatch.setattr(nvrtc_kernel, "import_module", Mock(side_effect=ModuleNotFoundError("No module named 'cuda'")))
     assert str(kernel_missing(HERE)).startswith("it needs the package cuda-bindings: No module named")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
     assert str(kernel_missing(HERE)) == "the GPU has compute capability 8.6, and the kernel needs 9.0 or higher"

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from native_layers import isas_here
@@ -146,24 +147,17 @@ def test_a_folder_that_is_not_private_is_not_used(
         folder.write_text("mine")
     else:
         monkeypatch.setenv("XDG_CACHE_HOME", "relative, which the specification says to ignore")
-        monkeypatch.setattr(Path, "home", _homeless)
+        monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
 
     assert [compilations(), compilations()] == [1, 2]
     assert folder.read_text() == "mine" if kind == "file" else list(folder.iterdir()) == []
 
 
-def _homeless() -> Path:
-    raise RuntimeError("Could not determine home directory.")
-
-
 def test_a_disk_that_fails_is_no_error(
     compilations: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "replace", fail)
+        patched.setattr(Path, "replace", Mock(side_effect=OSError(28, "No space left on device")))
         assert compilations() == 1
 
     assert list((tmp_path / "caches" / "torchserve-neuron-lstm").iterdir()) == []

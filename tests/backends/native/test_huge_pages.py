@@ -4,6 +4,7 @@ import mmap
 import os
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -56,11 +57,7 @@ def test_a_system_without_huge_pages_gives_small_ones(refuses: bool, monkeypatch
 
 def test_memory_that_does_not_suffice_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system's error would be taken for a damaged archive."""
-
-    def full(*_: object, **__: object) -> mmap.mmap:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(mmap, "mmap", full)
+    monkeypatch.setattr(mmap, "mmap", Mock(side_effect=OSError(12, "Cannot allocate memory")))
 
     with pytest.raises(MemoryError, match=r"out of memory for 1 MiB of weights: .*Cannot allocate memory"):
         in_huge_pages([torch.rand(LARGE)])

@@ -62,22 +62,12 @@ def check(folder: Path, lines: list[list[str]]) -> None:
         assert (status, body["total"]) == (200, total_after(name, after[name]))
 
 
-def kill_at_random_moments(folder: Path, kills: int) -> None:
-    """Kill so many workers, each on a store of its own, and check what it leaves."""
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.long)])
+def test_a_killed_worker_leaves_sessions_that_continue_exactly(kills: int, tmp_path: Path) -> None:
+    """Each session is as it was acknowledged or after the request in flight, which can be sent again."""
     random = Random(2)
     for number in range(kills):
-        lines = killed(folder / f"{number}", random.uniform(0.0, 0.3))
+        lines = killed(tmp_path / f"{number}", random.uniform(0.0, 0.3))
         assert lines
-        check(folder / f"{number}", lines)
-
-
-@pytest.mark.timeout(300)
-def test_a_killed_worker_leaves_sessions_that_continue_exactly(tmp_path: Path) -> None:
-    """Each session is as it was acknowledged or after the request in flight, which can be sent again."""
-    kill_at_random_moments(tmp_path, 2)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_many_killed_workers_leave_sessions_that_continue_exactly(tmp_path: Path) -> None:
-    kill_at_random_moments(tmp_path, 40)
+        check(tmp_path / f"{number}", lines)

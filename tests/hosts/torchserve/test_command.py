@@ -8,7 +8,7 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from unittest.mock import Mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -195,11 +195,7 @@ def test_a_temporary_folder_with_a_long_path_is_refused(
 
 def test_without_torchserve_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """The package can be installed without it."""
-
-    def missing(name: str) -> NoReturn:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(command, "distribution", missing)
+    monkeypatch.setattr(command, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     with pytest.raises(ArchiveError, match=r"TorchServe is missing here: pip install '[a-z-]+\[serve\]'"):
         check_torchserve()
 
