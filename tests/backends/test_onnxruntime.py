@@ -16,17 +16,31 @@ from torchserve_neuron_lstm.backends import onnxruntime
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
+from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
-def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    return exported(Recurrent(Case()), *ragged_batch(0.0))
+
+
+@pytest.fixture(scope="module")
+def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("onnx")
+    OnnxRuntime().compile(program, None, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_an_operator_without_counterpart_is_named(name: str, tmp_path: Path) -> None:
     class Bessel(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.special.bessel_j0(x) * lengths[:, None, None],)
 
     with pytest.raises(CompileError, match=r"the operator (aten|prims)::\w*bessel_j0; use another backend"):
-        OnnxRuntime().compile(exported(Bessel(), *ragged_batch(0.0)), None, tmp_path)
+        get_backend(name).compile(exported(Bessel(), *ragged_batch(0.0)), None, tmp_path)
 
 
 @pytest.mark.ci
@@ -40,37 +54,33 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
 
 
 @pytest.mark.ci
-def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_compiling_prints_nothing(
+    program: torch.export.ExportedProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The exporter's progress and warnings are suppressed."""
-    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
+    OnnxRuntime().compile(program, None, tmp_path)
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_graph_names_no_path(tmp_path: Path) -> None:
-    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
-
-    assert b".py" not in (tmp_path / "program.onnx").read_bytes()
+def test_the_graph_names_no_path(directory: Path) -> None:
+    assert b".py" not in (directory / "program.onnx").read_bytes()
 
 
 @pytest.mark.ci
-def test_the_last_release_for_python_3_9_reads_the_graph(tmp_path: Path) -> None:
+def test_the_last_release_for_python_3_9_reads_the_graph(directory: Path) -> None:
     """It is ONNX Runtime 1.19, which reads IR 10 and opset 21."""
-    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
-    model = onnx.load(tmp_path / "program.onnx", load_external_data=False)
+    model = onnx.load(directory / "program.onnx", load_external_data=False)
 
     assert model.ir_version <= 10
     assert {one.domain: one.version for one in model.opset_import}[""] <= 21
 
 
 @pytest.mark.ci
-def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
+def test_the_engine_reports_to_nobody(program: torch.export.ExportedProgram, directory: Path, tmp_path: Path) -> None:
     """Its telemetry, which writes an id into the home directory, is off."""
-    program = exported(Recurrent(Case()), *ragged_batch(0.0))
-    directory, home = tmp_path / "program", tmp_path / "home"
-    for folder in (directory, home):
-        folder.mkdir()
-    OnnxRuntime().compile(program, None, directory)
+    home = tmp_path / "home"
+    home.mkdir()
     torch.save(weights_of(program), tmp_path / "weights.pt")
     code = (
         "import sys; from pathlib import Path; from torchserve_neuron_lstm.backends.registry import get_backend; "
@@ -125,10 +135,10 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> None:
-    program = exported(Recurrent(Case()), *ragged_batch(0.0))
-    OnnxRuntime().compile(program, None, tmp_path)
-    run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)
+def test_pieces_in_a_row_are_refused_before_the_first_is_run(
+    program: torch.export.ExportedProgram, directory: Path
+) -> None:
+    run = OnnxRuntime().load(directory, weights_of(program), {}, threads=1)
     assert isinstance(run, onnxruntime._Program)
 
     with pytest.raises(ValueError, match="but the program was compiled for"):

@@ -93,11 +93,6 @@ def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Mapp
         signature.check_inputs(wrong)
 
 
-def test_a_wrong_input_is_a_value_error() -> None:
-    """Callers expect a ValueError for a wrong value."""
-    assert issubclass(WrongInput, ValueError)
-
-
 @given(signatures)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, signature: Signature) -> None:
     folder = tmp_path_factory.mktemp("signature")

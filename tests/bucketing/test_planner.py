@@ -206,10 +206,6 @@ def test_requests_of_one_length_keep_their_order() -> None:
 LENGTHS = (4, 8)
 
 
-def smallest(length: int, lengths: tuple[int, ...]) -> int:
-    return bisect_left(lengths, length)
-
-
 @given(grids(), st.data())
 def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.DataObject) -> None:
     choices = [
@@ -242,7 +238,7 @@ def forgetful() -> BucketSelector:
 
 
 def fails(length: int, lengths: tuple[int, ...]) -> int:
-    return smallest(length, lengths) + 0 // (length - 7)
+    return bisect_left(lengths, length) + 0 // (length - 7)
 
 
 @pytest.mark.parametrize(

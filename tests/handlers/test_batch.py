@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -66,13 +66,9 @@ def item(*ids: int) -> SequenceInput:
     return SequenceInput((torch.tensor(ids),), len(ids))
 
 
-def ticks() -> Iterator[float]:
-    return map(float, count())
-
-
 def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
     """The last number of each answer, or the kind of its error."""
-    answers, work = run_sequences(model, items, ticks().__next__)
+    answers, work = run_sequences(model, items, map(float, count()).__next__)
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
@@ -158,4 +154,4 @@ def test_sequences_that_fail_only_together_are_all_answered(
 
 
 def test_no_sequences_are_no_work() -> None:
-    assert run_sequences(FakeModel(), [], ticks().__next__) == ([], BatchStats())
+    assert run_sequences(FakeModel(), [], map(float, count()).__next__) == ([], BatchStats())

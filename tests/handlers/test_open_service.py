@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny_archive import change_manifest
 
-from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
+from torchserve_neuron_lstm.config.manifest import CostMeasurement
 from torchserve_neuron_lstm.handlers import open_service as module
 from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity
 from torchserve_neuron_lstm.handlers.open_service import Host, open_service
@@ -36,8 +35,7 @@ def test_costs_that_should_be_measured_again_are_logged_in_one_line(
     device: str | None,
     lines: list[str],
 ) -> None:
-    manifest = replace(read_manifest(archive), measurement=measurement)
-    write_manifest(manifest, archive)
+    change_manifest(archive, measurement=measurement)
     monkeypatch.setattr(module, "device_of", lambda _: device)
     model = ModelIdentity("sums", "1.0")
 

@@ -15,13 +15,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 from fake_context import FakeContext
-from tiny_archive import sums_of
+from tiny_archive import change_manifest, sums_of
 from worker import loaded, predict, request
 
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
-from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers import open_service, torchserve
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 
@@ -90,7 +88,7 @@ def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
 
 
 def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
-    write_manifest(replace(read_manifest(archive), codec="codec_of_tests:Codec"), archive)
+    change_manifest(archive, codec="codec_of_tests:Codec")
     write_list(archive)
     with loaded(archive) as service:
         good, bad = predict(service, [request(b"1 2", "text/plain"), request(b"one", "text/plain")])

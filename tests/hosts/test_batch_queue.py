@@ -18,9 +18,10 @@ def request(number: int) -> RawRequest:
 
 
 class Engine:
-    """Echoes each body. It computes when `go` is set, and keeps the batches that it saw."""
+    """Echoes each body, and fails at -1. It computes when `go` is set, and keeps the batches that it saw."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self.failure = failure or ValueError("a batch fails")
         self.go = threading.Event()
         self.go.set()
         self.begun = threading.Event()
@@ -32,7 +33,7 @@ class Engine:
         self.begun.set()
         assert self.go.wait(20)
         if b"-1" in bodies:
-            raise ValueError("a batch fails")
+            raise self.failure
         return [RawResponse(200, body) for body in bodies]
 
 
@@ -40,10 +41,12 @@ async def begun(engine: Engine) -> None:
     assert await asyncio.to_thread(engine.begun.wait, 20)
 
 
-async def waiting(engine: Engine, queue: BatchQueue, numbers: Iterable[int]) -> list[asyncio.Task[RawResponse]]:
-    """Ask with the request 0, and with others while its batch is computed until `go` is set."""
+async def waiting(
+    engine: Engine, queue: BatchQueue, numbers: Iterable[int], first: int = 0
+) -> list[asyncio.Task[RawResponse]]:
+    """Ask with the first request, and with others while its batch is computed until `go` is set."""
     engine.go.clear()
-    tasks = [asyncio.create_task(queue.respond(request(0)))]
+    tasks = [asyncio.create_task(queue.respond(request(first)))]
     await begun(engine)
     tasks += [asyncio.create_task(queue.respond(request(number))) for number in numbers]
     await asyncio.sleep(0)
@@ -171,28 +174,18 @@ class PanicException(BaseException):
 
 def test_an_error_that_is_no_exception_is_told_to_all_that_wait() -> None:
     """The queue computes the requests that come later."""
-    first, go = threading.Event(), threading.Event()
-
-    def panic_at_zero(requests: Sequence[RawRequest]) -> list[RawResponse]:
-        first.set()
-        assert go.wait(20)
-        if requests[0].row == {"body": b"0"}:
-            raise PanicException
-        return [RawResponse(200, b"fine")] * len(requests)
+    engine = Engine(PanicException())
 
     async def ask() -> None:
-        queue = BatchQueue(panic_at_zero, 8, most_waiting=100)
-        tasks = [asyncio.create_task(queue.respond(request(0)))]
-        assert await asyncio.to_thread(first.wait, 20)
-        tasks.append(asyncio.create_task(queue.respond(request(1))))
-        await asyncio.sleep(0)
-        go.set()
+        queue = BatchQueue(engine.handle, 8, most_waiting=100)
+        tasks = await waiting(engine, queue, (1,), first=-1)
+        engine.go.set()
         done, _ = await asyncio.wait(tasks, timeout=20)
         assert [str(task.exception()) for task in tasks if task in done] == [
             "the batch was given up: PanicException",
             "the batch was given up: PanicException",
         ]
-        assert await asyncio.wait_for(queue.respond(request(2)), 20) == RawResponse(200, b"fine")
+        assert await asyncio.wait_for(queue.respond(request(2)), 20) == RawResponse(200, b"2")
         await queue.close()
 
     asyncio.run(ask())

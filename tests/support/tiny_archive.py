@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torchserve_neuron_lstm
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
-from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, read_manifest
 from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 VOCABULARY = 20
@@ -82,6 +83,12 @@ def renamed(archive: Path, name: str, folder: Path) -> Path:
     told.write_text(json.dumps(manifest))
     write_list(copy)
     return copy
+
+
+def change_manifest(archive: Path, **facts: Any) -> Path:
+    """Write some values of an archive's manifest. Returns the archive."""
+    write_manifest(replace(read_manifest(archive), **facts), archive)
+    return archive
 
 
 def _exported(model: Sums) -> torch.export.ExportedProgram:

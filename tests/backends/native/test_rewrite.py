@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
 
 class Loaded(NamedTuple):
-    layers: Sequence[str]
+    layers: list[str]
     """Names of the layers that the library computes."""
     run: Callable[..., Sequence[Tensor]]
 
@@ -29,14 +29,10 @@ class Loaded(NamedTuple):
         return self.run(*inputs)
 
 
-def taken(over: Loaded) -> list[str]:
-    return sorted(over.layers)
-
-
 def loaded(program: torch.export.ExportedProgram) -> Loaded:
     source = native_source(program)
     return Loaded(
-        source.layers, load_source(source.text, weights_of(program), layer_functions(pool(isas_here()[0], 2)))
+        sorted(source.layers), load_source(source.text, weights_of(program), layer_functions(pool(isas_here()[0], 2)))
     )
 
 
@@ -72,7 +68,7 @@ def test_the_kernel_takes_every_recurrent_layer(case: Case) -> None:
     module = Recurrent(case).eval()
     over = rewritten(module, *ragged_batch(0.0))
 
-    assert taken(over) == ["recurrence"]
+    assert over.layers == ["recurrence"]
     for garbage in (0.0, float("nan")) if case.ragged else (0.0,):
         inputs = ragged_batch(garbage)
         assert largest_error(over(*inputs), module.alone(*inputs)) <= 1e-5
@@ -85,7 +81,7 @@ def test_double_precision_is_left_to_torch() -> None:
     x, lengths = ragged_batch(0.0)
     over = rewritten(module, x.double(), lengths)
 
-    assert taken(over) == []
+    assert over.layers == []
     assert largest_error(over(x.double(), lengths), module.alone(x.double(), lengths)) <= 1e-12
 
 
@@ -106,7 +102,7 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
     module, inputs = Normed().eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
-    assert taken(over) == []
+    assert over.layers == []
     assert_equal(module, over, *inputs)
 
 
@@ -157,7 +153,7 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
     module, inputs = Over(then).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
-    assert taken(over) == wanted
+    assert over.layers == wanted
     assert_equal(module, over, *inputs)
     for batch, time in ((1, 1), (1, 9), (7, 1)):
         assert_equal(module, over, *ragged_batch(0.0, batch, time))
@@ -201,7 +197,7 @@ def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_fi
     program = torch.export.export(module, (batch(3, 11),), dynamic_shapes=dims, strict=False)
     over = loaded(program)
 
-    assert taken(over) == ["convolution"] * ours
+    assert over.layers == ["convolution"] * ours
     for rows, time in ((3, 11), (2, 7), (4, 6)):
         assert_equal(module, over, batch(rows, time))
 
@@ -258,7 +254,7 @@ def test_a_state_that_is_written_after_it_was_zero_is_kept(view: bool) -> None:
     module, inputs = Started(view=view).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
-    assert taken(over) == ["recurrence"]
+    assert over.layers == ["recurrence"]
     assert_equal(module, over, *inputs)
 
 
@@ -306,7 +302,7 @@ def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, 
     over = loaded(program)
     (y,) = over(x, lengths)
 
-    assert taken(over) == ["recurrence", "sequence_linear"]
+    assert over.layers == ["recurrence", "sequence_linear"]
     assert ("zeros" in native_source(program).text) is False
     for row, length in enumerate(lengths.tolist()):
         alone = model(x[row : row + 1, :length])[0]
@@ -325,7 +321,7 @@ def test_autocast_in_the_model_stays() -> None:
     module, inputs = Mixed(lambda m, y: y).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
-    assert taken(over) == ["recurrence"]
+    assert over.layers == ["recurrence"]
     assert_equal(module, over, *inputs)
 
 
@@ -351,5 +347,5 @@ def test_states_and_lengths_may_be_views() -> None:
     module = Sliced().eval()
     over = rewritten(module, *inputs)
 
-    assert taken(over) == ["recurrence"]
+    assert over.layers == ["recurrence"]
     assert_equal(module, over, *inputs)

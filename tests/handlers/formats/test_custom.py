@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -50,19 +51,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-class Custom:
-    """A codec whose two methods are given by a test."""
-
-    content_type: Any = "text/plain; charset=utf-8"
-
-    def __init__(self, decode: Callable[[bytes, str], Any], encode: Callable[[Any, Any], object]) -> None:
-        self._decode, self._encode = decode, encode
-
-    def decode(self, body: bytes, content_type: str) -> Any:
-        return self._decode(body, content_type)
-
-    def encode(self, outputs: Any, inputs: Any) -> object:
-        return self._encode(outputs, inputs)
+def custom(decode: Callable[[bytes, str], Any], encode: Callable[[Any, Any], object]) -> SimpleNamespace:
+    """A codec of two functions."""
+    return SimpleNamespace(decode=decode, encode=encode, content_type="text/plain; charset=utf-8")
 
 
 def ids(body: bytes, content_type: str) -> dict[str, list[int]]:
@@ -116,7 +107,7 @@ def test_an_error_of_a_codec_that_is_no_exception_stays_with_its_request(
             raise kind("index out of bounds")
         return ids(value, other) if method == "decode" else "fine"
 
-    codec = Custom(fail_at_one, lambda *_: "fine") if method == "decode" else Custom(ids, fail_at_one)
+    codec = custom(fail_at_one, lambda *_: "fine") if method == "decode" else custom(ids, fail_at_one)
 
     assert [response.status for response in ask(codec, b"\1", b"\2")] == [500, 200]
     ends = kind is SystemExit
@@ -129,7 +120,7 @@ def test_an_interrupt_ends_the_worker() -> None:
     interrupt = Mock(side_effect=KeyboardInterrupt)
 
     with pytest.raises(KeyboardInterrupt):
-        ask(Custom(interrupt, interrupt), b"\1")
+        ask(custom(interrupt, interrupt), b"\1")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +168,7 @@ def test_a_codec_gets_the_body_that_the_client_sent(body: object, content_type: 
     """
     decode = Mock(return_value={"ids": [1]})
 
-    (response,) = ask(Custom(decode, lambda *_: 1), body, headers={"body": {"content-type": content_type}})
+    (response,) = ask(custom(decode, lambda *_: 1), body, headers={"body": {"content-type": content_type}})
 
     assert response.status == 200
     decode.assert_called_once_with(expected, content_type.partition(";")[0].lower())
@@ -185,7 +176,7 @@ def test_a_codec_gets_the_body_that_the_client_sent(body: object, content_type: 
 
 
 def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
-    (response,) = ask(Custom(ids, lambda outputs, inputs: b"sum: 3"), b"\1\2")
+    (response,) = ask(custom(ids, lambda outputs, inputs: b"sum: 3"), b"\1\2")
 
     assert response == RawResponse(200, b"sum: 3", "text/plain; charset=utf-8")
 
@@ -193,7 +184,7 @@ def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
 @pytest.mark.parametrize("content_type", [None, 7, "", "text", "text/plain\r\nx: y", "text/ü"])
 def test_a_content_type_that_would_cost_the_worker_is_a_500(content_type: object) -> None:
     """TorchServe sends the content type unchanged."""
-    codec = Custom(ids, lambda outputs, inputs: b"x")
+    codec = custom(ids, lambda outputs, inputs: b"x")
     codec.content_type = content_type
 
     assert ask(codec, b"\1")[0].status == 500
@@ -203,14 +194,14 @@ def test_a_list_of_sequences_is_answered_by_a_list() -> None:
     def decode(body: bytes, content_type: str) -> list[dict[str, object]]:
         return [{"ids": [1, 2]}, {"ids": torch.tensor([3], dtype=torch.int32)}]
 
-    (response,) = ask(Custom(decode, lambda outputs, inputs: [inputs["ids"], outputs["sums"]]), b"x")
+    (response,) = ask(custom(decode, lambda outputs, inputs: [inputs["ids"], outputs["sums"]]), b"x")
 
     assert json.loads(response.body) == [[[1, 2], [1.0, 3.0]], [[3], [3.0]]]
 
 
 @pytest.mark.parametrize("made", [None, 7, [1], "ids", {"ids": object()}, [{"ids": [1]}, None]])
 def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
-    codec = Custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
+    codec = custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
 
     assert [response.status in (400, 500) for response in ask(codec, b"bad", b"good")] == [True, False]
 
@@ -218,7 +209,7 @@ def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
 @pytest.mark.parametrize("made", [object(), {1: 2}, float("nan"), [b"bytes"], {"a": {1, 2}}])
 def test_an_answer_that_json_has_not_is_a_500(made: object) -> None:
     """The body is always valid JSON."""
-    assert ask(Custom(ids, lambda outputs, inputs: made), b"\1")[0].status == 500
+    assert ask(custom(ids, lambda outputs, inputs: made), b"\1")[0].status == 500
 
 
 def test_a_value_error_while_encoding_is_told_to_the_client() -> None:
@@ -227,7 +218,7 @@ def test_a_value_error_while_encoding_is_told_to_the_client() -> None:
     def encode(outputs: object, inputs: object) -> object:
         raise ValueError("x" * 10_000)
 
-    (response,) = ask(Custom(ids, encode), b"\1")
+    (response,) = ask(custom(ids, encode), b"\1")
 
     assert response.status == 400
     assert len(response.body) < 1000

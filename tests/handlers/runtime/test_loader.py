@@ -3,18 +3,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
-from tiny_archive import GRID, make_model
+from tiny_archive import GRID, change_manifest, make_model
 
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers.runtime import loader
 from torchserve_neuron_lstm.handlers.runtime.loader import (
     check_requirements,
@@ -24,10 +23,6 @@ from torchserve_neuron_lstm.handlers.runtime.loader import (
     planner_from_manifest,
     supported_shapes,
 )
-
-
-def change_manifest(archive: Path, **facts: Any) -> None:
-    write_manifest(replace(read_manifest(archive), **facts), archive)
 
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:

@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from fake_context import FakeContext
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_archive import change_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
-from torchserve_neuron_lstm.config.manifest_writer import write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.runtime import placement
 from torchserve_neuron_lstm.handlers.runtime.placement import (
@@ -49,12 +48,7 @@ def _own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def placed(archive: Path) -> Path:
-    return changed(archive, placement="cores")
-
-
-def changed(archive: Path, **facts: Any) -> Path:
-    write_manifest(replace(read_manifest(archive), **facts), archive)
-    return archive
+    return change_manifest(archive, placement="cores")
 
 
 @contextmanager
@@ -90,11 +84,11 @@ def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: P
 
 
 def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_path: Path) -> None:
-    other = changed(placed.rename(tmp_path / "other"), threads=1)
+    other = change_manifest(placed.rename(tmp_path / "other"), threads=1)
     mine = worker_lock_directory(other)
 
     assert (acquire_worker_index(mine), acquire_worker_index(mine)) == (0, 1)
-    assert worker_lock_directory(changed(other, threads=2)) != mine
+    assert worker_lock_directory(change_manifest(other, threads=2)) != mine
     assert mine.stat().st_mode & 0o777 == 0o700
     assert str(os.geteuid()) in mine.name
 
