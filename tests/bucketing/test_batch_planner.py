@@ -86,7 +86,6 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
 
 @given(exact_problems(max_size=6))
 def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
-    """The plan is the optimum over the partitions without mixed lengths."""
     grid, cost, lengths = problem
 
     result = plan_exact(lengths, grid, cost)

@@ -70,7 +70,6 @@ def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data:
 @example({5: 1}, 3)
 @example({5: 1, 9: 0}, 1)
 def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, int], count: int) -> None:
-    """They are at most as many as requested, all occur in the histogram, and the longest is the last."""
     edges = optimal_lengths(histogram, count)
 
     assert 1 <= len(edges) <= count
@@ -115,7 +114,6 @@ def test_the_sample_is_as_its_note_says() -> None:
 
 @pytest.mark.parametrize(("count", "about"), [(8, 0.190), (16, 0.086)])
 def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
-    """The padding is 19 % with 8 lengths and 9 % with 16, as in the textbook's dynamic program."""
     histogram = read_lengths(SAMPLE)
 
     found = padding_stats(histogram, optimal_lengths(histogram, count, cost_in_timesteps))

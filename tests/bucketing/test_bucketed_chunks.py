@@ -57,7 +57,6 @@ def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
 def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) -> None:
-    """On a grid of powers of two with growing costs, a plan is within a tenth of the best plan."""
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
@@ -107,7 +106,6 @@ def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
 
 
 def test_rows_of_one_length_run_as_one_group() -> None:
-    """All calls have the batch size and the chunk of the least cost per timestep."""
     grid = BucketGrid((1, 4), (7, 61))
     cost = CostModel.proportional(grid)
 

@@ -52,7 +52,6 @@ def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[DynamicShape,
 
 @given(st.data())
 def test_every_bucket_has_a_positive_cost(data: st.DataObject) -> None:
-    """This holds between the measurements and far beyond them."""
     cost = data.draw(measurements(data.draw(any_shapes())))
     batch = data.draw(st.integers(1, 1000))
 
@@ -128,7 +127,6 @@ def test_lines_of_rows_that_were_not_measured_are_between_those_that_were() -> N
 
 @given(any_shapes(), st.integers(1, 12), st.integers(1, 40))
 def test_the_stand_in_is_the_same_for_any_shape_and_for_a_grid(shape: DynamicShape, batch: int, length: int) -> None:
-    """Both charge for the call and for each cell."""
     of_grid = CostModel.proportional(BucketGrid((batch,), (length,)))
 
     assert CostModel.proportional(shape).of(Bucket(batch, length)) == pytest.approx(of_grid.of(Bucket(batch, length)))

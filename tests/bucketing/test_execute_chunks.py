@@ -168,7 +168,6 @@ def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choo
 
 @given(chunk_problems(max_size=8, longest=20), st.integers(0, 1000))
 def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, list[int]], seed: int) -> None:
-    """The serving planner's plans have fixed numbers of rows; some sequences exceed the longest chunk."""
     grid, cost, lengths = problem
 
     program = check(make_planner("chunk", grid, cost).plan(lengths), lengths, seed)

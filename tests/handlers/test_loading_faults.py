@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.xdist_group("loading-faults"), pytest.mark.ci]
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library of file operations that can fail."""
     return failing_files.build(tmp_path_factory.mktemp("library"))
 
 

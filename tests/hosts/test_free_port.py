@@ -27,14 +27,8 @@ def test_a_port_that_is_taken_is_refused_by_its_number() -> None:
             check_free("127.0.0.1", port)
 
 
-def test_an_address_of_another_machine_is_refused() -> None:
-    """It belongs to a network of examples."""
-    with pytest.raises(ArchiveError, match=r"cannot be used \(.*\): give another host"):
-        check_free("192.0.2.1", 80)
-
-
-@pytest.mark.parametrize("host", ["nobody.invalid", "a..b", "x" * 300])
-def test_a_host_that_does_not_exist_is_refused(host: str) -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "nobody.invalid", "a..b", "x" * 300])
+def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
     """Another port would not help."""
-    with pytest.raises(ArchiveError, match="give another host"):
+    with pytest.raises(ArchiveError, match=r"cannot be used \(.*\): give another host"):
         check_free(host, 80)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from graph_device import GraphDevice
-from graph_programs import BUCKETS, captured_model, compiled
+from graph_programs import BUCKETS, captured_model, compiled, rehearsals
 from recurrent import BATCH, CASES, GARBAGE, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 from torch_kernel import TorchKernel
@@ -128,3 +128,77 @@ def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> Non
 
     assert len([line for line in made if "torch.device('cuda:1')" in line]) == 3
     assert "'cpu'" not in source
+
+
+class TwoWidths(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = Recurrent(Case()), Recurrent(Case("gru"), hidden=8)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (*self.narrow(x, lengths), *self.wide(x, lengths))
+
+
+@torch.no_grad()
+def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path: Path) -> None:
+    """A narrower one of the same program is not."""
+    module, kernel = TwoWidths().eval(), TorchKernel(widest=6)
+    run = captured_model(module, tmp_path, GraphDevice(kernel=kernel))
+    x, lengths = ragged_batch(0.0)
+
+    assert largest_error(run([x, lengths]), list(module(x, lengths))) <= 1e-5
+    assert {*kernel.cells} == {"lstm"}
+
+
+@torch.no_grad()
+def test_a_kernel_that_fails_leaves_the_layers_to_the_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    module = Recurrent(Case(layers=2)).eval()
+    run = captured_model(module, tmp_path, GraphDevice(kernel=TorchKernel(broken=True)))
+    x, lengths = ragged_batch(0.0)
+
+    assert largest_error(run([x, lengths]), module.alone(x, lengths)) <= 1e-5
+    assert "recurrent layers run in cuDNN" in caplog.text
+    assert "CUDA_ERROR_INVALID_CLUSTER_SIZE" in caplog.text
+
+
+@pytest.mark.ci
+@torch.no_grad()
+def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> None:
+    module, kernel = Recurrent(Case(layers=2, bidirectional=True)).eval(), TorchKernel()
+    program = exported(module, *ragged_batch(0.0))
+    directories = {key: compiled(program, tmp_path / key) for key in ("one", "other")}
+    load_on_device(GraphDevice(kernel=kernel), directories, weights_of(program), rehearsals("one", "other"))
+
+    assert len(kernel.weights) == 2
+    assert len(kernel.cells) > 2 * len(BUCKETS)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("case", [Case(layers=2), Case(projected=True, bidirectional=True), Case("gru")], ids=str)
+@torch.no_grad()
+def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str, error: float, tmp_path: Path) -> None:
+    """Inputs and outputs keep their dtype, whatever the padding holds; the weights are reduced once."""
+    module = Recurrent(case).eval()
+    run = captured_model(module, tmp_path, precision=precision)
+    for garbage in GARBAGE:
+        x, lengths = ragged_batch(garbage)
+        outputs = run([x, lengths])
+
+        assert {output.dtype for output in outputs} == {torch.float32}
+        assert 1e-6 < largest_error(outputs, module.alone(x, lengths)) < error
+
+
+@torch.no_grad()
+def test_packaging_computes_in_the_precision_that_the_gpu_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verification on the CPU sees the rounding: more than that of float32, less than that of bfloat16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    module, inputs = Recurrent(Case(layers=2)).eval(), ragged_batch(0.0)
+    program, errors = exported(module, *inputs), {}
+    for precision in Cuda.precisions:
+        directory = compiled(program, tmp_path / precision, precision=precision)
+        with versions.enable_emulation():
+            run = Cuda().load(directory, weights_of(program), {}, 1)
+        errors[precision] = largest_error(run(inputs), module.alone(*inputs))
+
+    assert errors["float32"] < 1e-6 < errors["float16"] < errors["bfloat16"]

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import neuron_doubles
 import pytest
 import torch
 from picky_engine import Picky, Telling
-from python_path import python_path
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.partitioning import cpu_operators_in
@@ -24,7 +22,6 @@ from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 
-DOUBLES = Path(__file__).parents[2] / "support" / "doubles"
 BUCKET = Bucket(4, 1)
 SORT_ON_CPU = PartitionerConfig(ops_to_partition={"aten::sort"})
 
@@ -109,28 +106,18 @@ def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
     assert_answers_of(model, engine, tmp_path)
 
 
-@pytest.fixture
-def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(DOUBLES))
-    monkeypatch.setenv("PYTHONPATH", python_path(DOUBLES))
-    monkeypatch.setenv("NEURON_RT_NUM_CORES", "1")
-    yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "torch_neuronx"]:
-        del sys.modules[name]
-
-
 @pytest.mark.ci
-@pytest.mark.usefixtures("_double")
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
     """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
-    with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):
-        engine.compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "whole"), settings)
-    PartitionedBackend(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
-    assert targets(tmp_path / "parts") == ["device", "cpu"]
-    assert not list(tmp_path.glob("parts/1_cpu/*.pt2"))
-    assert_answers_of(Perceptron().eval(), engine, tmp_path / "parts")
+    with neuron_doubles.on_path():
+        with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):
+            engine.compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "whole"), settings)
+        PartitionedBackend(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
+        assert targets(tmp_path / "parts") == ["device", "cpu"]
+        assert not list(tmp_path.glob("parts/1_cpu/*.pt2"))
+        assert_answers_of(Perceptron().eval(), engine, tmp_path / "parts")
 
 
 def _made(directory: Path) -> Path:

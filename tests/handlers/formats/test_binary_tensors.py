@@ -47,7 +47,6 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 
 
 def test_the_bytes_after_the_json_are_the_data_of_their_entries_in_order() -> None:
-    """Some entries may have JSON numbers."""
     as_json = {"name": "ids", "shape": [1], "datatype": "INT64", "data": [7]}
     short = {**ENTRY, "shape": [1], "parameters": {"binary_data_size": 8}}
     request = codec().decode(body({"inputs": [ENTRY, as_json, short]}, IDS_BYTES, IDS_BYTES[8:16]))
@@ -218,7 +217,6 @@ def test_outputs_that_cannot_be_given_are_refused(wanted: object, told: str) -> 
 
 @given(st.data())
 def test_bytes_and_json_numbers_lead_to_the_same_request(data: st.DataObject) -> None:
-    """All dtypes, in one entry for each sequence."""
     dtype: DType = data.draw(st.sampled_from(sorted(set(DATATYPES) - {"bfloat16", "float16"})))
     manifest = make_manifest(inputs=(TensorSpec("x", dtype, ("batch", "time", 2)),))
     arrays = [
@@ -240,7 +238,6 @@ def test_bytes_and_json_numbers_lead_to_the_same_request(data: st.DataObject) ->
 
 @given(st.lists(st.floats(width=32), max_size=6))
 def test_bytes_of_a_tensor_are_read_back(numbers: list[float]) -> None:
-    """NaN and infinity too, bit by bit."""
     tensor = torch.tensor(numbers)
 
     assert to_bytes(from_bytes(bytearray(to_bytes(tensor)), torch.float32)) == to_bytes(tensor)

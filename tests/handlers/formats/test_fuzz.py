@@ -92,7 +92,6 @@ rows = (
 def test_whatever_arrives_every_row_gets_one_answer_and_good_ones_theirs(
     manifest: Manifest, given_rows: list[tuple[Any, Any]], last: bool
 ) -> None:
-    """Statuses and content types are set, refusals have a reason, and a good row is answered."""
     good = {"body": {spec.name: [[1, 2]] * 4 if len(spec.shape) == 3 else [1] * 4 for spec in manifest.inputs}}
     place = len(given_rows) if last else 0
     given_rows.insert(place, (good, {}))

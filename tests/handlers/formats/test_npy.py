@@ -38,11 +38,6 @@ def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
         assert read.is_contiguous()
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_version_of_the_format_is_read(version: tuple[int, int]) -> None:
-    assert read_npy(npy(np.arange(3), version)).tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -112,14 +107,14 @@ def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, 
     assert told in refused.value.message
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("spaces", range(4))
 @pytest.mark.parametrize("kind", ["u1", "f4", "i8"])
 def test_the_data_may_begin_anywhere(version: int, spaces: int, kind: str) -> None:
     """Not every writer pads the header to 64 bytes; a bytearray is read like bytes."""
     array = np.arange(5).astype(kind)
     text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': (5,)}}" + " " * spaces
-    size = len(text).to_bytes(2 * version, "little")
+    size = len(text).to_bytes(2 if version == 1 else 4, "little")
     content = b"\x93NUMPY" + bytes((version, 0)) + size + text.encode() + array.tobytes()
 
     for body in (content, bytearray(content)):

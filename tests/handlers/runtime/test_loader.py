@@ -163,9 +163,10 @@ def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path)
 @pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
 def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, file: str) -> None:
     content = (archive / file).read_bytes()
-    (archive / file).write_bytes(content + b" ")
-    with pytest.raises(RuntimeError, match=file):
-        load_archive(archive, threads=1)
+    for changed in (content + b" ", content[:10], b""):
+        (archive / file).write_bytes(changed)
+        with pytest.raises(RuntimeError, match=f"{file} was changed"):
+            load_archive(archive, threads=1)
     (archive / file).unlink()
     with pytest.raises(RuntimeError, match=file):
         load_archive(archive, threads=1)
