@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 TABLE = Path(__file__).parents[1] / "archiver_ext" / "evaluation" / "operators_since.json"
@@ -69,26 +70,13 @@ def schemas_of(text: str) -> Schemas:
     >>> schemas_of("- func: add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor")
     {'aten.add.Tensor': ['self', 'other', 'alpha']}
     """
-    schemas = {}
-    for entry in yaml.safe_load(text):
-        name, _, rest = entry["func"].partition("(")
-        inner = rest[: rest.rindex(") ->")]
-        operator = name if "." in name else f"{name}.default"
-        arguments = [part.split("=")[0].split()[-1] for part in _split(inner) if part.strip() not in {"", "*"}]
-        schemas[f"aten.{operator}"] = arguments
-    return schemas
-
-
-def _split(arguments: str) -> list[str]:
-    """Split at the commas that are within no brackets."""
-    parts, depth = [""], 0
-    for sign in arguments:
-        depth += (sign in "([") - (sign in ")]")
-        if sign == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return parts
+    schemas = (torch._C.parse_schema(f"aten::{entry['func']}") for entry in yaml.safe_load(text))  # noqa: SLF001 - torch's parser
+    return {
+        f"aten.{schema.name.removeprefix('aten::')}.{schema.overload_name or 'default'}": [
+            argument.name for argument in schema.arguments
+        ]
+        for schema in schemas
+    }
 
 
 def _download(release: str) -> Schemas:

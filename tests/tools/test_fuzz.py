@@ -21,7 +21,7 @@ from tools.fuzz.__main__ import SHARES, keep
 from tools.fuzz.mutation import mutate_json, mutate_npy
 from tools.fuzz.targets import DATA, TARGETS, PropertyViolation, answers, inputs, read_case
 
-from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
+from torchserve_neuron_lstm.config.manifest import Manifest, parse_manifest
 from torchserve_neuron_lstm.handlers.formats import json_formats
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
 from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest
@@ -91,7 +91,13 @@ def test_a_body_arrives_as_torchserve_gives_it() -> None:
     assert replace(case, arrival="form").request().row == {"x": "1"}
     assert case.request().header("accept") == "x"
     assert read_case(b"[1, 2]\n") == targets.Case("ids", b"[1, 2]\n")
-    assert read_case(b'{"kind": "x", "headers": [["a"], ["\\ud800", ""]]}\n[1]') == targets.Case("ids", b"[1]")
+    for head in (
+        b'{"kind": "x"}',
+        b'{"kind": "ids", "headers": [["a"]]}',
+        b'{"kind": "ids", "fields": [["\\ud800", ""]]}',
+        b"[" * 9999,
+    ):
+        assert read_case(head + b"\n[1]") == targets.Case("ids", head + b"\n[1]")
 
 
 def test_json_is_mostly_mutated_into_other_json() -> None:
@@ -145,7 +151,7 @@ def test_a_wrong_service_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*arguments: Any) -> Manifest:
-        return replace(read_manifest(*arguments), padding_reason="\ud800")
+        return replace(parse_manifest(*arguments), padding_reason="\ud800")
 
     def decode(record: bytes) -> Session:
         session = decode_session(record)
@@ -156,7 +162,7 @@ def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
     def verify(*arguments: object) -> TokenState:
         return token
 
-    monkeypatch.setattr(targets, "read_manifest", read)
+    monkeypatch.setattr(targets, "parse_manifest", read)
     monkeypatch.setattr(targets, "decode_session", decode)
     monkeypatch.setattr(targets, "verify_token", verify)
     with pytest.raises(RuntimeError, match="cannot be written"):

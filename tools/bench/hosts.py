@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -38,11 +37,8 @@ _SEQUENCES = 64
 _ON_RAY = "ours on Ray Serve"
 
 
-class Contestant(NamedTuple):
-    """A server's port, and the path of its model."""
-
-    port: int
-    path: str
+Contestant = tuple[int, str]
+"""A server's port, and the path of its model."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +57,13 @@ def measure(options: argparse.Namespace) -> Result:
             torchserve = stack.enter_context(serving(store, {OURS: archive.name}))
             ray = stack.enter_context(_ray_serving(archive, onnx, COMPARED))
             contestants = {
-                _ON_RAY: Contestant(ray, f"/ours/predictions/{OURS}"),
-                "plain": Contestant(ray, "/plain"),
-                "plain, a thread each": Contestant(ray, "/plain-replicas"),
-                "ours on TorchServe": Contestant(torchserve.inference, f"/predictions/{OURS}"),
+                _ON_RAY: (ray, f"/ours/predictions/{OURS}"),
+                "plain": (ray, "/plain"),
+                "plain, a thread each": (ray, "/plain-replicas"),
+                "ours on TorchServe": (torchserve.inference, f"/predictions/{OURS}"),
             }
-            for contestant in contestants.values():
-                compare(contestant.port, contestant.path, model)
+            for port, path in contestants.values():
+                compare(port, path, model)
             tables = [Table(f"Under the load of {_CLIENTS} clients", [*_rows(_rounds(contestants, options))])]
         with _ray_serving(archive, onnx, SCALED) as ray:  # alone: each replica takes some CPU time while it waits
             tables.append(_scaling(ray, options))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import tempfile
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 from fake_context import FakeContext
 from fuzzed_services import KIND_NAMES, MOST_RESPONSE_BYTES, kind_of, written_manifests
 
-from torchserve_neuron_lstm.config.manifest import FILE_NAME, ManifestError, parse_manifest, read_manifest
+from torchserve_neuron_lstm.config.manifest import ManifestError, parse_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
@@ -70,6 +69,9 @@ def require(holds: bool, what: str, cause: BaseException | None = None) -> None:
         raise PropertyViolation(what if cause is None else f"{what}: {type(cause).__name__}: {cause}"[:500]) from cause
 
 
+ARRIVALS, DECODED = ("body", "data", "bare", "form"), ("", "json", "text")
+
+
 @dataclass(frozen=True)
 class Case:
     """A request: as a file it is a line of JSON that says how it arrives, then the bytes of its body."""
@@ -102,33 +104,16 @@ class Case:
 
 
 def read_case(content: bytes) -> Case:
-    """Read a case from any bytes: what cannot be read is as usual."""
-    head, newline, body = content.partition(b"\n")
-    facts: Any = None
-    with suppress(ValueError, RecursionError):
-        facts = json.loads(head) if newline else None
-    if not isinstance(facts, dict):
-        return Case(KIND_NAMES[0], content)
-
-    def choice(name: str, choices: tuple[str, ...]) -> str:
-        value = facts.get(name)
-        return value if isinstance(value, str) and value in choices else choices[0]
-
-    return Case(
-        choice("kind", KIND_NAMES),
-        body,
-        choice("arrival", ("body", "data", "bare", "form")),
-        choice("decoded", ("", "json", "text")),
-        _pairs(facts.get("headers")),
-        _pairs(facts.get("fields")),
-    )
-
-
-def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of strings in a list. TorchServe reads UTF-8, which has no half of a surrogate pair."""
-    pairs = [pair for pair in value if isinstance(pair, list) and len(pair) == 2] if isinstance(value, list) else []
-    texts = (pair for pair in pairs if all(isinstance(part, str) for part in pair))
-    return tuple((name, text) for name, text in texts if not any("\ud800" <= sign <= "\udfff" for sign in name + text))
+    """Read a case from any bytes; those of none are a body."""
+    head, _, body = content.partition(b"\n")
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        facts = json.loads(head)
+        pairs = {key: tuple((name, text) for name, text in facts.get(key, ())) for key in ("headers", "fields")}
+        case = Case(**{**facts, **pairs, "body": body})
+        "".join(text for pair in case.headers + case.fields for text in pair).encode()  # TorchServe reads UTF-8
+        if case.kind in KIND_NAMES and case.arrival in ARRIVALS and case.decoded in DECODED:
+            return case
+    return Case(KIND_NAMES[0], content)
 
 
 class Answer(NamedTuple):
@@ -163,10 +148,8 @@ def answers(name: str, *requests: RawRequest) -> list[Answer]:
     """Return the answers of a service; a session that several name is the first one's."""
     kind, errors = kind_of(name), _Errors()
     kind.reset()
-    context, logger = (
-        FakeContext(headers=[item.headers for item in requests]),
-        logging.getLogger("torchserve_neuron_lstm"),
-    )
+    context = FakeContext(headers=[item.headers for item in requests])
+    logger = logging.getLogger("torchserve_neuron_lstm")
     logger.addHandler(errors)
     try:
         bodies = handle(kind.service, [item.row for item in requests], context)
@@ -222,8 +205,7 @@ def mutate_request(content: bytes, random: Random) -> bytes:
     if choice < 0.08:
         return replace(case, kind=random.choice(KIND_NAMES)).written()
     if choice < 0.13:
-        arrival, decoded = random.choice(("body", "data", "bare", "form")), random.choice(("", "json", "text"))
-        return replace(case, arrival=arrival, decoded=decoded).written()
+        return replace(case, arrival=random.choice(ARRIVALS), decoded=random.choice(DECODED)).written()
     if choice < 0.25:
         name = random.choice(list(HEADERS))
         pair = (random.choice((name, name.title(), name.upper())), random.choice(HEADERS[name]))
@@ -250,14 +232,11 @@ def _mutate_text(text: bytes, random: Random) -> bytes:
 
 
 def check_manifest(content: bytes) -> None:
-    """Read a file of these bytes as a manifest."""
-    memory = Path("/dev/shm")  # noqa: S108 - a new folder in it; a disk would take longer than reading
-    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as folder:
-        (Path(folder) / FILE_NAME).write_bytes(content)
-        try:
-            manifest = read_manifest(Path(folder))
-        except ManifestError:
-            return
+    """Read these bytes as a manifest."""
+    try:
+        manifest = parse_manifest(content.decode("utf-8"))
+    except (ManifestError, UnicodeDecodeError):  # a file that is no text is refused as one that is not there
+        return
     require(parse_manifest(manifest_text(manifest)) == manifest, "a manifest that was written reads as the same")
 
 
@@ -323,9 +302,10 @@ def mutate_token(content: bytes, random: Random) -> bytes:
 
 def _request_seeds() -> dict[str, bytes]:
     cases = [json.loads(line) for line in (DATA / "requests.jsonl").read_text("ascii").splitlines()]
+    facts = [{key: case[key] for key in case if key not in ("name", "accepted", "body")} for case in cases]
     return {
-        case.pop("name"): json.dumps({**case, "body": None}).encode() + b"\n" + case["body"].encode("latin-1")
-        for case in cases
+        case["name"]: json.dumps(head).encode() + b"\n" + case["body"].encode("latin-1")
+        for case, head in zip(cases, facts, strict=True)
     }
 
 

@@ -1,4 +1,4 @@
-"""Serve archives on a host through TorchServe's own loader, and compare the answers with those of eager mode.
+"""Serve archives on a host by TorchServe's own worker, and compare the answers with those of eager mode.
 
     python host.py FOLDER [BACKEND...]
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import multiprocessing
-import os
 import sys
 import tempfile
 import traceback
@@ -22,6 +21,10 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+
+from worker import loaded, predict, request
 
 ATOL = RTOL = 1e-5
 
@@ -67,35 +70,16 @@ def worst_share(archive: Path, requests: list[dict[str, Any]]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         with zipfile.ZipFile(archive) as content:
             content.extractall(folder)
-        answers = _served(Path(folder), archive.stem, [request["body"] for request in requests])
+        bodies = [json.dumps(case["body"]).encode() for case in requests]
+        with loaded(Path(folder)) as service:
+            answers = predict(service, [request(body, "application/json") for body in bodies])
     worst = 0.0
-    for answer, request in zip(answers, requests):
-        named = answer if isinstance(answer, dict) else {next(iter(request["answer"])): answer}
-        if list(named) != list(request["answer"]):
-            raise ValueError(f"outputs {list(named)}, expected {list(request['answer'])}: {str(answer)[:200]}")
-        worst = max([worst, *(_share(named[name], wanted) for name, wanted in request["answer"].items())])
+    for answer, case in zip((json.loads(answer.body) for answer in answers), requests):
+        named = answer if isinstance(answer, dict) else {next(iter(case["answer"])): answer}
+        if list(named) != list(case["answer"]):
+            raise ValueError(f"outputs {list(named)}, expected {list(case['answer'])}: {str(answer)[:200]}")
+        worst = max([worst, *(_share(named[name], wanted) for name, wanted in case["answer"].items())])
     return worst
-
-
-def _served(folder: Path, name: str, bodies: list[Any]) -> list[Any]:
-    from ts.model_loader import ModelLoaderFactory
-    from ts.service import Service
-
-    os.chdir(folder)
-    sys.path.insert(0, str(folder))
-    service = ModelLoaderFactory.get_model_loader().load(name, str(folder), "neuron_lstm.py", None, len(bodies))
-    json_type = "application/json"
-    batch = [
-        {
-            "requestId": str(index).encode(),
-            "headers": [{"name": b"content-type", "value": json_type.encode()}],
-            "parameters": [{"name": "body", "value": bytearray(json.dumps(body).encode()), "contentType": json_type}],
-        }
-        for index, body in enumerate(bodies)
-    ]
-    context = service.context
-    context.request_processor, rows, context.request_ids = Service.retrieve_data_for_inference(batch)
-    return [json.loads(bytes(answer)) for answer in service._entry_point(rows, context)]
 
 
 def _share(answer: Any, wanted: list[float]) -> float:

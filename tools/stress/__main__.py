@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
@@ -103,15 +102,11 @@ def _options() -> argparse.Namespace:
     return options
 
 
-class Setting(NamedTuple):
-    """The servers of a trial with faults, and what disturbs them beside the kills."""
-
-    hosts: Sequence[Host]
-    disturbances: Mapping[str, Disturbance]
-
-
 @contextmanager
-def _setting(name: str, model: Tagger, options: argparse.Namespace) -> Iterator[Setting]:
+def _setting(
+    name: str, model: Tagger, options: argparse.Namespace
+) -> Iterator[tuple[list[Host], dict[str, Disturbance]]]:
+    """Start the servers of a trial with faults, and yield them with what disturbs them beside the kills."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stress-")))
         environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
@@ -128,7 +123,7 @@ def _setting(name: str, model: Tagger, options: argparse.Namespace) -> Iterator[
         hosts = [stack.enter_context(closing(Host(work, [STREAM], environment))) for _ in range(count)]
         for host in hosts:
             host.start()
-        yield Setting(hosts, disturbances)
+        yield hosts, disturbances
 
 
 def trial(name: str, model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:

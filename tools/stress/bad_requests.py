@@ -48,11 +48,10 @@ class BadRequest(NamedTuple):
         """Whether a reply has the documented status, and the JSON body of an error with the documented type."""
         try:
             body = json.loads(reply.body)
-        except ValueError:
+            answer = (reply.status, body["code"], body["type"], body["message"] != "")
+        except (ValueError, KeyError, TypeError):
             return False
-        if not isinstance(body, dict) or not isinstance(body.get("message"), str) or not body["message"]:
-            return False
-        return (reply.status, body.get("code"), body.get("type")) == (self.status, self.status, self.type)
+        return answer == (self.status, self.status, self.type, True)
 
 
 def _raw(body: bytes, headers: Mapping[str, str], status: int = 400, kind: str = "MalformedBody") -> BadRequest:
