@@ -25,10 +25,10 @@ def entries(count: int, shape: list[int], data: list[float]) -> bytes:
     return json.dumps({"inputs": [one] * count}).encode()
 
 
-def npy(shape: str) -> bytes:
-    """A .npy file without data."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+def npy(shape: str, descr: str = "<f4", data: bytes = b"") -> bytes:
+    """A .npy file with any header."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
 
 
 def inputs_of(entry: str, count: int) -> bytes:

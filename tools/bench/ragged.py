@@ -62,9 +62,9 @@ def triangle(count: int, shortest: int = 13, longest: int = 128) -> tuple[int, .
     return tuple(lengths)
 
 
-def log_normal(count: int, generator: random.Random, longest: int = LONGEST) -> tuple[int, ...]:
+def log_normal(count: int, generator: random.Random) -> tuple[int, ...]:
     """Return lengths like those of texts and sessions: half below 20, 26 on average, few long ones."""
-    return tuple(min(longest, max(1, round(generator.lognormvariate(3.0, 0.7)))) for _ in range(count))
+    return tuple(min(LONGEST, max(1, round(generator.lognormvariate(3.0, 0.7)))) for _ in range(count))
 
 
 MIDDLE = Size(128, 256, 2)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -129,16 +129,11 @@ def _path(contestant: Contestant) -> str:
     return f"/predictions/{contestant.handler}"
 
 
-@contextmanager
-def _started(contestant: Contestant, archive: Path) -> Iterator[TorchServe]:
+def _started(contestant: Contestant, archive: Path) -> AbstractContextManager[TorchServe]:
     """Serve an archive under the settings of a contestant."""
     if contestant.settings == "serve":
-        with _neuron_lstm_serve(contestant, archive) as served:
-            yield served
-        return
-    files = {contestant.handler: archive.name}
-    with serving(archive.parent, files, settings={"job_queue_size": "1000"}) as served:
-        yield served
+        return _neuron_lstm_serve(contestant, archive)
+    return serving(archive.parent, {contestant.handler: archive.name}, settings={"job_queue_size": "1000"})
 
 
 @contextmanager
@@ -183,14 +178,8 @@ def _turns(servers: Mapping[Contestant, TorchServe], options: argparse.Namespace
 def _cpu_seconds(server: TorchServe, model: str) -> tuple[float, float]:
     """Return the seconds of CPU time of Java and of the workers until now."""
     workers = [psutil.Process(pid) for pid in server.worker_pids(model)]
-    java = workers[0].parent()
-    assert java is not None
-    return _seconds(java), sum(map(_seconds, workers))
-
-
-def _seconds(process: psutil.Process) -> float:
-    used = process.cpu_times()
-    return float(used.user + used.system)
+    java, *others = [sum(process.cpu_times()[:2]) for process in (workers[0].parent(), *workers)]  # user and system
+    return java, sum(others)
 
 
 def _rows(turns: Mapping[Contestant, Sequence[Turn]]) -> Iterator[Row]:

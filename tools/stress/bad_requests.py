@@ -6,8 +6,10 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import partial
 from typing import NamedTuple
+
+from attacks import npy
 
 from .checks import END, ID, LONGEST_CHUNK, START, STEP, Reply, Session
 from .model import TOKENS
@@ -15,7 +17,6 @@ from .model import TOKENS
 TAGGER, STREAM = "tagger", "stream"
 """The model of whole sequences, and the same one in sessions."""
 LONGEST, MOST_SEQUENCES, MOST_TIMESTEPS, MOST_BYTES = 32, 16, 256, 65_536
-JSON: Mapping[str, str] = MappingProxyType({"Content-Type": "application/json"})
 _BYTES = {"Content-Type": "application/octet-stream"}
 _NPY = {"Content-Type": "application/x-npy"}
 _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -33,8 +34,9 @@ class Request(NamedTuple):
 
 
 def json_request(model: str, value: object, headers: Mapping[str, str] | None = None) -> Request:
-    """Make a request whose body is a JSON value."""
-    return Request(model, json.dumps(value).encode(), {**JSON, **(headers or {})})
+    """Make a request whose body is a JSON value, or bytes."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Request(model, body, {"Content-Type": "application/json", **(headers or {})})
 
 
 class BadRequest(NamedTuple):
@@ -54,24 +56,22 @@ class BadRequest(NamedTuple):
         return answer == (self.status, self.status, self.type, True)
 
 
-def _raw(body: bytes, headers: Mapping[str, str], status: int = 400, kind: str = "MalformedBody") -> BadRequest:
-    return BadRequest(Request(TAGGER, body, headers), status, kind)
-
-
 def _value(
-    value: object, status: int = 400, kind: str = "InvalidInput", headers: Mapping[str, str] | None = None
+    value: object,
+    status: int = 400,
+    kind: str = "InvalidInput",
+    headers: Mapping[str, str] | None = None,
+    model: str = TAGGER,
 ) -> BadRequest:
-    return BadRequest(json_request(TAGGER, value, headers), status, kind)
+    return BadRequest(json_request(model, value, headers), status, kind)
+
+
+_raw = partial(_value, kind="MalformedBody")
+_chunk = partial(_value, model=STREAM)
 
 
 def _v2(name: str = "1", shape: int = 3) -> BadRequest:
     return _value({"id": name, "inputs": [{"name": "ids", "shape": [shape], "datatype": "INT64", "data": [1, 2, 3]}]})
-
-
-def npy(descr: str, shape: str, data: bytes = b"") -> bytes:
-    """Return a .npy file with any header."""
-    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + data
 
 
 def _deadline(shift_ms: int, status: int, kind: str) -> BadRequest:
@@ -79,11 +79,11 @@ def _deadline(shift_ms: int, status: int, kind: str) -> BadRequest:
 
 
 _FIXED: dict[str, BadRequest] = {
-    "not JSON": _raw(b"oops", JSON),
-    "half of a JSON text": _raw(b'{"ids": [1, 2', _BYTES),
-    "deep nesting": _raw(b"[" * 50_000, _BYTES),
-    "deep nesting that ends": _raw(b"[" * 20_000 + b"]" * 20_000, _BYTES),
-    "a web form": _raw(b"[1, 2]", _FORM),
+    "not JSON": _raw(b"oops"),
+    "half of a JSON text": _raw(b'{"ids": [1, 2', headers=_BYTES),
+    "deep nesting": _raw(b"[" * 50_000, headers=_BYTES),
+    "deep nesting that ends": _raw(b"[" * 20_000 + b"]" * 20_000, headers=_BYTES),
+    "a web form": _raw(b"[1, 2]", headers=_FORM),
     "no sequence": _value([]),
     "a scalar for a sequence": _value({"ids": 3}),
     "one dimension too many": _value([[1, 2], [3, 4]]),
@@ -97,22 +97,18 @@ _FIXED: dict[str, BadRequest] = {
     "too long": _value([1] * (LONGEST + 1), 413, "SequenceTooLong"),
     "too many sequences": _value({"instances": [[1]] * (MOST_SEQUENCES + 1)}, 413, "TooManySequences"),
     "too many timesteps": _value({"instances": [[1] * LONGEST] * MOST_SEQUENCES}, 413, "TooManyTimesteps"),
-    "too many bytes": _raw(json.dumps({"instances": [[1] * MOST_BYTES]}).encode(), _BYTES, 413, "BodyTooLarge"),
+    "too many bytes": _value({"instances": [[1] * MOST_BYTES]}, 413, "BodyTooLarge", _BYTES),
     "one bad sequence of several": _value({"instances": [[1, 2], [1, TOKENS], [3]]}),
     "a V2 shape without its data": _v2(shape=4),
     "a V2 id without end": _v2("x" * 20_000),
-    "half of a .npy header": _raw(npy("<i8", "(3,)")[:20], _NPY),
-    "a .npy file without its data": _raw(npy("<i8", "(3,)"), _NPY),
-    "a .npy file of objects": _raw(npy("|O", "(3,)", b"\x80\x04."), _NPY),
-    "a .npy file of an absurd size": _raw(npy("<i8", f"(0, {2**70})"), _NPY),
+    "half of a .npy header": _raw(npy("(3,)", "<i8")[:20], headers=_NPY),
+    "a .npy file without its data": _raw(npy("(3,)", "<i8"), headers=_NPY),
+    "a .npy file of objects": _raw(npy("(3,)", "|O", b"\x80\x04."), headers=_NPY),
+    "a .npy file of an absurd size": _raw(npy(f"(0, {2**70})", "<i8"), headers=_NPY),
     ".npy asked for two outputs": _value([1, 2], 406, "NotAcceptable", {"Accept": "application/x-npy"}),
     "no time left": _value([1, 2, 3], 504, "DeadlineExceeded", {"X-Request-Timeout-Ms": "0"}),
     "a deadline that is no number": _value([1, 2, 3], headers={"X-Request-Deadline-Ms": "soon"}),
 }
-
-
-def _chunk(value: object, status: int, kind: str, fields: Mapping[str, str]) -> BadRequest:
-    return BadRequest(json_request(STREAM, value, fields), status, kind)
 
 
 def _at(session: Session, value: object, status: int = 400, kind: str = "InvalidInput", ahead: int = 0) -> BadRequest:

@@ -14,6 +14,8 @@ import psutil
 import torch
 from torchserve_process import TorchServe, free_ports, serving
 
+from torchserve_neuron_lstm.hosts.torchserve.process import log_configuration
+
 from ..bench.harness import package
 from .bad_requests import LONGEST, MOST_BYTES, MOST_SEQUENCES, MOST_TIMESTEPS, STREAM, TAGGER
 from .checks import LONGEST_CHUNK
@@ -35,18 +37,6 @@ neuron_lstm:
 """
 _LENGTHS = {TAGGER: f"[16, {LONGEST}]", STREAM: f"[{LONGEST_CHUNK}]"}
 _LIMITS = f"  limits: {{sequences: {MOST_SEQUENCES}, timesteps: {MOST_TIMESTEPS}, body_bytes: {MOST_BYTES}}}\n"
-# Warnings and what workers print: a line for every request would fill the disk.
-_LOG4J = """\
-<Configuration>
-  <Appenders>
-    <Console name="console" target="SYSTEM_OUT"><PatternLayout pattern="%d{ISO8601} [%-5p] %t %c - %m%n"/></Console>
-  </Appenders>
-  <Loggers>
-    <Root level="warn"><AppenderRef ref="console"/></Root>
-    <Logger name="MODEL_LOG" level="info"/>
-  </Loggers>
-</Configuration>
-"""
 
 
 def make_model() -> Tagger:
@@ -83,7 +73,7 @@ class Host:
     def start(self) -> None:
         """Start the server and wait until a worker of each model is ready; raises `DidNotStart` if none is."""
         log4j = self._store / "log4j2.xml"
-        log4j.write_text(_LOG4J)
+        log4j.write_text(log_configuration(with_file=False))  # a line for every request would fill the disk
         settings = {
             "job_queue_size": "2000",
             "metrics_config": str(_METRICS),

@@ -124,7 +124,7 @@ def draw_request(sentences: Sequence[Sentence], chance: random.Random) -> GoodRe
         return GoodRequest(json_request(TAGGER, ids), first, lambda answer: [answer])
     file = io.BytesIO()
     np.save(file, np.array(ids))
-    request = Request(TAGGER, file.getvalue(), {"Content-Type": "application/x-npy"})
+    request = json_request(TAGGER, file.getvalue(), {"Content-Type": "application/x-npy"})
     return GoodRequest(request, first, lambda answer: [answer])
 
 
