@@ -47,11 +47,7 @@ class Loaded:
 
 
 def http_post(path: str, body: bytes) -> bytes:
-    r"""Return the bytes of a whole request.
-
-    >>> http_post("/predictions/m", b"[1]").partition(b"\r\n")[0]
-    b'POST /predictions/m HTTP/1.1'
-    """
+    """Return the bytes of a whole request."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     return head.encode() + _END_OF_HEAD + body
 

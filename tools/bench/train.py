@@ -151,18 +151,15 @@ def contestants(model: Classifier, *, compiles: bool) -> dict[str, Contestant]:
 
 def calls(ways: Mapping[str, Contestant], batch: Batch, which: str) -> dict[str, Call]:
     """Return the timed call of each contestant."""
-    run = _forward if which == "forward" else _forward_and_backward
-    return {name: partial(run, way, batch) for name, way in ways.items()}
+    return {name: partial(_run, way, batch, backward=which != "forward") for name, way in ways.items()}
 
 
-def _forward(way: Contestant, batch: Batch) -> None:
-    with torch.no_grad():
-        way.loss(batch)
-
-
-def _forward_and_backward(way: Contestant, batch: Batch) -> None:
-    way.model.zero_grad()
-    way.loss(batch).backward()
+def _run(way: Contestant, batch: Batch, *, backward: bool) -> None:
+    with torch.set_grad_enabled(backward):
+        loss = way.loss(batch)
+    if backward:
+        way.model.zero_grad()
+        loss.backward()
 
 
 def check(ways: Mapping[str, Contestant], batch: Batch) -> None:

@@ -103,11 +103,7 @@ def main() -> int:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return the results as they stand in the page.
-
-    >>> print(table([Result("package: Python 3.11, torch 2.13.0", "819 passed")]).splitlines()[-1])
-    | package: Python 3.11, torch 2.13.0 | 819 passed |
-    """
+    """Return the results as they stand in the page."""
     date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     rows = [f"| {result.title} | {result.text if result.holds else f'**{result.text}**'} |" for result in results]
     return "\n".join([f"| {date}, Linux, x86-64 | result |", "|---|---|", *rows, ""])

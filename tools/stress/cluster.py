@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -79,12 +80,9 @@ def _run_sessions(
     limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0}
     traffic = draw_traffic(model, options.chunks, chance, faults=True, hang_ups=options.hang_ups, **limits)
     needed = {REPLICAS: options.kills, NODES: 2, PRIMARIES: 1}
-
-    def share() -> float:
-        return (time.monotonic() - began) / seconds
-
-    faults, goes_on = ClusterFaults(nodes, redis, chance, tally), until_enough(tally, needed, seconds)
-    asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults.make(needed, share)))
+    goes_on = until_enough(tally, needed, seconds)
+    faults = ClusterFaults(nodes, redis, chance, tally).make(needed, lambda: (time.monotonic() - began) / seconds)
+    asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults))
     from ray import serve
 
     serve.delete("sessions")
@@ -125,10 +123,6 @@ def due(made: Counter[str], wanted: Mapping[str, int], share: float) -> str:
     """Return the next fault after a share of the time.
 
     Nodes and primaries are spread evenly, as often as wanted; before, between and after them replicas are killed.
-
-    >>> wanted = {NODES: 2, PRIMARIES: 1}
-    >>> due(Counter(), wanted, 0.2), due(Counter(), wanted, 0.25)
-    ('replicas killed', 'nodes removed')
     """
     for name in (NODES, PRIMARIES):
         if made[name] < wanted[name] and share >= (made[name] + 0.5) / wanted[name]:
@@ -157,10 +151,8 @@ class ClusterFaults:
             await asyncio.sleep(5.0)
 
     async def _kill_replica(self) -> None:
-        def look() -> ReplicaProcess | None:
-            return replica_to_kill(self.nodes.ready(), self.chance)
-
-        while not self.nodes.kill(await _awaited(look, "two replicas that are ready")):
+        choose = partial(replica_to_kill, chance=self.chance)
+        while not self.nodes.kill(await _awaited(lambda: choose(self.nodes.ready()), "two replicas that are ready")):
             pass
 
     async def _remove_node(self) -> None:

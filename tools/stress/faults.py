@@ -54,17 +54,17 @@ class HostFaults:
     def disturbances(self) -> dict[str, Disturbance]:
         """Return all of them, by their names in the report."""
         return {
-            "disk full": lambda: self._for_a_while("disk", Fault.FULL, Fault.NONE),
+            "disk full": lambda: self._for_a_while("disk", Fault.FULL),
             TRUNCATED: self._truncate,
-            "clock ahead": lambda: self._for_a_while("clock", 3600, 0),
-            "disk read-only": lambda: self._for_a_while("disk", Fault.READ_ONLY, Fault.NONE),
-            "clock behind": lambda: self._for_a_while("clock", -3600, 0),
+            "clock ahead": lambda: self._for_a_while("clock", 3600),
+            "disk read-only": lambda: self._for_a_while("disk", Fault.READ_ONLY),
+            "clock behind": lambda: self._for_a_while("clock", -3600),
         }
 
-    async def _for_a_while(self, control: str, value: int, usual: int) -> None:
+    async def _for_a_while(self, control: str, value: int) -> None:
         self._write(control, value)
         await asyncio.sleep(_SECONDS)
-        self._write(control, usual)
+        self._write(control, 0)
 
     async def _truncate(self) -> None:
         """Cut the file in the middle, and move it away, as the message of the server tells its operator."""

@@ -102,10 +102,9 @@ class Host:
     def kill_worker(self, chance: random.Random) -> bool:
         """Kill a random worker, in any state. Returns whether there was one."""
         pids = list(self.workers().values())
-        with suppress(ProcessLookupError):
-            if pids:
-                os.kill(chance.choice(pids), signal.SIGKILL)
-                return True
+        with suppress(ProcessLookupError, IndexError):
+            os.kill(chance.choice(pids), signal.SIGKILL)
+            return True
         return False
 
 
