@@ -116,7 +116,7 @@ def test_contestants_on_a_gpu(bidirectional: bool, tmp_path: Path, monkeypatch: 
         raise RuntimeError("no kernel\nmore")
 
     monkeypatch.setattr(gpu, "_compiled", broken)
-    case = gpu.GpuCase("small", (6, 4, 3, 1), replace(TINY, bidirectional=bidirectional))
+    case = Case("small", replace(TINY, bidirectional=bidirectional), ((6, 4, 3, 1),))
     made, reasons, errors = gpu.compare(case, tmp_path, double, torch.device("cpu"))
 
     assert reasons["torch.compile reduce-overhead"] == "RuntimeError: no kernel"

@@ -104,7 +104,6 @@ class FmaLoop:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the program's options."""
     parser.add_argument("--rounds", type=int, default=11, help="turns of each contestant (default: %(default)s)")
-    parser.add_argument("--backend", default="native", help="the engine of the archives (default: %(default)s)")
     parser.add_argument(
         "--precisions", nargs="*", default=[], choices=[*TOLERANCES][1:], help="further archives of this engine"
     )
@@ -149,8 +148,8 @@ def _contestants(
 
     exact = TOLERANCES["float32"]
     contestants = {
-        OURS: served("ours", options.backend),
-        **{f"{OURS}, {precision}": served(precision, options.backend, precision) for precision in options.precisions},
+        OURS: served("ours", "native"),
+        **{f"{OURS}, {precision}": served(precision, "native", precision) for precision in options.precisions},
         "ONNX Runtime planned": served("planned", "onnxruntime"),
         "ONNX Runtime padded": (on_threads(threads, _onnx_padded(model, folder / "model.onnx", threads)), exact),
         "eager packed": (on_threads(threads, _padded(model)), exact),

@@ -28,7 +28,7 @@ from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 
 from .harness import BenchmarkFailed, Effort, device_seconds, host_seconds, ratio, take_turns, tell
-from .ragged import MIDDLE, Size, triangle
+from .ragged import MIDDLE, Case, Size, triangle
 from .report import Result, Row, Table
 from .train import BATCH, rows_of
 
@@ -39,38 +39,29 @@ class NotRun(RuntimeError):
     """A contestant that is not here, or that would be wrong."""
 
 
-@dataclass(frozen=True)
-class GpuCase:
-    """A stack of LSTM layers and the lengths of one batch, the longest first."""
-
-    name: str
-    lengths: tuple[int, ...]
-    size: Size = MIDDLE
-
-    def layer(self) -> nn.LSTM:
-        """Return the layers with the same weights each time."""
-        torch.manual_seed(0)
-        size = self.size
-        return nn.LSTM(
-            size.features, size.hidden, size.layers, batch_first=True, bidirectional=size.bidirectional
-        ).eval()
-
-    def inputs(self) -> tuple[Tensor, Tensor]:
-        """Return x[B, T, F] with zeros on padding, and lengths[B], on the CPU."""
-        torch.manual_seed(1)
-        lengths = torch.tensor(self.lengths)
-        x = torch.randn(len(self.lengths), self.lengths[0], self.size.features)
-        padding = torch.arange(x.shape[1])[None, :] >= lengths[:, None]
-        return x.masked_fill(padding[:, :, None], 0.0), lengths
-
-
 _LENGTHS = tuple(range(128, 0, -4))
 CASES = (
-    GpuCase("128->256 x2, B=32 triangle", _LENGTHS),
-    GpuCase("the same, bidirectional", _LENGTHS, Size(128, 256, 2, bidirectional=True)),
-    GpuCase("128->256 x2, B=256 triangle", tuple(sorted(triangle(256, 1), reverse=True))),
-    GpuCase("128->256 x2, one request of 20 timesteps", (20,)),
+    Case("B=32 triangle", MIDDLE, (_LENGTHS,)),
+    Case("B=32 triangle", Size(128, 256, 2, bidirectional=True), (_LENGTHS,)),
+    Case("B=256 triangle", MIDDLE, (tuple(sorted(triangle(256, 1), reverse=True)),)),
+    Case("one request of 20 timesteps", MIDDLE, ((20,),)),
 )
+"""One batch each, the longest request first."""
+
+
+def make_layer(size: Size) -> nn.LSTM:
+    """Return the layers with the same weights each time."""
+    torch.manual_seed(0)
+    return nn.LSTM(size.features, size.hidden, size.layers, batch_first=True, bidirectional=size.bidirectional).eval()
+
+
+def draw_inputs(case: Case) -> tuple[Tensor, Tensor]:
+    """Return x[B, T, F] with zeros on padding, and lengths[B], on the CPU."""
+    torch.manual_seed(1)
+    lengths = torch.tensor(case.batches[0])
+    x = torch.randn(len(lengths), int(lengths[0]), case.size.features)
+    padding = torch.arange(x.shape[1])[None, :] >= lengths[:, None]
+    return x.masked_fill(padding[:, :, None], 0.0), lengths
 
 
 class Masked(nn.Module):
@@ -152,8 +143,8 @@ def measure(options: argparse.Namespace) -> Result:
     return result
 
 
-def _measured(case: GpuCase, rounds: int) -> Iterator[Row]:
-    tell(f"measuring {case.name}")
+def _measured(case: Case, rounds: int) -> Iterator[Row]:
+    tell(f"measuring {case}")
     with tempfile.TemporaryDirectory() as name:
         device = TorchDevice(0)
         contestants, reasons, errors = compare(case, Path(name), LaunchedDevice, device.torch_device)
@@ -170,13 +161,13 @@ def _measured(case: GpuCase, rounds: int) -> Iterator[Row]:
             figures["ms on the GPU"] = 1000 * median(on_gpu[contestant])
         if contestant in errors:
             figures["largest error"] = f"{errors[contestant]:.1e}"
-        yield Row(case.name, contestant, figures, taken)
+        yield Row(str(case), contestant, figures, taken)
     for contestant, reason in reasons.items():
-        yield Row(case.name, contestant, {"not run": reason})
+        yield Row(str(case), contestant, {"not run": reason})
 
 
 def compare(
-    case: GpuCase, folder: Path, device: Callable[..., Device], torch_device: torch.device
+    case: Case, folder: Path, device: Callable[..., Device], torch_device: torch.device
 ) -> tuple[dict[str, Contestant], dict[str, str], dict[str, float]]:
     """Run all contestants of a case once; `device(0, own_kernel=...)` makes the engine's device.
 
@@ -186,7 +177,7 @@ def compare(
     def engine(name: str, precision: Precision = "float32", *, own_kernel: bool = True) -> Contestant:
         return _engine(case, device(0, own_kernel=own_kernel), folder / name, precision)
 
-    layer = case.layer().to(torch_device)
+    layer = make_layer(case.size).to(torch_device)
     makers: dict[str, Callable[[], Contestant]] = {
         OURS: lambda: engine("ours"),
         f"{OURS}, cuDNN's kernels": lambda: engine("cudnn", own_kernel=False),
@@ -221,47 +212,47 @@ def _errors(outputs: Mapping[str, Sequence[Tensor]]) -> dict[str, float]:
     }
 
 
-def _engine(case: GpuCase, device: Device, folder: Path, precision: Precision) -> Contestant:
+def _engine(case: Case, device: Device, folder: Path, precision: Precision) -> Contestant:
     """Return the engine `cuda`, with its graph captured."""
     if isinstance(device, LaunchedDevice) and device.wants_kernel and device.kernel is None:
         raise NotRun("the kernel for recurrent layers cannot run on this GPU")
     folder.mkdir()
-    inputs, program = case.inputs(), _exported(case)
+    inputs, program = draw_inputs(case), _exported(case)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     run = load_on_device(device, {"sequence": folder}, weights_of(program))["sequence"]
     run(inputs)
     return Contestant(lambda: run(inputs), device.launch if isinstance(device, LaunchedDevice) else None)
 
 
-def _native(case: GpuCase, folder: Path) -> Contestant:
+def _native(case: Case, folder: Path) -> Contestant:
     folder.mkdir()
     backend = get_backend("native")
-    inputs, program = case.inputs(), _exported(case)
+    inputs, program = draw_inputs(case), _exported(case)
     backend.compile(program, None, folder)
     run = backend.load(folder, weights_of(program), backend.host(), 2)
     return Contestant(lambda: run(inputs))
 
 
-def _one_direction(case: GpuCase, layer: nn.LSTM) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def _one_direction(case: Case, layer: nn.LSTM) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
     if case.size.bidirectional:
         raise NotRun("wrong: padding comes first in the reverse direction")
     return partial(padded, layer)
 
 
-def _compiled(case: GpuCase, layer: nn.LSTM, device: torch.device) -> Contestant:
+def _compiled(case: Case, layer: nn.LSTM, device: torch.device) -> Contestant:
     """Return the padded layers under `torch.compile`, whose own graphs it uses."""
     return _from_host(torch.compile(_one_direction(case, layer), mode="reduce-overhead"), case, device)
 
 
-def _exported(case: GpuCase) -> torch.export.ExportedProgram:
+def _exported(case: Case) -> torch.export.ExportedProgram:
     """Return the lowered layers as an exported program of the batch's sizes."""
     with torch.no_grad():
-        return torch.export.export(Masked(case.layer()), case.inputs(), strict=False)
+        return torch.export.export(Masked(make_layer(case.size)), draw_inputs(case), strict=False)
 
 
-def _from_host(run: Callable[..., Any], case: GpuCase, device: torch.device, *, on_host: bool = False) -> Contestant:
+def _from_host(run: Callable[..., Any], case: Case, device: torch.device, *, on_host: bool = False) -> Contestant:
     """Return a function of torch; with `on_host`, its lengths stay on the CPU."""
-    x, lengths = case.inputs()
+    x, lengths = draw_inputs(case)
     x_there, lengths_there = x.to(device), lengths if on_host else lengths.to(device)
 
     @torch.no_grad()
