@@ -16,7 +16,6 @@ import tempfile
 import traceback
 import warnings
 import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
+import torch
 from worker import loaded, predict, request
 
 ATOL = RTOL = 1e-5
@@ -83,18 +83,11 @@ def worst_share(archive: Path, requests: list[dict[str, Any]]) -> float:
 
 
 def _share(answer: Any, wanted: list[float]) -> float:
-    flat = list(_numbers(answer))
-    if len(flat) != len(wanted):
-        raise ValueError(f"{len(flat)} numbers, expected {len(wanted)}")
-    return max((abs(a - b) / (ATOL + RTOL * abs(b)) for a, b in zip(flat, wanted)), default=0.0)
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _numbers(item)
-    else:
-        yield float(value)
+    flat, right = torch.tensor(answer, dtype=torch.float64).flatten(), torch.tensor(wanted, dtype=torch.float64)
+    if len(flat) != len(right):
+        raise ValueError(f"{len(flat)} numbers, expected {len(right)}")
+    shares = (flat - right).abs() / (ATOL + RTOL * right.abs())
+    return float(max(shares.nan_to_num(torch.inf), default=0.0))
 
 
 if __name__ == "__main__":
