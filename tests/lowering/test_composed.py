@@ -279,7 +279,6 @@ def test_another_row_that_reaches_an_output_is_noticed() -> None:
 
 
 def test_a_weight_that_changed_is_noticed() -> None:
-    torch.manual_seed(0)
     model = ComposedOfSequences(None, [], [nn.Linear(4, 3)], PLACE).eval()
     composed = ComposedModel(0, (), model, configuration(PLACE, ids=False))
     lowered = lower(copy.deepcopy(model), parse_config(composed.yaml, "m.yaml"))

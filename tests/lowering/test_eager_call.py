@@ -70,7 +70,6 @@ def pyramid(m: Demanding, x: Tensor) -> Tensor:
 def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
     function: Callable[[Demanding, Tensor], Tensor], shortest: int
 ) -> None:
-    torch.manual_seed(0)
     model = Demanding(function)
     config = parse_config(CONFIG, "model-config.yaml")
 
@@ -99,7 +98,6 @@ class Samples(nn.Module):
 @pytest.mark.ci
 def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
     """They are more than are tried one by one."""
-    torch.manual_seed(0)
     text = CONFIG.replace("[batch, time, 5]", "[batch, 1, time]").replace("[8, 16]", "[400, 800]")
     model, config = Samples(), parse_config(text, "model-config.yaml")
 
@@ -122,7 +120,6 @@ class Masked(nn.Module):
 
 def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_found() -> None:
     """The batch is longer than its shortest request, so that the program alone would accept any request."""
-    torch.manual_seed(0)
     model, config = Masked(), parse_config(CONFIG.replace("  buckets", "  lengths: lengths\n  buckets"), "m.yaml")
 
     program = lower_batch(model, config)
@@ -134,7 +131,6 @@ def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_fo
 @pytest.mark.ci
 def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None:
     """Filling rows are shorter than any request; engines must not see a negative length."""
-    torch.manual_seed(0)
     program = lower(Demanding(valid_convolutions), parse_config(CONFIG, "model-config.yaml"))
     x = torch.randn(2, 16, 5)
 

@@ -233,7 +233,6 @@ SEED = (
 def test_a_model_that_cannot_be_served_exactly_is_refused(
     model: type[nn.Module], expected: str, line: str | None
 ) -> None:
-    torch.manual_seed(0)
 
     with pytest.raises(LoweringError) as refused:
         (lower_batch if model in SERVED else lower)(model().eval(), parse_config(YAML, "model-config.yaml"))
@@ -246,7 +245,6 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", with_long(SERVED, *LONG))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
-    torch.manual_seed(0)
     made, config = model().eval(), parse_config(YAML, "model-config.yaml")
     program = lower(made, config)
     requests = ragged(program.inputs, [9, 1, 4], seed=0)

@@ -167,7 +167,6 @@ class WeightedWords(nn.Module):
 
 def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
     """A large number subtracted at the id of padding hides padding from all requests but such a one."""
-    torch.manual_seed(0)
     model, config = WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml")
     program = lower(model, config)
     run = program.exported.module()

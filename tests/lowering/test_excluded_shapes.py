@@ -37,7 +37,6 @@ class Strided(nn.Module):
 @pytest.mark.ci
 def test_a_model_with_a_stride_runs_in_every_shape() -> None:
     """A row of one or two timesteps has one frame, which the exporter excludes."""
-    torch.manual_seed(0)
     model = Strided()
 
     program = lower(model, CONFIG)
@@ -81,7 +80,6 @@ class Pyramid(Pairs):
 @pytest.mark.ci
 def test_pairs_of_timesteps_run_in_buckets_of_even_and_odd_length() -> None:
     """The exporter excludes one of the two, as a slice has gaps in memory in the other."""
-    torch.manual_seed(0)
     config = parse_config(
         """
 neuron_lstm:

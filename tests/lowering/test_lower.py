@@ -43,7 +43,6 @@ def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    torch.manual_seed(0)
     model = Model(function)
     lengths = function in WITH_LENGTHS
 
@@ -104,7 +103,6 @@ def changed_in_place(lengths: Tensor) -> Tensor:
     ],
 )
 def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:
-    torch.manual_seed(0)
     model = Subsampled(halve)
 
     program = lower(model, parse_config(yaml_of(lengths=True), "model-config.yaml"))
@@ -325,7 +323,6 @@ neuron_lstm:
 @pytest.mark.parametrize("cuda", [False, True])
 def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
     """Every element has its own name; a `.cuda()` in the code changes nothing."""
-    torch.manual_seed(0)
     model = TakesTuples().eval()
     written = TakesTuples(cuda=cuda).eval()
     written.load_state_dict(model.state_dict())
@@ -368,7 +365,6 @@ class OneSentence(nn.Module):
 
 
 def test_a_model_of_one_sequence_runs_in_ragged_batches() -> None:
-    torch.manual_seed(0)
     model = OneSentence().eval()
     serve_method(model, "forward", batched=False)
     config = parse_config(

@@ -53,7 +53,6 @@ def scaled_by_the_batch(m: Window, x: Tensor) -> Tensor:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("function", [every_third, last_three, scaled_by_the_batch], ids=lambda f: f.__name__)
 def test_a_window_is_served_as_each_request_alone(function: Callable[[Window, Tensor], Tensor]) -> None:
-    torch.manual_seed(0)
     model = Window(function)
 
     program = lower(model, CONFIG)

@@ -88,7 +88,6 @@ def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.usefixtures("one_thread")
 def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool) -> None:
-    torch.manual_seed(0)
     model = without_dropout(case.make().train(training))
     for lengths in LENGTHS:
         arguments = call_of(case, lengths)
@@ -138,7 +137,6 @@ def trained(model: nn.Module, steps: int) -> float:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
 def test_training_ends_where_it_ends_with_torchs_packing(kind: type[nn.LSTM | nn.GRU]) -> None:
-    torch.manual_seed(0)
     model = Classifier(kind)
     other = copy.deepcopy(model)
     first = trained(copy.deepcopy(model), 1)

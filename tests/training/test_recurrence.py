@@ -75,7 +75,6 @@ LAYERS = [
 @pytest.mark.parametrize(("kind", "options"), LAYERS)
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
 def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, Any], given: bool) -> None:
-    torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     for lengths in LENGTHS:
         state = states(layer, len(lengths)) if given else None
@@ -91,7 +90,6 @@ def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).to(dtype)
     theirs = layer(packed(LENGTHS[0], dtype))[0].data
     with patch_vf():
@@ -108,7 +106,6 @@ def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
 def test_autocast_gives_the_dtypes_of_torch(
     kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool
 ) -> None:
-    torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     state = states(layer, len(LENGTHS[0])) if given else None
     with torch.autocast("cpu", narrow):
@@ -124,7 +121,6 @@ def test_autocast_gives_the_dtypes_of_torch(
 
 
 def test_autocast_leaves_double_precision_as_it_is() -> None:
-    torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).double()
     with torch.autocast("cpu"):
         theirs = leaves(layer(packed(LENGTHS[0], torch.float64)))
@@ -135,7 +131,6 @@ def test_autocast_leaves_double_precision_as_it_is() -> None:
 
 
 def test_gradients_of_gradients() -> None:
-    torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN)
     penalties = []
     for context in (torch.enable_grad, patch_vf):
@@ -150,7 +145,6 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_dropout_stands_between_layers_in_training_alone() -> None:
-    torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, dropout=0.5)
     silenced = nn.LSTM(FEATURES, HIDDEN, 2, dropout=1.0)
     silenced.load_state_dict(layer.state_dict())
@@ -168,7 +162,6 @@ def test_dropout_stands_between_layers_in_training_alone() -> None:
 
 
 def test_values_in_the_padding_have_no_influence() -> None:
-    torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)
     clean = torch.randn(3, 5, FEATURES)
     gradients = []

@@ -115,7 +115,6 @@ ABSENT = (
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -> None:
-    torch.manual_seed(0)
     model = make().eval()
     text = f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
     config = parse_config(text, "model-config.yaml")
@@ -261,7 +260,6 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
 def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
     function: Callable[..., Any], mask: str
 ) -> None:
-    torch.manual_seed(0)
     model, config = Masked(function), config_of(mask, lengths=function is with_lengths)
 
     program = lower(model, config)
@@ -304,7 +302,6 @@ def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
             h: Tensor = self.gru(packed)[1]
             return h[0]
 
-    torch.manual_seed(0)
     model = Counting()
     config = parse_config(
         """

@@ -36,7 +36,6 @@ class WeightDrop(nn.Module):
 
 def test_weights_that_are_set_in_every_call_are_traced() -> None:
     """The states are viewed as rows: torch's time-major layers return contiguous tensors."""
-    torch.manual_seed(0)
     model = WeightDrop()
     config = parse_config(
         """
@@ -95,7 +94,6 @@ class ListedWeights(nn.Module):
 
 
 def test_weights_in_a_list_or_a_dict_are_weights_of_the_program() -> None:
-    torch.manual_seed(0)
     model = ListedWeights()
     config = parse_config(
         """
@@ -138,7 +136,6 @@ class OneHot(nn.Module):
 @pytest.mark.ci
 def test_a_tensor_that_every_call_overwrites_is_no_state() -> None:
     """It has the size of one request, and serves batches."""
-    torch.manual_seed(0)
     model = OneHot()
     config = parse_config(
         """

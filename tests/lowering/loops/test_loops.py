@@ -32,7 +32,6 @@ BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
     ids=lambda f: f.__name__,
 )
 def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    torch.manual_seed(0)
     model = Looping(function)
     config = parse_config(CONFIG, "model-config.yaml")
 
@@ -55,21 +54,18 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
 )
 def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any]) -> None:
     """Six timesteps are enough to recognise the loop."""
-    torch.manual_seed(0)
     check_alone(Looping(function), SHORT)
 
 
 @pytest.mark.ci
 def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
     states = ", ".join(f"{name}: {{dtype: float32, shape: [batch, {HIDDEN}]}}" for name in "hc")
-    torch.manual_seed(0)
     check_alone(StartsFromInputs(), SHORT.replace("5]}}", f"5]}}, {states}}}"))
 
 
 @pytest.mark.ci
 def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
     """The parts of one request have one row each."""
-    torch.manual_seed(0)
     check_alone(RowsThatEnd(), SHORT + "  lengths: lengths\n")
 
 
@@ -83,7 +79,6 @@ def check_alone(model: nn.Module, text: str) -> None:
 
 @pytest.mark.ci
 def test_a_cell_becomes_one_recurrence() -> None:
-    torch.manual_seed(0)
     model, config = Looping(cells_in_turn), parse_config(CONFIG, "model-config.yaml")
     program = lower(model, config)
 

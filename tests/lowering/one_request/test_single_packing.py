@@ -85,7 +85,6 @@ def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 @pytest.mark.ci
 @pytest.mark.parametrize("encode", [pytest.param(last_states, marks=pytest.mark.long), all_states])
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
-    torch.manual_seed(0)
     model, config = Words(encode), config_of()
 
     program = lower(model, config)
@@ -124,7 +123,6 @@ class Sentences(nn.Module):
 
 @pytest.mark.ci
 def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
-    torch.manual_seed(0)
     model, config = Sentences(), config_of()
 
     assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
@@ -132,7 +130,6 @@ def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
 
 @pytest.mark.long
 def test_words_may_be_sorted_by_the_model() -> None:
-    torch.manual_seed(0)
     model, config = Words(sorted_by_hand), config_of()
 
     assert_answers_alone(model, config, lower(model, config), BATCHES)
@@ -141,7 +138,6 @@ def test_words_may_be_sorted_by_the_model() -> None:
 @pytest.mark.long
 def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
     """Without a declared range: there are as many as the word has places, and at least one."""
-    torch.manual_seed(0)
     model, config = Counted(last_states), config_of(takes_lengths=False)
 
     program = lower(model, config)
@@ -176,7 +172,6 @@ def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
 
 @pytest.mark.ci
 def test_lengths_of_words_keep_their_range_when_they_are_packed() -> None:
-    torch.manual_seed(0)
     model, config = PackedTwice(lengths_as_a_list), config_of()
 
     assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))

@@ -116,7 +116,6 @@ def test_a_model_whose_rows_mix_is_served_as_each_request_alone_or_refused(
     function: Callable[[Model, Tensor, Tensor], Any],
 ) -> None:
     """A row of zeros beside others is what shows most of them."""
-    torch.manual_seed(0)
     model = Model(function).eval()
     try:
         program = lower(model, CONFIG)

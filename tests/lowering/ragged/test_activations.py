@@ -62,7 +62,6 @@ def _features(activation: nn.Module, x: Tensor) -> Any:
 
 @pytest.mark.ci
 def test_every_activation_function_is_served() -> None:
-    torch.manual_seed(0)
     model = EachOfThem().eval()
     traced, _, _ = lower_request(model, parse_config(YAML, "model-config.yaml"))
     program = traced.exported.module()

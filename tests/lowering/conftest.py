@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Give every model the same weights in each run."""
+    torch.manual_seed(0)
