@@ -12,11 +12,13 @@ from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec, size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.eager_call import call_eagerly
 from torchserve_neuron_lstm.lowering.exporter.export import bind_arguments
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
+BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,18 @@ def part_of(output: torch.Tensor, spec: TensorSpec, row: int, length: int) -> to
         if isinstance(size, str) and size != "batch":
             output = output.narrow(dim, 0, size_at(size, length))
     return output if spec.batch_dim is None else output.narrow(spec.batch_dim, row, 1)
+
+
+def lower_exact(
+    model: nn.Module,
+    config: ServingConfig,
+    batches: Sequence[Sequence[int]] = BATCHES,
+    garbage: Sequence[float] = GARBAGE,
+) -> LoweredModel:
+    """Lower a model, compare the program with each request alone, and return it."""
+    program = lower(model, config)
+    assert_answers_alone(model, config, program, batches, garbage)
+    return program
 
 
 def assert_answers_alone(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import config_of, one_input
+from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.forward import MaskConfig
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.exporter.arguments import mask_of_lengths
@@ -83,20 +83,23 @@ class Pair(Layers):
 
 
 PAIR = (
-    "{x: {dtype: float32, shape: [batch, time, 5]}, y: {dtype: float32, shape: [batch, time, 5]}}\n"
-    "  lengths: {names: [x_lengths, y_lengths], type: numpy}"
+    "{x: {dtype: float32, shape: [batch, time, 5]}, y: {dtype: float32, shape: [batch, time, 5]}}",
+    "lengths: {names: [x_lengths, y_lengths], type: numpy}",
 )
-BATCH_FIRST = "{x: {dtype: float32, shape: [batch, time, 5], packed: true}}"
-TIME_MAJOR = "{x: {dtype: float32, shape: [time, batch, 5], packed: true}}"
+BATCH_FIRST = ("{x: {dtype: float32, shape: [batch, time, 5], packed: true}}",)
+TIME_MAJOR = ("{x: {dtype: float32, shape: [time, batch, 5], packed: true}}",)
 NESTED = (
-    "{batch.x: {dtype: float32, shape: [batch, time, 5]}, batch.more.scale: {dtype: float32, shape: [batch, 1, 5]}}\n"
-    "  lengths: batch.lengths"
+    "{batch.x: {dtype: float32, shape: [batch, time, 5]}, batch.more.scale: {dtype: float32, shape: [batch, 1, 5]}}",
+    "lengths: batch.lengths",
 )
-
-
+NUMBERED = tuple(
+    text.replace("batch.x", "batch.0").replace("batch.more.scale", "batch.1").replace(".lengths", ".2")
+    for text in NESTED
+)
+BOTH = ("{batch.x: {dtype: float32, shape: [batch, time, 5]}, batch.0: {dtype: float32, shape: [batch, time, 5]}}",)
 ABSENT = (
-    "{batch.x: {dtype: float32, shape: [batch, time, 5]}}\n"
-    "  model: {forward: {batch.static: null, batch.scales.by: 2.0}}"
+    "{batch.x: {dtype: float32, shape: [batch, time, 5]}}",
+    "model: {forward: {batch.static: null, batch.scales.by: 2.0}}",
 )
 
 
@@ -114,59 +117,33 @@ ABSENT = (
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -> None:
-    model = make().eval()
-    text = f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
-    config = parse_config(text, "model-config.yaml")
-
-    program = lower(model, config)
-
-    assert_answers_alone(model, config, program, [LENGTHS])
+def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: tuple[str, ...]) -> None:
+    lower_exact(make().eval(), config_of(*inputs), [LENGTHS])
 
 
-def test_an_attribute_that_no_input_has_is_named_with_those_there_are() -> None:
-    class Misspelled(Layers):
-        def forward(self, batch: Any) -> Any:
-            return self.gru(batch.x * batch.mask)[0]
-
-    config = parse_config(
-        f"neuron_lstm:\n  inputs: {NESTED}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n", "model-config.yaml"
-    )
-
-    with pytest.raises(LoweringError, match=r"mask: the configuration names x, more, lengths only"):
-        lower(Misspelled().eval(), config)
+class Misspelled(Layers):
+    def forward(self, batch: Any) -> Any:
+        return self.gru(batch.x * batch.mask)[0]
 
 
-def test_positions_of_an_argument_that_is_read_by_attributes_are_refused_with_the_names_to_write() -> None:
-    inputs = NESTED.replace("batch.x", "batch.0").replace("batch.more.scale", "batch.1").replace(".lengths", ".2")
-    config = parse_config(
-        f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n", "model-config.yaml"
-    )
-
-    with pytest.raises(LoweringError, match=r"test_arguments\.py.*no attribute x.*such as batch\.x, under `inputs`"):
-        lower(Fields().eval(), config)
-
-
-def test_keys_and_positions_of_one_argument_are_refused() -> None:
-    text = (
-        "neuron_lstm:\n  inputs: {batch.x: {dtype: float32, shape: [batch, time, 5]}, "
-        "batch.0: {dtype: float32, shape: [batch, time, 5]}}\n  buckets: {batch: [1, 8], length: [4, 16]}\n"
-    )
-
-    with pytest.raises(LoweringError, match=r"batch\.x, batch\.0 are not all elements of a tuple batch"):
-        lower(Dictionary().eval(), parse_config(text, "model-config.yaml"))
+@pytest.mark.parametrize(
+    ("make", "inputs", "message"),
+    [
+        (Misspelled, NESTED, "mask: the configuration names x, more, lengths only"),
+        (Fields, NUMBERED, r"test_arguments\.py.*no attribute x.*such as batch\.x, under `inputs`"),
+        (Dictionary, BOTH, r"batch\.x, batch\.0 are not all elements of a tuple batch"),
+    ],
+    ids=["an attribute that no input has", "positions that are read by attributes", "keys and positions"],
+)
+def test_elements_that_do_not_fit_are_refused_with_the_names_to_write(
+    make: type[nn.Module], inputs: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(LoweringError, match=message):
+        lower(make().eval(), config_of(*inputs))
 
 
-BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
-
-
-def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
-    return parse_config(
-        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
-        f"{'  lengths: lengths' if lengths else ''}\n"
-        f"  mask: {mask}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n",
-        "model-config.yaml",
-    )
+def with_mask(mask: str, *, lengths: bool = False) -> ServingConfig:
+    return one_input("[batch, time, 5]", f"mask: {mask}" + "\n  lengths: lengths" * lengths)
 
 
 class Masked(nn.Module):
@@ -260,30 +237,25 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
 def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
     function: Callable[..., Any], mask: str
 ) -> None:
-    model, config = Masked(function), config_of(mask, lengths=function is with_lengths)
-
-    program = lower(model, config)
+    program = lower_exact(Masked(function), with_mask(mask, lengths=function is with_lengths))
 
     assert [spec.name for spec in program.inputs] == ["x"]
-    assert_answers_alone(model, config, program, BATCHES)
 
 
-def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
-    def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
-        mask[:, 0] = False
-        return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
+def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    mask[:, 0] = False
+    return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
 
+
+def maximum_with_another(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    largest = torch.max(mask.float(), x[..., 0])
+    return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
+
+
+@pytest.mark.parametrize("function", [changed, maximum_with_another])
+def test_a_branch_on_what_is_not_the_mask_alone_is_refused_with_its_line(function: Callable[..., Any]) -> None:
     with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_arguments"):
-        lower(Masked(changed), config_of("mask"))
-
-
-def test_a_maximum_with_another_tensor_is_not_known() -> None:
-    def compared(m: Masked, x: Tensor, mask: Tensor) -> Any:
-        largest = torch.max(mask.float(), x[..., 0])
-        return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
-
-    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_arguments"):
-        lower(Masked(compared), config_of("mask"))
+        lower(Masked(function), with_mask("mask"))
 
 
 @pytest.mark.ci
@@ -302,24 +274,9 @@ def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
             h: Tensor = self.gru(packed)[1]
             return h[0]
 
-    model = Counting()
-    config = parse_config(
-        """
-neuron_lstm:
-  inputs: {ids: {dtype: int64, shape: [batch, time], range: [1, 8]}}
-  buckets: {batch: [1, 8], length: [4, 16]}
-""",
-        "model-config.yaml",
-    )
-
-    program = lower(model, config)
+    program = lower_exact(Counting(), config_of("{ids: {dtype: int64, shape: [batch, time], range: [1, 8]}}"))
 
     assert program.padding == "masked"
-    ids, lengths = torch.randint(1, 9, (3, 16)), [16, 1, 5]
-    with torch.no_grad():
-        ours = program.exported.module()(ids, torch.tensor(lengths))[0]
-        for row, length in enumerate(lengths):
-            torch.testing.assert_close(ours[row : row + 1], model(ids[row : row + 1, :length]))
 
 
 def test_a_mask_has_the_layout_and_the_type_of_the_configuration() -> None:

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import one_input
+from ragged import lower_exact
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.exporter.model_attributes import restored_attributes
 from torchserve_neuron_lstm.lowering.one_request.single_request import KeepsState
+
+CONFIG = one_input("[batch, time, 5]")
 
 
 class WeightDrop(nn.Module):
@@ -36,25 +40,7 @@ class WeightDrop(nn.Module):
 
 def test_weights_that_are_set_in_every_call_are_traced() -> None:
     """The states are viewed as rows: torch's time-major layers return contiguous tensors."""
-    model = WeightDrop()
-    config = parse_config(
-        """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [time, batch, 5]}}
-  buckets: {batch: [1, 4], length: [4, 16]}
-""",
-        "model-config.yaml",
-    )
-
-    program = lower(model, config)
-
-    x, lengths = torch.randn(9, 3, 5), [9, 1, 4]
-    with torch.no_grad():
-        ours = program.exported.module()(x, torch.tensor(lengths))[0]
-        for row, length in enumerate(lengths):
-            own = model(x[:length, row : row + 1])
-            part = ours.select(program.outputs[0].shape.index("batch"), row)[:length]
-            torch.testing.assert_close(part, own, atol=1e-5, rtol=1e-5)
+    lower_exact(WeightDrop(), one_input("[time, batch, 5]"))
 
 
 def test_attributes_and_lists_are_restored_after_an_error() -> None:
@@ -95,16 +81,7 @@ class ListedWeights(nn.Module):
 
 def test_weights_in_a_list_or_a_dict_are_weights_of_the_program() -> None:
     model = ListedWeights()
-    config = parse_config(
-        """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 4], length: [4, 16]}
-""",
-        "model-config.yaml",
-    )
-
-    program = lower(model, config)
+    program = lower(model, CONFIG)
 
     assert set(program.exported.state_dict) == set(model.state_dict())
     assert not program.constants
@@ -173,22 +150,9 @@ class Remembering(nn.Module):
         return y
 
 
-CONFIG = parse_config(
-    "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
-    "  buckets: {batch: [1, 4], length: [4, 16]}\n",
-    "model-config.yaml",
-)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("buffer", [True, False])
-def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None:
-    """A program would answer equal requests differently."""
-    with pytest.raises(KeepsState, match=r"reads before, which an earlier call wrote \(at test_model_attributes"):
-        lower(Remembering(buffer=buffer), CONFIG)
-
-
 class Counting(nn.Module):
+    """The loop is followed in another trace, so that no line is known."""
+
     def __init__(self) -> None:
         super().__init__()
         self.cell = nn.GRUCell(5, 6)
@@ -200,12 +164,6 @@ class Counting(nn.Module):
         for step in x.unbind(1):
             state = self.cell(step, state)
         return state * calls
-
-
-def test_a_state_between_requests_is_refused_beside_a_loop_too() -> None:
-    """The loop is followed in another trace."""
-    with pytest.raises(KeepsState, match="reads calls, which an earlier call wrote"):
-        lower(Counting(), CONFIG)
 
 
 class Adapting(nn.Module):
@@ -222,27 +180,31 @@ class Adapting(nn.Module):
         return y
 
 
-ADAPTING = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 4], length: [4, 16]}
-"""
+HERE = r" \(at test_model_attributes"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
-    "write",
-    [lambda scale: scale.mul_(0.5), lambda scale: scale.data.clamp_(max=0.5), lambda scale: scale[:2].add_(1)],
-    ids=["in place", "its data", "a part"],
+    ("make", "state"),
+    [
+        (lambda: Remembering(buffer=True), f"before, which an earlier call wrote{HERE}"),
+        (lambda: Remembering(buffer=False), f"before, which an earlier call wrote{HERE}"),
+        (Counting, "calls, which an earlier call wrote"),
+        (lambda: Adapting(lambda scale: scale.mul_(0.5)), f"scale, which an earlier call wrote{HERE}"),
+        (lambda: Adapting(lambda scale: scale.data.clamp_(max=0.5)), f"scale, which an earlier call wrote{HERE}"),
+        (lambda: Adapting(lambda scale: scale[:2].add_(1)), f"scale, which an earlier call wrote{HERE}"),
+    ],
+    ids=["buffer", "attribute", "beside a loop", "parameter", "its data", "a part of it"],
 )
-def test_a_parameter_that_is_changed_in_every_call_is_refused(write: Callable[[Tensor], Any]) -> None:
-    with pytest.raises(KeepsState, match=r"reads scale, which an earlier call wrote \(at test_model_attributes"):
-        lower(Adapting(write), parse_config(ADAPTING, "model-config.yaml"))
+def test_a_state_between_requests_is_refused_with_its_line(make: Callable[[], nn.Module], state: str) -> None:
+    """A program would answer equal requests differently."""
+    with pytest.raises(KeepsState, match=f"reads {state}"):
+        lower(make(), CONFIG)
 
 
 def test_a_parameter_that_is_overwritten_before_it_is_read_keeps_no_state() -> None:
     model = Adapting(lambda scale: scale.fill_(2.0))
-    program = lower(model, parse_config(ADAPTING, "model-config.yaml"))
+    program = lower(model, CONFIG)
 
     x = torch.randn(1, 9, 5)
     with torch.no_grad():
