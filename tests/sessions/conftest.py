@@ -13,6 +13,7 @@ from memory_store import Clock, MemoryStore
 from one_partition import InOnePartition
 from redis_cluster import LocalCluster, running_cluster
 from redis_server import RedisServer, one_and_others_long, running, server_programs
+from store_calls import WIDE
 
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits, RedisSettings
@@ -66,6 +67,26 @@ def limited_places(places: Places) -> Places:
     return lambda: _in_one_partition(places())
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def place(places: Places) -> Place:
+    return places()
+
+
+@pytest.fixture
+def store(place: Place, clock: Clock) -> Store:
+    return place(WIDE, clock)
+
+
+@pytest.fixture
+def limited_place(limited_places: Places) -> Place:
+    return limited_places()
+
+
 @pytest.fixture(params=one_and_others_long(PROGRAMS), scope="module")
 def shared_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three servers that every test leaves as they were."""
@@ -102,6 +123,11 @@ def start_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sta
         yield lambda *options: servers.enter_context(
             running(RedisServer(PROGRAMS[request.param], tmp_path, *durable, *options))
         )
+
+
+@pytest.fixture
+def server(start_server: StartServer) -> RedisServer:
+    return start_server()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from memory_store import Clock
+from redis_server import RedisServer
 from store_calls import read, write
 from tls import certificate, tls_in_front
 
@@ -35,9 +36,8 @@ def test_the_password_is_in_the_environment(
 
 
 def test_a_user_needs_no_more_rights_than_these(
-    start_server: StartServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = start_server()
     commands = (
         "get mget set del getrange pttl pexpire zadd zrem zcard zcount zscore zrange zrangebyscore hget hset hdel"
     )
@@ -62,9 +62,8 @@ def test_a_user_needs_no_more_rights_than_these(
 
 
 def test_tls_trusts_nobody_but_the_given_authority(
-    start_server: StartServer, store_on_server: MakeStore, tmp_path: Path
+    server: RedisServer, store_on_server: MakeStore, tmp_path: Path
 ) -> None:
-    server = start_server()
     crt, key = certificate(tmp_path, "localhost")
     other_crt, other_key = certificate(tmp_path, "elsewhere.example")
     with tls_in_front(server.port, crt, key) as port:

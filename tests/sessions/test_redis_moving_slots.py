@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from memory_store import Clock
 from one_partition import id_in_partition
 from redis import exceptions
-from redis_cluster import LocalCluster, ask
+from redis_cluster import LocalCluster, SlotMove, ask
 from store_calls import begin, records, revision
 
 from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
@@ -21,13 +22,24 @@ from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailable
 from .cluster_stores import NAMES, TAGS, errors, write
 from .redis_stores import MakeStore
 
+SLOT = hash_slot(TAGS[3])
+BeginMove = Callable[[], SlotMove]
+
+
+@pytest.fixture
+def begin_move(cluster: LocalCluster) -> Iterator[BeginMove]:
+    """A function that begins to move the slot to another server; in the end it is where it was."""
+    source = cluster.owner(SLOT)
+    target = next(one for one in cluster.primaries if one is not source)
+    yield lambda: cluster.begin_move(SLOT, target)
+    cluster.begin_move(SLOT, source).finish()
+
 
 def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: LocalCluster, store_on: MakeStore) -> None:
     store = store_on(cluster.url, limits=Limits(1_000_000, 10**9, 900.0))
-    slot = hash_slot(TAGS[3])
     names = [id_in_partition(f"moves {number}", "tagger", 3) for number in range(300)]
     begin(store, *names, record=b"0")
-    source = cluster.owner(slot)
+    source = cluster.owner(SLOT)
     for target in (next(one for one in cluster.primaries if one is not source), source):
         count = int(records(store.read(names[:1]))[0] or b"0")
         problems: list[object] = []
@@ -42,7 +54,7 @@ def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: Loc
 
         writer = threading.Thread(target=increment)
         writer.start()
-        move = cluster.begin_move(slot, target)
+        move = cluster.begin_move(SLOT, target)
         while move.move_keys(20):
             time.sleep(0.01)
         move.finish()
@@ -50,19 +62,18 @@ def test_a_slot_that_moves_while_sessions_are_written_loses_nothing(cluster: Loc
         writer.join()
         assert problems == []
         assert records(store.read(names[8:])) == [b"0"] * 292
-        assert cluster.owner(slot) is target
+        assert cluster.owner(SLOT) is target
     assert store.totals()[0] == 300
 
 
-def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, store_on: MakeStore) -> None:
+def test_what_a_slot_that_moves_refuses_is_told_in_time(
+    cluster: LocalCluster, store_on: MakeStore, begin_move: BeginMove
+) -> None:
     store = store_on(cluster.url, timeout_seconds=0.5)
     write(store, b"record")
-    slot = hash_slot(TAGS[3])
-    source = cluster.owner(slot)
-    target = next(one for one in cluster.primaries if one is not source)
     changes = [RecordUpdate(name, b"next", revision(store, name)) for name in NAMES]
     new = [RecordUpdate(id_in_partition("new", "tagger", number), b"new", None) for number in range(PARTITIONS)]
-    move = cluster.begin_move(slot, target)
+    move = begin_move()
     move.move_keys(1)
 
     outcomes = store.write(new)
@@ -73,20 +84,16 @@ def test_what_a_slot_that_moves_refuses_is_told_in_time(cluster: LocalCluster, s
     patient = store_on(cluster.url)
     assert patient.write(changes) == [Written()] * PARTITIONS
     assert patient.write([new[3]]) == [Written()]
-    cluster.begin_move(slot, source).finish()
 
 
 def test_the_reason_that_a_server_gave_outlasts_its_silence(
-    cluster: LocalCluster, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, store_on: MakeStore, begin_move: BeginMove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last round may have less time than a reply takes; what the server said before is told."""
     store = store_on(cluster.url, timeout_seconds=2.0)
     write(store, b"record")
-    slot = hash_slot(TAGS[3])
-    source = cluster.owner(slot)
-    target = next(one for one in cluster.primaries if one is not source)
     update = [RecordUpdate(NAMES[3], b"next", revision(store, NAMES[3]))]
-    move = cluster.begin_move(slot, target)
+    move = begin_move()
     move.move_keys(1)
     receive, replies = RedisNode.receive, 0
 
@@ -98,25 +105,23 @@ def test_the_reason_that_a_server_gave_outlasts_its_silence(
         return receive(node, deadline)
 
     monkeypatch.setattr(RedisNode, "receive", then_silent)
-    with pytest.raises(StoreUnavailableError, match=rf"slot {slot} moves|Multiple keys request during rehashing"):
+    with pytest.raises(StoreUnavailableError, match=rf"slot {SLOT} moves|Multiple keys request during rehashing"):
         store.write(update)
 
     assert replies > 2
     move.finish()
-    cluster.begin_move(slot, source).finish()
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("first", ["open", "record", "sizes"])
-def test_no_session_is_missing_while_its_slot_moves(cluster: LocalCluster, store_on: MakeStore, first: str) -> None:
+def test_no_session_is_missing_while_its_slot_moves(
+    cluster: LocalCluster, store_on: MakeStore, begin_move: BeginMove, first: str
+) -> None:
     """Its keys are on two servers, in any order: it is read as it is, or the request is refused."""
     store = store_on(cluster.url, timeout_seconds=0.2)
     write(store, b"record")
-    slot = hash_slot(TAGS[3])
-    source = cluster.owner(slot)
-    target = next(one for one in cluster.primaries if one is not source)
-    move = cluster.begin_move(slot, target)
-    keys = sorted(ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 9), key=lambda key: first.encode() not in key)
+    move = begin_move()
+    keys = sorted(ask(move.source, "CLUSTER", "GETKEYSINSLOT", SLOT, 9), key=lambda key: first.encode() not in key)
     found = []
     for key in keys:
         move.move_key(key)
@@ -127,14 +132,13 @@ def test_no_session_is_missing_while_its_slot_moves(cluster: LocalCluster, store
     assert len(keys) == 3
     assert all(isinstance(one, StoreUnavailableError) or records([one]) == [b"record"] for one in found)
     assert records(store_on(cluster.url).read(NAMES)) == [b"record"] * PARTITIONS
-    cluster.begin_move(slot, source).finish()
 
 
 def test_sessions_that_expire_while_their_slot_moves_are_counted_right(
-    cluster: LocalCluster, store_on: MakeStore
+    cluster: LocalCluster, store_on: MakeStore, begin_move: BeginMove, clock: Clock
 ) -> None:
     """A server ends the script that would remove a record which has moved, before any change."""
-    clock, tag = Clock(), TAGS[3]
+    tag = TAGS[3]
     store = store_on(cluster.url, clock, Limits(16_000, 10**8, 900.0, client_sessions=1600), timeout_seconds=1.0)
     old, new, ended, other = (id_in_partition(name, "tagger", 3) for name in ("old", "new", "ended", "other"))
     more = [id_in_partition(f"{number}", "tagger", 3) for number in range(9)]
@@ -147,10 +151,8 @@ def test_sessions_that_expire_while_their_slot_moves_are_counted_right(
     ]
     assert store.write(starts) == [Written()] * 3  # so that every key of the partition is there
     clock.now += 30
-    slot, seen = hash_slot(tag), revision(store, new)
-    source = cluster.owner(slot)
-    target = next(one for one in cluster.primaries if one is not source)
-    move = cluster.begin_move(slot, target)
+    seen = revision(store, new)
+    move = begin_move()
     move.move_key(f"neuron-lstm:{{{tag}}}:record:{store_key(old, 'tagger').hex()}")
     with pytest.raises(StoreUnavailableError, match="non local key"):
         store.write([RecordUpdate(new, b"next", seen)])
@@ -164,5 +166,4 @@ def test_sessions_that_expire_while_their_slot_moves_are_counted_right(
         clock.now += 10
         begin(store, id_in_partition(f"last {number}", "tagger", 3), record=b"")
     assert store.totals()[:2] == (3, 0)
-    assert not ask(target, "HGETALL", f"neuron-lstm:{{{tag}}}:clients")
-    cluster.begin_move(slot, source).finish()
+    assert not ask(move.target, "HGETALL", f"neuron-lstm:{{{tag}}}:clients")

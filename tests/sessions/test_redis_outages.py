@@ -9,19 +9,19 @@ import pytest
 from lossy import lossy_way
 from memory_store import Clock
 from redis import exceptions
+from redis_server import RedisServer
 from store_calls import begin, read, revision, stored, write
 
 from torchserve_neuron_lstm.sessions.redis.node import Address, RedisNode
 from torchserve_neuron_lstm.sessions.settings import RedisSettings
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 
-from .redis_stores import MakeStore, StartServer
+from .redis_stores import MakeStore
 
 
 def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(
-    start_server: StartServer, store_on_server: MakeStore
+    server: RedisServer, store_on_server: MakeStore
 ) -> None:
-    server = start_server()
     store = store_on_server(server.url)
     for number in range(50):
         write(store, f"{number}", b"%d" % number)
@@ -37,11 +37,8 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(
 
 
 @pytest.mark.parametrize("command", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"], ids=["connections", "scripts"])
-def test_what_a_server_has_dropped_is_made_again(
-    start_server: StartServer, store_on_server: MakeStore, command: str
-) -> None:
+def test_what_a_server_has_dropped_is_made_again(server: RedisServer, store_on_server: MakeStore, command: str) -> None:
     """Servers close connections that are idle for long, and have no scripts after a failover."""
-    server = start_server()
     store = store_on_server(server.url)
     write(store, "a", b"record")
     with server.client() as client:
@@ -51,9 +48,8 @@ def test_what_a_server_has_dropped_is_made_again(
     assert read(store, "a") == b"record"
 
 
-def test_a_write_whose_answer_was_lost_is_made_once(start_server: StartServer, store_on_server: MakeStore) -> None:
+def test_a_write_whose_answer_was_lost_is_made_once(server: RedisServer, store_on_server: MakeStore) -> None:
     """The write is sent again, and recognised as a repetition."""
-    server = start_server()
     with lossy_way(server.port) as way:
         store = store_on_server(f"redis://127.0.0.1:{way.port}", Clock())
         write(store, "a", b"record")
@@ -79,10 +75,9 @@ def test_a_write_whose_answer_was_lost_is_made_once(start_server: StartServer, s
 
 
 def test_a_write_whose_answer_was_lost_before_anothers_write_is_no_conflict(
-    start_server: StartServer, store_on_server: MakeStore
+    server: RedisServer, store_on_server: MakeStore
 ) -> None:
     """A conflict says that the change was not made: the caller would apply its chunk once more."""
-    server = start_server()
     other = store_on_server(server.url)
 
     def continue_session() -> None:
@@ -105,10 +100,9 @@ def test_a_write_whose_answer_was_lost_before_anothers_write_is_no_conflict(
 
 
 def test_a_write_that_could_not_be_sent_at_first_may_conflict(
-    start_server: StartServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store was never asked before: the conflict is certain, and the caller reads the session again."""
-    server = start_server()
     store, other = store_on_server(server.url), store_on_server(server.url)
     begin(store, "a")
     change = RecordUpdate("a", b"next", revision(store, "a"))
@@ -125,8 +119,7 @@ def test_a_write_that_could_not_be_sent_at_first_may_conflict(
     assert store.write([change]) == [Conflict()]
 
 
-def test_a_server_that_hangs_is_told_in_time(start_server: StartServer, store_on_server: MakeStore) -> None:
-    server = start_server()
+def test_a_server_that_hangs_is_told_in_time(server: RedisServer, store_on_server: MakeStore) -> None:
     store = store_on_server(server.url, timeout_seconds=0.2)
     write(store_on_server(server.url), "a", b"record")
     os.kill(server.pid, signal.SIGSTOP)

@@ -31,11 +31,8 @@ def test_a_host_without_the_client_is_told_what_to_install(
         store_on_server("redis://127.0.0.1:1").read(["a"])
 
 
-def test_a_server_without_memory_refuses_what_does_not_fit(
-    start_server: StartServer, store_on_server: MakeStore
-) -> None:
+def test_a_server_without_memory_refuses_what_does_not_fit(server: RedisServer, store_on_server: MakeStore) -> None:
     """A call is written whole or not at all; the store continues when there is space again."""
-    server = start_server()
     store = store_on_server(server.url)
     for number in range(20):
         write(store, f"{number}", bytes(6000))
@@ -54,10 +51,9 @@ def test_a_server_without_memory_refuses_what_does_not_fit(
 
 
 def test_expired_sessions_make_room_on_a_server_without_memory(
-    start_server: StartServer, store_on_server: MakeStore
+    server: RedisServer, store_on_server: MakeStore, clock: Clock
 ) -> None:
     """They are removed before the changes, which would be refused otherwise, again and again."""
-    server, clock = start_server(), Clock()
     store = store_on_server(server.url, clock)
     for number in range(20):
         write(store, f"{number}", bytes(60_000))
@@ -79,11 +75,10 @@ def test_expired_sessions_make_room_on_a_server_without_memory(
 
 @pytest.mark.parametrize("kind", ["open", "unconfirmed", "ended"])
 def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
-    start_server: StartServer, store_on_server: MakeStore, kind: str
+    server: RedisServer, store_on_server: MakeStore, clock: Clock, kind: str
 ) -> None:
     """A write removes 200 at most; the next one goes on, and does not wait for the next interval."""
-    clock = Clock()
-    store = store_on_server(start_server().url, clock)
+    store = store_on_server(server.url, clock)
     start = RecordUpdate("", b"record", None, ended=kind == "ended", unconfirmed=kind == "unconfirmed")
     starts = [start._replace(id=f"{number}") for number in range(450)]
     assert store.write(starts) == [Written()] * 450
@@ -118,9 +113,8 @@ def test_a_server_that_throws_sessions_away_is_warned_of(
 
 
 def test_records_that_the_server_has_removed_are_counted_right(
-    start_server: StartServer, store_on_server: MakeStore
+    server: RedisServer, store_on_server: MakeStore, clock: Clock
 ) -> None:
-    server, clock = start_server(), Clock()
     store = store_on_server(server.url, clock, Limits(3, 24, 900.0))
     store.write([RecordUpdate(name, b"record", None) for name in "abc"])
     with server.client() as client:
@@ -143,9 +137,8 @@ def jump(server: RedisServer, seconds: float) -> None:
             client.pexpire(key, client.pttl(key) - int(1000 * seconds))
 
 
-def test_everything_is_gone_from_the_server_in_the_end(start_server: StartServer, store_on_server: MakeStore) -> None:
+def test_everything_is_gone_from_the_server_in_the_end(server: RedisServer, store_on_server: MakeStore) -> None:
     """The server expires the records first, and then their counters: after three lifetimes, or 7 days."""
-    server = start_server()
     short, long = Limits(9, 999, 0.1, 0.1), Limits(9, 999, 10 * DAY, 10.0)
     write(store_on_server(server.url, None, long), "a", b"record")
     with server.client() as client:
@@ -162,10 +155,9 @@ def test_everything_is_gone_from_the_server_in_the_end(start_server: StartServer
 
 
 def test_a_servers_clock_that_jumps_by_days_ends_no_session(
-    start_server: StartServer, store_on_server: MakeStore
+    server: RedisServer, store_on_server: MakeStore, clock: Clock
 ) -> None:
     """The server removes records by its clock alone, but not before 7 days, also of ended sessions."""
-    server, clock = start_server(), Clock()
     store = store_on_server(server.url, clock)
     begin(store, "a")
     begin(store, "ended", ended=True)
@@ -178,8 +170,7 @@ def test_a_servers_clock_that_jumps_by_days_ends_no_session(
     assert (store.totals()[:2], store.expired()) == ((1, 10), 0)
 
 
-def test_time_is_the_servers(start_server: StartServer, store_on_server: MakeStore) -> None:
-    server = start_server()
+def test_time_is_the_servers(server: RedisServer, store_on_server: MakeStore) -> None:
     store = store_on_server(server.url, None, Limits(9, 999, 1.5, 0.1))
     write(store, "a", b"record")
     assert read(store, "a") == b"record"
@@ -191,9 +182,8 @@ def test_time_is_the_servers(start_server: StartServer, store_on_server: MakeSto
     assert store.expired() == 1
 
 
-def test_the_server_holds_no_id_and_all_keys_in_one_slot(start_server: StartServer, store_on_server: MakeStore) -> None:
+def test_the_server_holds_no_id_and_all_keys_in_one_slot(server: RedisServer, store_on_server: MakeStore) -> None:
     """A copy of the data gives no session, and a cluster keeps all keys of a model on one node."""
-    server = start_server()
     write(store_on_server(server.url), "the-id-of-somebody", b"the record of somebody")
     with server.client() as client:
         keys = list(client.scan_iter())
@@ -203,8 +193,7 @@ def test_the_server_holds_no_id_and_all_keys_in_one_slot(start_server: StartServ
     assert not [key for key in keys if b"the-id-of" in key]
 
 
-def test_a_key_that_is_none_of_ours_is_no_session(start_server: StartServer, store_on_server: MakeStore) -> None:
-    server = start_server()
+def test_a_key_that_is_none_of_ours_is_no_session(server: RedisServer, store_on_server: MakeStore) -> None:
     store = store_on_server(server.url)
     write(store, "a", b"record")
     with server.client() as client:

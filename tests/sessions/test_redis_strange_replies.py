@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 from redis.connection import Connection
 from redis_server import RedisServer, running, server_programs
-from store_calls import begin, stored
+from store_calls import begin, read, write
 
-from torchserve_neuron_lstm.sessions.redis.store import RedisStore
-from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.store import (
     RecordUpdate,
     StoredRecord,
@@ -23,7 +21,8 @@ from torchserve_neuron_lstm.sessions.store import (
     Written,
 )
 
-LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+from .redis_stores import MakeStore
+
 REPLIES = [
     *(b"+OK", b":1", b":abc", b"$abc", b"*abc", b"$-5", b"*0", b"*-1", b"$-1", b"*1\r\n+x", b"*3\r\n:1\r\n:2\r\n:3"),
     *(b"-MOVED", b"-MOVED 1", b"-MOVED x y", b"-ASK", b"-ASK 1 :", b"-\xff\xfe", b"+\xff\xfe", b"+QUEUED"),
@@ -73,9 +72,11 @@ def answering(reply: bytes) -> Iterator[str]:
         (b"-BUSY Redis is busy running a script.", StoreUnavailableError, "busy running a script"),
     ],
 )
-def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Exception], advice: str) -> None:
+def test_a_refusal_of_the_server_says_what_to_do(
+    store_on_server: MakeStore, reply: bytes, kind: type[Exception], advice: str
+) -> None:
     with answering(reply) as url:
-        store = RedisStore(RedisSettings(url, timeout_seconds=0.2), "tagger", LIMITS)
+        store = store_on_server(url, timeout_seconds=0.2)
         for call in (lambda: store.read(["a"]), lambda: store.write([RecordUpdate("a", b"record", None)])):
             found: object
             try:
@@ -84,15 +85,16 @@ def test_a_refusal_of_the_server_says_what_to_do(reply: bytes, kind: type[Except
                 found = error
             assert type(found) is kind
             assert advice in str(found)
-        store.close()
 
 
 @pytest.mark.few(20)
 @pytest.mark.parametrize("cluster", [False, True], ids=["server", "cluster"])
 @pytest.mark.parametrize("reply", REPLIES, ids=repr)
-def test_what_is_no_redis_server_is_an_unavailable_store(reply: bytes, cluster: bool) -> None:
+def test_what_is_no_redis_server_is_an_unavailable_store(
+    store_on_server: MakeStore, reply: bytes, cluster: bool
+) -> None:
     with answering(reply) as url:
-        store = RedisStore(RedisSettings(url, timeout_seconds=0.2, cluster=cluster), "tagger", LIMITS)
+        store = store_on_server(url, timeout_seconds=0.2, cluster=cluster)
         update = RecordUpdate("a", b"record", None)
         for call in (lambda: store.read(["a", "b"]), lambda: store.write([update]), store.totals):
             try:
@@ -101,15 +103,14 @@ def test_what_is_no_redis_server_is_an_unavailable_store(reply: bytes, cluster: 
                 continue
             assert isinstance(found, list)
             assert not any(isinstance(one, (Written, StoredRecord)) for one in found)
-        store.close()
 
 
 def test_a_call_that_is_interrupted_leaves_no_reply_to_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_on_server: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C may come after the first of three replies; the next call does not read the second one."""
     with running(RedisServer(next(iter(server_programs().values())), tmp_path)) as server:
-        store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tagger", LIMITS)
+        store = store_on_server(server.url)
         begin(store, "a", "b")
         read_response, replies = Connection.read_response, 0
 
@@ -125,8 +126,5 @@ def test_a_call_that_is_interrupted_leaves_no_reply_to_the_next_one(
             with pytest.raises(KeyboardInterrupt):
                 store.read(["a"])
 
-        found = stored(store, "b")
-        assert found is not None
-        assert found.record == b"record"
-        assert store.write([RecordUpdate("b", b"next", found.revision)]) == [Written()]
-        store.close()
+        write(store, "b", b"next")
+        assert read(store, "b") == b"next"

@@ -11,21 +11,20 @@ from pathlib import Path
 from shutil import copyfile
 
 import pytest
+from store_calls import write
 from waiting import wait_for
 
-from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite.file import open_database, open_for_checkpoints
 from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
 
-LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+from .sqlite_stores import store_in
+
 PAGE = 4096
 CHECKPOINTS = "torchserve_neuron_lstm.sessions.sqlite.checkpoints"
 
 
-def write(store: SqliteStore, number: int) -> None:
-    (found,) = store.read([f"{number}"])
-    assert store.write([RecordUpdate(f"{number}", bytes(6000), found and found.revision)]) == [Written()]
+def write_number(store: SqliteStore, number: int) -> None:
+    write(store, f"{number}", bytes(6000))
 
 
 def sessions_without_log(store: SqliteStore, folder: Path) -> int:
@@ -45,25 +44,25 @@ def threads() -> list[str]:
 
 def test_the_log_is_copied_without_a_further_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 10 * 6000)
-    with closing(SqliteStore(tmp_path / "sessions", "tagger", LIMITS)) as store:
+    with closing(store_in(tmp_path / "sessions")) as store:
         for number in range(9):
-            write(store, number)
+            write_number(store, number)
         assert "session checkpoints" not in threads()
         assert sessions_without_log(store, tmp_path) == 0
 
-        write(store, 9)
+        write_number(store, 9)
         wait_for(lambda: sessions_without_log(store, tmp_path) == 10)
 
 
 def test_a_long_log_begins_again_while_requests_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 6000)
     monkeypatch.setattr(f"{CHECKPOINTS}._LONG_LOG_PAGES", 20)
-    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+    with closing(store_in(tmp_path)) as store:
         log = store.file.with_name(f"{store.file.name}-wal")
         numbers = count(1)
 
         def has_begun_again() -> bool:
-            write(store, (written := next(numbers)) % 10)
+            write_number(store, (written := next(numbers)) % 10)
             time.sleep(0.0002)
             return written > 100 and log.stat().st_size < written * PAGE  # each write adds a page and more
 
@@ -72,9 +71,9 @@ def test_a_long_log_begins_again_while_requests_go_on(tmp_path: Path, monkeypatc
 
 def test_a_closed_store_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
-    store = SqliteStore(tmp_path, "tagger", LIMITS)
+    store = store_in(tmp_path)
     for number in range(20):
-        write(store, number)
+        write_number(store, number)
         assert "session checkpoints" in threads()
         store.close()
         assert "session checkpoints" not in threads()
@@ -105,12 +104,12 @@ def test_requests_go_on_where_no_checkpoint_can_be_made(
 
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
     monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite.store.open_for_checkpoints", refuse)
-    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+    with closing(store_in(tmp_path)) as store:
         for number in range(20):
-            write(store, number)
+            write_number(store, number)
         wait_for(lambda: bool(caplog.records))
         for number in range(20, 40):
-            write(store, number)
+            write_number(store, number)
         assert store.totals()[:2] == (40, 40 * 6000)
     (told,) = caplog.records
     assert (
@@ -123,12 +122,12 @@ def test_a_system_without_room_for_a_thread_loses_no_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(f"{CHECKPOINTS}._BYTES", 1)
-    with closing(SqliteStore(tmp_path, "tagger", LIMITS)) as store:
+    with closing(store_in(tmp_path)) as store:
         with monkeypatch.context() as full:
             full.setattr(threading.Thread, "start", refuse)
-            write(store, 1)
+            write_number(store, 1)
         assert "can't start new thread" in caplog.text
-        write(store, 2)
+        write_number(store, 2)
         wait_for(lambda: sessions_without_log(store, tmp_path) == 2)
 
 

@@ -14,12 +14,10 @@ from store_calls import WIDE, answered, begin, records, revision, stored
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, Store, StoreTotals, Written
 
-from .conftest import Places
+from .conftest import Place, Places
 
 
-def test_a_store_begins_empty(places: Places) -> None:
-    store = places()(WIDE, Clock())
-
+def test_a_store_begins_empty(store: Store) -> None:
     assert store.read([]) == []
     assert store.read(["a", "b"]) == [None, None]
     assert store.write([]) == []
@@ -27,8 +25,7 @@ def test_a_store_begins_empty(places: Places) -> None:
     assert store.expired() == 0
 
 
-def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
-    place = places()
+def test_what_is_written_is_read_in_the_order_asked_for(place: Place) -> None:
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     every_byte = bytes(range(256)) * 40
     first.write([RecordUpdate("a", every_byte, None), RecordUpdate("b", b"", None)])
@@ -36,8 +33,7 @@ def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
     assert records(second.read(["b", "c", "a", "b"])) == [b"", None, every_byte, b""]
 
 
-def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
-    place = places()
+def test_a_model_sees_its_own_sessions_only(place: Place) -> None:
     tagger, scorer = place(WIDE, Clock(), "tagger"), place(WIDE, Clock(), "scorer")
     begin(tagger, "a", record=b"of the tagger")
 
@@ -48,8 +44,7 @@ def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
 
 
 @pytest.mark.parametrize("model", ["a/b", "../up", "..", "%2F", "{x}", "naïve 型", "a*?[b]", "-wal", "x" * 60])
-def test_a_model_may_have_any_name(places: Places, model: str) -> None:
-    place = places()
+def test_a_model_may_have_any_name(place: Place, model: str) -> None:
     store, other = place(WIDE, Clock(), model), place(WIDE, Clock(), "tagger")
     begin(store, "a")
 
@@ -57,8 +52,7 @@ def test_a_model_may_have_any_name(places: Places, model: str) -> None:
     assert other.read(["a"]) == [None]
 
 
-def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> None:
-    place = places()
+def test_only_a_reader_of_the_last_record_can_write_the_next(place: Place) -> None:
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     begin(first, "a", record=b"0")
     seen = revision(first, "a")
@@ -68,8 +62,7 @@ def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> 
     assert records(first.read(["a"])) == [b"1"]
 
 
-def test_each_change_stands_alone(places: Places) -> None:
-    store = places()(WIDE, Clock())
+def test_each_change_stands_alone(store: Store) -> None:
     begin(store, "a", "b")
     stale = revision(store, "a")
     store.write([RecordUpdate("a", b"newer", stale)])
@@ -86,8 +79,7 @@ def test_each_change_stands_alone(places: Places) -> None:
     assert records(store.read(["a", "b", "c"])) == [b"newer", b"next", b"c"]
 
 
-def test_a_session_begins_where_none_is_open(places: Places) -> None:
-    store = places()(WIDE, Clock())
+def test_a_session_begins_where_none_is_open(store: Store) -> None:
     begin(store, "a")
     assert store.write([RecordUpdate("a", b"again", None)]) == [Conflict()]
     assert store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)]) == [Written()]
@@ -98,9 +90,7 @@ def test_a_session_begins_where_none_is_open(places: Places) -> None:
     assert store.totals() == StoreTotals(1, 4, 0.0)
 
 
-def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places) -> None:
-    clock = Clock()
-    store = places()(WIDE, clock)
+def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(store: Store, clock: Clock) -> None:
     begin(store, "a")
     seen = revision(store, "a")
     clock.now += 901
@@ -112,9 +102,8 @@ def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places
     assert store.read(["a", "b"]) == [None, None]
 
 
-def test_a_revision_never_comes_again(places: Places) -> None:
+def test_a_revision_never_comes_again(store: Store) -> None:
     """Otherwise a writer that paused during an end would overwrite another session."""
-    store = places()(WIDE, Clock())
     seen = set()
     for _ in range(20):
         begin(store, "a")
@@ -125,9 +114,7 @@ def test_a_revision_never_comes_again(places: Places) -> None:
     assert len(seen) == 40
 
 
-def test_a_session_expires_when_it_was_idle_for_too_long(places: Places) -> None:
-    clock = Clock()
-    store = places()(WIDE, clock)
+def test_a_session_expires_when_it_was_idle_for_too_long(store: Store, clock: Clock) -> None:
     begin(store, "a", "b")
     clock.now += 900
     store.write([RecordUpdate("b", b"kept", revision(store, "b"))])
@@ -141,10 +128,8 @@ def test_a_session_expires_when_it_was_idle_for_too_long(places: Places) -> None
     assert store.expired() == 1
 
 
-def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(places: Places) -> None:
+def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(store: Store, clock: Clock) -> None:
     """It is not open, takes bytes, and does not count as expired when it is removed."""
-    clock = Clock()
-    store = places()(WIDE, clock)
     begin(store, "a", ended=True)
     begin(store, "b")
     clock.now += 60
@@ -158,9 +143,7 @@ def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(place
     assert store.expired() == 0
 
 
-def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
-    clock = Clock()
-    place = places()
+def test_expired_records_are_removed_and_counted_once(place: Place, clock: Clock) -> None:
     first, second = place(WIDE, clock), place(WIDE, clock)
     begin(first, *(f"{number}" for number in range(30)))
     clock.now += 1000
@@ -172,9 +155,7 @@ def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
     assert first.totals() == second.totals() == StoreTotals(2, 12, 0.0)
 
 
-def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
-    clock = Clock()
-    store = places()(WIDE, clock)
+def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(store: Store, clock: Clock) -> None:
     begin(store, *(f"{number}" for number in range(500)))
     clock.now += 1000
     expired = []
@@ -188,10 +169,8 @@ def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: 
     assert store.totals().bytes == 1
 
 
-def test_a_clock_that_was_set_back_loses_no_session(places: Places) -> None:
+def test_a_clock_that_was_set_back_loses_no_session(store: Store, clock: Clock) -> None:
     """A record with a later time stamp than now counts as new."""
-    clock = Clock()
-    store = places()(WIDE, clock)
     begin(store, "a")
     clock.now -= 5000
 
@@ -202,8 +181,7 @@ def test_a_clock_that_was_set_back_loses_no_session(places: Places) -> None:
     assert store.read(["a"]) == [None]
 
 
-def test_simultaneous_writers_lose_no_increment(places: Places) -> None:
-    place = places()
+def test_simultaneous_writers_lose_no_increment(place: Place) -> None:
     begin(place(WIDE, Clock()), "a", record=b"0")
 
     def increment_often(store: Store) -> None:

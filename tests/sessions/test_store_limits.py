@@ -8,13 +8,12 @@ from store_calls import WIDE, begin, records, revision
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import LimitExceeded, RecordUpdate, StoreTotals, Written
 
-from .conftest import Places
+from .conftest import Place, Places
 
 
-def test_more_sessions_than_the_limit_are_refused(limited_places: Places) -> None:
+def test_more_sessions_than_the_limit_are_refused(limited_place: Place, clock: Clock) -> None:
     """The refusal has the time after which a retry is useful; open sessions continue."""
-    clock = Clock()
-    store = limited_places()(Limits(2, 1_000_000, 900.0), clock)
+    store = limited_place(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a")
     clock.now += 100
     begin(store, "b")
@@ -27,10 +26,9 @@ def test_more_sessions_than_the_limit_are_refused(limited_places: Places) -> Non
     assert store.totals().sessions == 2
 
 
-def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_places: Places) -> None:
+def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_place: Place, clock: Clock) -> None:
     """The space is free at once, before any record is removed."""
-    clock = Clock()
-    store = limited_places()(Limits(2, 1_000_000, 900.0), clock)
+    store = limited_place(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a", "b")
     store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
     begin(store, "c")
@@ -41,18 +39,18 @@ def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_places: Pl
     assert store.expired() == 2
 
 
-def test_the_limit_holds_within_one_call(limited_places: Places) -> None:
+def test_the_limit_holds_within_one_call(limited_place: Place) -> None:
     """The changes of a call are made in order."""
-    store = limited_places()(Limits(2, 1_000_000, 900.0), Clock())
+    store = limited_place(Limits(2, 1_000_000, 900.0), Clock())
 
     outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
 
     assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
 
 
-def test_a_session_of_one_request_is_never_open(limited_places: Places) -> None:
+def test_a_session_of_one_request_is_never_open(limited_place: Place) -> None:
     """It needs no space among the open sessions."""
-    store = limited_places()(Limits(1, 1_000_000, 900.0), Clock())
+    store = limited_place(Limits(1, 1_000_000, 900.0), Clock())
     begin(store, "a")
 
     begin(store, "b", "c", ended=True)
@@ -60,10 +58,9 @@ def test_a_session_of_one_request_is_never_open(limited_places: Places) -> None:
     assert store.totals().sessions == 1
 
 
-def test_more_bytes_than_the_limit_are_refused(limited_places: Places) -> None:
+def test_more_bytes_than_the_limit_are_refused(limited_place: Place, clock: Clock) -> None:
     """This holds for sessions that start and for those that grow; a record that shrinks is always taken."""
-    clock = Clock()
-    store = limited_places()(Limits(1000, 100, 900.0), clock)
+    store = limited_place(Limits(1000, 100, 900.0), clock)
     begin(store, "a", record=bytes(50))
     clock.now += 1
 
@@ -80,9 +77,9 @@ def test_more_bytes_than_the_limit_are_refused(limited_places: Places) -> None:
     assert store.totals().bytes == 100
 
 
-def test_a_small_record_of_an_open_session_is_always_taken(limited_places: Places) -> None:
+def test_a_small_record_of_an_open_session_is_always_taken(limited_place: Place) -> None:
     """A quarter of the bytes is kept for the open sessions, whatever others store in the rest."""
-    store = limited_places()(Limits(10, 4000, 900.0), Clock())
+    store = limited_place(Limits(10, 4000, 900.0), Clock())
     begin(store, *"abcdefghi", record=b"")
     begin(store, "greedy", record=bytes(3000))
 
@@ -92,10 +89,9 @@ def test_a_small_record_of_an_open_session_is_always_taken(limited_places: Place
     assert store.totals().bytes == 3900
 
 
-def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(limited_places: Places) -> None:
+def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(limited_place: Place, clock: Clock) -> None:
     """Nothing that is stored is removed."""
-    place, clock = limited_places(), Clock()
-    before, store = place(Limits(9, 1000, 900.0), clock), place(Limits(9, 10, 900.0), clock)
+    before, store = limited_place(Limits(9, 1000, 900.0), clock), limited_place(Limits(9, 10, 900.0), clock)
     begin(before, "a", "b", record=bytes(300))
     if isinstance(before, MemoryStore):
         before.limits = Limits(9, 10, 900.0)
@@ -111,10 +107,11 @@ def unconfirmed(name: str, record: bytes = b"record") -> RecordUpdate:
     return RecordUpdate(name, record, None, unconfirmed=True)
 
 
-def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(limited_places: Places) -> None:
+def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(
+    limited_place: Place, clock: Clock
+) -> None:
     """With its second request it is a session as any other."""
-    clock = Clock()
-    store = limited_places()(WIDE, clock)
+    store = limited_place(WIDE, clock)
     assert store.write([unconfirmed("a"), unconfirmed("b")]) == [Written()] * 2
     clock.now += 60
     assert records(store.read(["a", "b"])) == [b"record"] * 2
@@ -130,10 +127,9 @@ def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_cont
     assert (store.expired(), store.totals().sessions) == (1, 2)
 
 
-def test_sessions_without_an_id_leave_room_for_those_with_one(limited_places: Places) -> None:
+def test_sessions_without_an_id_leave_room_for_those_with_one(limited_place: Place, clock: Clock) -> None:
     """One client can start many; it is told to come back when the first of them expires."""
-    clock = Clock()
-    store = limited_places()(Limits(16, 1_000_000, 900.0), clock)
+    store = limited_place(Limits(16, 1_000_000, 900.0), clock)
     begin(store, "a")
     clock.now += 5
 
@@ -149,10 +145,9 @@ def test_sessions_without_an_id_leave_room_for_those_with_one(limited_places: Pl
     assert store.expired() == 13
 
 
-def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_places: Places) -> None:
+def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_place: Place, clock: Clock) -> None:
     """Ends and expiries make room again; other clients are not concerned."""
-    clock = Clock()
-    store = limited_places()(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
+    store = limited_place(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
 
     def starts(name: str, client: str | None) -> object:
         return store.write([RecordUpdate(name, b"record", None, client=client)])[0]
@@ -171,18 +166,14 @@ def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_places: Pla
 
 def test_a_limit_of_zero_refuses_every_session(limited_places: Places) -> None:
     """The refusal still has a time to retry."""
-    assert limited_places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
-        LimitExceeded("0 sessions", 900.0)
-    ]
-    assert limited_places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
-        LimitExceeded("0 bytes", 900.0)
-    ]
+    for limits, reached in ((Limits(0, 100, 900.0), "0 sessions"), (Limits(1, 0, 900.0), "0 bytes")):
+        store = limited_places()(limits, Clock())
+        assert store.write([RecordUpdate("a", b"a", None)]) == [LimitExceeded(reached, 900.0)]
 
 
-def test_an_id_that_another_client_uses_again_is_no_longer_the_first_ones(limited_places: Places) -> None:
+def test_an_id_that_another_client_uses_again_is_no_longer_the_first_ones(limited_place: Place, clock: Clock) -> None:
     """The first session has expired or ended; what is left of it has not been removed yet."""
-    clock = Clock()
-    store = limited_places()(Limits(100, 1_000_000, 900.0, client_sessions=1), clock)
+    store = limited_place(Limits(100, 1_000_000, 900.0, client_sessions=1), clock)
     for number, ended in enumerate((False, True)):
         name = f"{number}"
         assert store.write([RecordUpdate(name, b"", None, client="one")]) == [Written()]

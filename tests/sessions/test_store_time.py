@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.sessions.sqlite.store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
 from torchserve_neuron_lstm.sessions.store_time import JITTER_SECONDS, LocalTime, Reading, StoredTime, current_time
 
-from .conftest import Places
+from .conftest import Place, Places
 
 seconds = st.floats(0, 1e4, allow_nan=False)
 errors = st.floats(-1e9, 1e9, allow_nan=False)
@@ -70,10 +70,10 @@ def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[in
 @pytest.mark.parametrize("error", ["shared_error", "local_error"])
 @pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize("seconds_ahead", [601.0, 1e7, -1e7])
-def test_a_clock_that_jumps_ends_no_session(places: Places, error: str, for_good: bool, seconds_ahead: float) -> None:
+def test_a_clock_that_jumps_ends_no_session(
+    place: Place, clock: Clock, error: str, for_good: bool, seconds_ahead: float
+) -> None:
     """It jumps for all users, before a write; sessions then expire as if it had not."""
-    clock = Clock()
-    place = places()
     store, other = place(WIDE, clock), place(WIDE, clock)
     begin(store, "a")
     other.read(["a"])
@@ -126,9 +126,8 @@ def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Pat
 
 
 @pytest.mark.few(3)
-def test_time_passes_however_often_users_write(places: Places) -> None:
+def test_time_passes_however_often_users_write(place: Place, clock: Clock) -> None:
     """Every write moves the time, though the next one comes within the same millisecond."""
-    clock, place = Clock(), places()
     limits = replace(WIDE, idle_seconds=0.5)
     stores = [place(limits, clock), place(limits, clock)]
     begin(stores[0], "a")
@@ -139,9 +138,8 @@ def test_time_passes_however_often_users_write(places: Places) -> None:
     assert records(stores[0].read(["a", "b"])) == [None, b""]
 
 
-def test_a_worker_that_begins_ends_no_session(places: Places) -> None:
+def test_a_worker_that_begins_ends_no_session(place: Place, clock: Clock) -> None:
     """While no worker was there, the time stood still. For a worker that was there, it passed."""
-    clock, place = Clock(), places()
     first = place(WIDE, clock)
     begin(first, "a")
     if type(first).__name__ == "MemoryStore":  # it has one user, who is always there
@@ -169,9 +167,9 @@ class _Late(Clock):
         return super().__call__()
 
 
-def test_time_passes_though_calls_take_longer_or_shorter(places: Places) -> None:
+def test_time_passes_though_calls_take_longer_or_shorter(place: Place) -> None:
     """Less than one second is lost of ten, in a thousand writes."""
-    clock, place = _Late(), places()
+    clock = _Late()
     limits = replace(WIDE, idle_seconds=9.0)
     stores = [place(limits, clock) for _ in range(3)]
     for number, store in enumerate(stores):
