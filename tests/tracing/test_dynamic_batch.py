@@ -49,18 +49,13 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
     assert len(list(batch_ranges(rows, size))) == -(-rows // size)
 
 
-def test_it_is_done_in_place_and_given_back() -> None:
-    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
-
-    assert tracing.dynamic_batch(traced) is traced
-    assert traced(torch.rand(8, 1, 3, 3)).shape == (8, 1, 1, 1)
-
-
-def test_without_it_the_batch_is_fixed() -> None:
+def test_the_batch_is_fixed_until_the_trace_is_changed_in_place() -> None:
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     with pytest.raises(tracing.WrongInput):
         traced(torch.rand(8, 1, 3, 3))
+    assert tracing.dynamic_batch(traced) is traced
+    assert traced(torch.rand(8, 1, 3, 3)).shape == (8, 1, 1, 1)
 
 
 def test_another_size_beside_dimension_0_is_a_value_error() -> None:

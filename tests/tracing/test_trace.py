@@ -228,10 +228,16 @@ def test_an_example_is_tensors_on_the_cpu(example: object) -> None:
         tracing.trace(double_and_add, example, backend="eager")
 
 
-def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
-    x = torch.rand(3)
-    with pytest.raises(ValueError, match="compiler_args: not supported by eager"):
-        tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"compiler_args": "-O2", "backend": "eager"}, ValueError, "compiler_args: not supported by eager"),
+        ({"backend": "gpu"}, LoadError, r"there is no backend 'gpu'\. Available:"),
+    ],
+)
+def test_an_option_that_no_engine_has_is_refused(options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), **options)
 
 
 def test_arguments_with_an_open_quotation_are_refused() -> None:
@@ -259,11 +265,6 @@ def _answering_weight(norm: nn.LayerNorm) -> nn.Module:
             return self.norm.weight, x + self.norm.weight
 
     return Answering()
-
-
-def test_an_unknown_engine_is_refused() -> None:
-    with pytest.raises(LoadError, match=r"there is no backend 'gpu'\. Available:"):
-        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="gpu")
 
 
 @pytest.mark.ci

@@ -17,6 +17,14 @@ from traceable import Conv, TimeMajor
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.interface import LoadError
 
+
+def run_python(*arguments: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    command = [sys.executable, *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+
+
 RUN = """
 import sys, torch
 from torchserve_neuron_lstm import tracing
@@ -32,13 +40,8 @@ def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
     torch.save(x, given)
     expected = traced(x)
 
-    source = str(Path(__file__).parents[2] / "src")
-    command = [sys.executable, "-c", RUN, str(file), str(given), str(answer)]
-    result = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
-    )
+    run_python("-c", RUN, str(file), str(given), str(answer))
 
-    assert result.returncode == 0, result.stderr
     assert torch.equal(torch.load(answer), expected)
 
 
@@ -84,13 +87,7 @@ raise SystemExit(status != 0)
 
 def test_a_fork_within_a_call_of_another_thread_can_call_too() -> None:
     """The fork has no such thread, which would end that call."""
-    source = str(Path(__file__).parents[2] / "src")
-    command = [sys.executable, "-W", "ignore", "-c", FORK]
-    result = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False, timeout=120
-    )
-
-    assert result.returncode == 0, result.stderr
+    run_python("-W", "ignore", "-c", FORK)
 
 
 def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,14 +42,6 @@ def test_inlined_weights_stay_with_a_warning() -> None:
 
     with torch.no_grad():
         torch.testing.assert_close(traced(x), model(x))
-
-
-def test_separate_weights_are_replaced_without_a_warning() -> None:
-    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend="eager")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        tracing.replace_weights(traced, Conv())
 
 
 @pytest.mark.parametrize(
