@@ -6,19 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import one_input
+from ragged import assert_answers_alone, lower_exact
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import UnfitBuckets
 from torchserve_neuron_lstm.lowering.lower import lower_batch
 
-CONFIG = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 8], length: [8, 16]}
-"""
+CONFIG = one_input("[batch, time, 5]", length="[8, 16]")
 
 
 class Demanding(nn.Module):
@@ -70,14 +66,9 @@ def pyramid(m: Demanding, x: Tensor) -> Tensor:
 def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
     function: Callable[[Demanding, Tensor], Tensor], shortest: int
 ) -> None:
-    model = Demanding(function)
-    config = parse_config(CONFIG, "model-config.yaml")
-
-    program = lower(model, config)
+    program = lower_exact(Demanding(function), CONFIG, [[16, shortest, 9, shortest + 1]])
 
     assert (program.padding, program.shortest) == ("masked", shortest)
-    batch = [16, shortest, 9, shortest + 1]
-    assert_answers_alone(model, config, program, [batch])
 
 
 class Samples(nn.Module):
@@ -98,13 +89,11 @@ class Samples(nn.Module):
 @pytest.mark.ci
 def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
     """They are more than are tried one by one."""
-    text = CONFIG.replace("[batch, time, 5]", "[batch, 1, time]").replace("[8, 16]", "[400, 800]")
-    model, config = Samples(), parse_config(text, "model-config.yaml")
+    config = one_input("[batch, 1, time]", length="[400, 800]")
 
-    program = lower(model, config)
+    program = lower_exact(Samples(), config, ([800, 301, 399], [302, 330, 331]))
 
     assert (program.padding, program.shortest) == ("masked", 301)
-    assert_answers_alone(model, config, program, ([800, 301, 399], [302, 330, 331]))
 
 
 class Masked(nn.Module):
@@ -120,7 +109,7 @@ class Masked(nn.Module):
 
 def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_found() -> None:
     """The batch is longer than its shortest request, so that the program alone would accept any request."""
-    model, config = Masked(), parse_config(CONFIG.replace("  buckets", "  lengths: lengths\n  buckets"), "m.yaml")
+    model, config = Masked(), one_input("[batch, time, 5]", "lengths: lengths", length="[8, 16]")
 
     program = lower_batch(model, config)
 
@@ -131,7 +120,7 @@ def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_fo
 @pytest.mark.ci
 def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None:
     """Filling rows are shorter than any request; engines must not see a negative length."""
-    program = lower(Demanding(valid_convolutions), parse_config(CONFIG, "model-config.yaml"))
+    program = lower(Demanding(valid_convolutions), CONFIG)
     x = torch.randn(2, 16, 5)
 
     with torch.no_grad():
@@ -143,13 +132,11 @@ def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None
 
 @pytest.mark.ci
 def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> None:
-    config = parse_config(CONFIG.replace("[8, 16]", "[4, 16]"), "model-config.yaml")
-
     with pytest.raises(UnfitBuckets, match=r"buckets of 4 timesteps: leave them out of buckets\.length, and keep 16"):
-        lower(Demanding(valid_convolutions), config)
+        lower(Demanding(valid_convolutions), one_input("[batch, time, 5]"))
 
 
 def test_a_model_of_any_length_takes_one_timestep() -> None:
-    program = lower(Demanding(lambda m, x: m.gru(x)[0]), parse_config(CONFIG, "model-config.yaml"))
+    program = lower(Demanding(lambda m, x: m.gru(x)[0]), CONFIG)
 
     assert program.shortest == 1

@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from input_configs import one_input
 from long_cases import with_long
-from ragged import alone, padded, part_of, ragged
+from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.lower import lower_batch
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  lengths: lengths
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
+CONFIG = one_input("[batch, time, 3]", "lengths: lengths", batch="[1, 4]", length="[4, 9]")
 
 
 class Base(nn.Module):
@@ -172,6 +167,14 @@ class ReturnsANumber(Base):
         return self.lstm(x)[0], 3
 
 
+class UnknownOperatorLater(Base):
+    """Lengths read in Python, which one request alone allows, then an operator without a rule, which is the reason."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        rows = [row[: int(own)] for row, own in zip(x, lengths, strict=True)]
+        return torch.stack([row.mode(0).values for row in rows])  # mode
+
+
 SERVED = (
     ReadsPackedShape,
     ReadsBatchSizes,
@@ -195,13 +198,14 @@ SEED = (
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("model", "expected", "line"),
     [
         (ReturnsPackedData, SEED + '"prim::Return"', None),
         (ReturnsPackedSequence, SEED + '"prim::Return"', None),
         (MaxOfPacked, SEED + '"aten::max"', "# max"),
+        (MaxOfPacked, "Resolution: pad the result with pad_packed_sequence()", None),
         (LinearOnPacked, SEED + '"aten::linear"', "# linear"),
         (ReadsPackedShape, SEED + '"aten::shape"', "# shape"),
         (ReadsBatchSizes, 'Found usage by "aten::sum"', "# batch_sizes"),
@@ -228,14 +232,14 @@ SEED = (
         (RandomState, "is random in eval mode too", "# uniform"),
         (TakesShares, "takes lengths as fractions of the longest one", None),
         (ReturnsANumber, "forward() returns a int (3)", None),
+        (UnknownOperatorLater, "aten.mode mixes timesteps in a way that has no rule", "# mode"),
     ],
 )
 def test_a_model_that_cannot_be_served_exactly_is_refused(
     model: type[nn.Module], expected: str, line: str | None
 ) -> None:
-
     with pytest.raises(LoweringError) as refused:
-        (lower_batch if model in SERVED else lower)(model().eval(), parse_config(YAML, "model-config.yaml"))
+        (lower_batch if model in SERVED else lower)(model().eval(), CONFIG)
 
     assert expected in str(refused.value)
     if line is not None:
@@ -245,43 +249,11 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("model", with_long(SERVED, *LONG))
 def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
-    made, config = model().eval(), parse_config(YAML, "model-config.yaml")
-    program = lower(made, config)
-    requests = ragged(program.inputs, [9, 1, 4], seed=0)
-    x = padded(requests, program.inputs[0], 0, 9, 1e4)
-
-    with torch.no_grad():
-        outputs = program.exported.module()(x, torch.tensor([9, 1, 4]))
-
-    for row, length in enumerate([9, 1, 4]):
-        for output, spec, own in zip(
-            outputs, program.outputs, alone(made, config, requests.items[row], length), strict=True
-        ):
-            ours = part_of(output, spec, row, length)
-            assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5)
-
-
-class UnknownOperatorLater(Base):
-    """Code without a proof, then an operator without a rule, which is the reason."""
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        rows = [row[: int(own)] for row, own in zip(x, lengths, strict=True)]
-        return torch.stack([row.mode(0).values for row in rows])  # mode
-
-
-def test_the_operator_without_a_rule_is_named_rather_than_what_one_request_allows() -> None:
-    """Lengths read in Python are no obstacle for one request alone."""
-    with pytest.raises(LoweringError, match=r"aten.mode mixes timesteps in a way that has no rule.*# mode"):
-        lower(UnknownOperatorLater(), parse_config(YAML, "model-config.yaml"))
-
-
-def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
-    with pytest.raises(LoweringError, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
-        lower(MaxOfPacked(), parse_config(YAML, "model-config.yaml"))
+    lower_exact(model().eval(), CONFIG, [[9, 1, 4]])
 
 
 def test_names_of_outputs_must_fit_their_number() -> None:
-    config = parse_config(YAML + "  outputs: [a, b]\n", "model-config.yaml")
+    config = one_input("[batch, time, 3]", "lengths: lengths\n  outputs: [a, b]")
 
     class PerStep(Base):
         def forward(self, x: Tensor, lengths: Tensor) -> Any:
@@ -302,11 +274,10 @@ class ShiftedAndSummed(ShiftedByOne):
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("buckets", ["{batch: [4], length: [4]}", "{batch: [1, 4], length: [4, 9]}"])
-def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) -> None:
+@pytest.mark.parametrize(("batch", "length"), [("[4]", "[4]"), ("[1, 4]", "[4, 9]")])
+def test_a_program_with_a_smallest_length_is_measured_within_it(batch: str, length: str) -> None:
     """`x[:, :-1]` forbids a single timestep: teacher forcing is served, its padded sum is refused."""
-    yaml = YAML.replace("{batch: [1, 4], length: [4, 9]}", buckets)
-    config = parse_config(yaml, "model-config.yaml")
+    config = one_input("[batch, time, 3]", "lengths: lengths", batch=batch, length=length)
 
     assert lower(ShiftedByOne(), config).padding == "masked"
     with pytest.raises(LoweringError, match="# shifted sum"):
@@ -333,7 +304,7 @@ class ReadsValues(nn.Module):
 )
 def test_values_and_sizes_that_numpy_reads_are_named_with_their_line(model: type[nn.Module], words: str) -> None:
     with pytest.raises(LoweringError, match=words):
-        lower(model().eval(), parse_config(YAML, "model-config.yaml"))
+        lower(model().eval(), CONFIG)
 
 
 class Frames(nn.Module):
@@ -350,9 +321,7 @@ class Frames(nn.Module):
 
 @pytest.mark.ci
 def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
-    yaml = YAML.replace("  lengths: lengths\n", "").replace("[4, 9]", "[4, 16]")
-
     with pytest.raises(LoweringError, match=r"branches on the number of timesteps: .*x\.size\(1\)") as refused:
-        lower(Frames().eval(), parse_config(yaml, "model-config.yaml"))
+        lower(Frames().eval(), one_input("[batch, time, 3]", batch="[1, 4]"))
 
     assert refused.value.__cause__ is not refused.value

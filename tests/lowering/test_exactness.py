@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from input_configs import config_of
 from model_cases import CASES, Case, cases, lowered
 from ragged import GARBAGE, alone, padded, part_of, ragged
 from torch import Tensor, nn
@@ -11,26 +12,21 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.lower import lower_batch
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5
 RAGGED = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2])
 PROVED = {
-    "LastStepClassifier",
-    "CausalPerStep",
-    "Tagger",
-    "LastStep",
-    "LastStepByIndex",
-    "SpeakerAtEveryStep",
-    "FirstStep",
+    *("LastStepClassifier", "CausalPerStep", "Tagger", "LastStep", "LastStepByIndex", "SpeakerAtEveryStep", "FirstStep")
 }
 MEASURED = {
-    "LstmWithState",
-    "AttentionPooling",
-    "SelfAttention",
-    "MaskedMeanPooling",
-    "MeanOfUnpacked",
-    "FlattenedSteps",
+    *("LstmWithState", "AttentionPooling", "SelfAttention", "MaskedMeanPooling", "MeanOfUnpacked", "FlattenedSteps")
 }
+BY_NAME = {case.name: case for case in CASES}
+
+
+def program_of(name: str) -> LoweredModel:
+    return lowered(BY_NAME[name]).program
 
 
 @pytest.mark.parametrize("case", cases())
@@ -61,7 +57,7 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
 @pytest.mark.ci
 def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
     named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
-    outputs = {case.name: _outputs(case) for case in CASES if case.name in named}
+    outputs = {name: [(spec.name, spec.shape) for spec in program_of(name).outputs] for name in named}
 
     assert outputs["FixedLength"] == [("0", ("time", "batch", 7)), ("1.0", (1, "batch", 7)), ("1.1", (1, "batch", 7))]
     assert outputs["Tagger"] == [("logits", ("batch", "time", 5))]
@@ -76,19 +72,11 @@ def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
     assert outputs["NoTime"] == [("output", ("batch", 2))]
 
 
-def _outputs(case: Case) -> list[tuple[str, tuple[int | str, ...]]]:
-    program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
-    return [(spec.name, spec.shape) for spec in program.outputs]
-
-
 def test_parameters_keep_their_names() -> None:
     """The program's state dict is the model's own, so the user's checkpoint serves every variant."""
-    case = next(case for case in CASES if case.name == "ResidualStack")
-    model = case.make()
+    made = lowered(BY_NAME["ResidualStack"])
 
-    program = lower(model, parse_config(case.yaml, "model-config.yaml"))
-
-    assert set(program.exported.state_dict) == set(model.state_dict())
+    assert set(made.program.exported.state_dict) == set(made.model.state_dict())
 
 
 def test_the_models_forward_is_its_own_again() -> None:
@@ -106,38 +94,23 @@ def test_the_models_forward_is_its_own_again() -> None:
 @pytest.mark.ci
 def test_ids_are_bounded_by_the_embedding_they_index() -> None:
     """Some engines abort the process on an id beyond the embedding table, or beyond a one-hot vector."""
-    vocabularies = {}
-    for name in ("Tagger", "OneHotLetters", "TwoInputs", "CausalPerStep"):
-        case = next(case for case in CASES if case.name == name)
-        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
-        vocabularies[name] = [spec.vocabulary for spec in program.inputs]
+    expected = {"Tagger": [50], "OneHotLetters": [26], "TwoInputs": [30, None, None], "CausalPerStep": [None]}
 
-    assert vocabularies == {
-        "Tagger": [50],
-        "OneHotLetters": [26],
-        "TwoInputs": [30, None, None],
-        "CausalPerStep": [None],
-    }
+    assert {name: [spec.vocabulary for spec in program_of(name).inputs] for name in expected} == expected
 
 
 def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
     """An exact final cell state costs time; the tagger does not need it."""
-    needs = {}
-    for name in ("Tagger", "PackedSorted"):
-        case = next(case for case in CASES if case.name == name)
-        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
-        target = torch.ops.neuron_lstm.lstm.default
-        needs[name] = [node.args[8] for node in program.exported.graph.nodes if node.target is target]
-
-    assert needs == {"Tagger": [False], "PackedSorted": [True]}
+    for name, needed in (("Tagger", False), ("PackedSorted", True)):
+        nodes = program_of(name).exported.graph.nodes
+        assert [node.args[8] for node in nodes if node.target is torch.ops.neuron_lstm.lstm.default] == [needed]
 
 
 @pytest.mark.ci
 def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
     kinds: dict[tuple[str, str], set[str]] = {}
     for name in (*PROVED, *MEASURED, "MeanOverTime", "MedianOverTime"):
-        case = next(case for case in CASES if case.name == name)
-        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
+        program = program_of(name)
         kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
 
     assert kinds == {
@@ -148,12 +121,7 @@ def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_a
     }
 
 
-BLANK_YAML = """
-neuron_lstm:
-  inputs: {ids: {dtype: int64, shape: [batch, time]}}
-  lengths: lengths
-  buckets: {batch: [1, 8], length: [4, 16]}
-"""
+BLANK = config_of("{ids: {dtype: int64, shape: [batch, time]}}", "lengths: lengths")
 
 
 class WeightedWords(nn.Module):
@@ -167,9 +135,8 @@ class WeightedWords(nn.Module):
 
 def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
     """A large number subtracted at the id of padding hides padding from all requests but such a one."""
-    model, config = WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml")
-    program = lower(model, config)
-    run = program.exported.module()
+    model = WeightedWords()
+    run = lower(model, BLANK).exported.module()
 
     for length in (1, 2, 5):
         batch = torch.zeros(2, 16, dtype=torch.int64)
@@ -179,8 +146,8 @@ def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
 
 def test_a_mask_that_takes_a_request_for_padding_is_no_proof_for_a_padded_batch() -> None:
     with pytest.raises(LoweringError, match=r"a request of zeros or `pad_value` only.*test_exactness\.py.*`range"):
-        lower_batch(WeightedWords(), parse_config(BLANK_YAML, "model-config.yaml"))
+        lower_batch(WeightedWords(), BLANK)
 
-    excluded = BLANK_YAML.replace("[batch, time]", "[batch, time], range: [1, 19]")
-    program = lower_batch(WeightedWords(), parse_config(excluded, "model-config.yaml"))
+    excluded = config_of("{ids: {dtype: int64, shape: [batch, time], range: [1, 19]}}", "lengths: lengths")
+    program = lower_batch(WeightedWords(), excluded)
     assert program.padding_reason.startswith("tested, not proved")

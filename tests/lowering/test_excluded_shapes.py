@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import one_input
+from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError
 from torchserve_neuron_lstm.lowering.one_request.comparison import Comparison, Run
 
-CONFIG = parse_config(
-    """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 8], length: [16, 32]}
-""",
-    "model-config.yaml",
-)
+CONFIG = one_input("[batch, time, 5]", length="[16, 32]")
 
 
 class Strided(nn.Module):
@@ -80,21 +73,11 @@ class Pyramid(Pairs):
 @pytest.mark.ci
 def test_pairs_of_timesteps_run_in_buckets_of_even_and_odd_length() -> None:
     """The exporter excludes one of the two, as a slice has gaps in memory in the other."""
-    config = parse_config(
-        """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  lengths: lengths
-  buckets: {batch: [1, 4], length: [8, 23, 32]}
-""",
-        "model-config.yaml",
-    )
-    model = Pyramid()
+    config = one_input("[batch, time, 5]", "lengths: lengths", batch="[1, 4]", length="[8, 23, 32]")
 
-    program = lower(model, config)
+    program = lower_exact(Pyramid(), config, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7]))
 
     assert program.shortest == 4
-    assert_answers_alone(model, config, program, ([32, 4, 9, 23], [6], [8, 5], [23, 22, 7]))
 
 
 @pytest.mark.ci

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from input_configs import config_of
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 
 
@@ -33,9 +33,8 @@ class PerTimestep(nn.Module):
     ],
 )
 def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
-    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
     with pytest.raises(LoweringError) as refused:
-        lower(PerTimestep().eval(), parse_config(yaml, "model-config.yaml"))
+        lower(PerTimestep().eval(), config_of(f"{{x: {declared}}}", length="[4]"))
 
     assert expected in str(refused.value)
     assert "# per timestep" in str(refused.value)
@@ -66,7 +65,5 @@ class Cells(nn.Module):
 )
 def test_a_cell_that_does_not_take_an_input_says_to_check_the_inputs(declared: str, words: str) -> None:
     """The line is that of the cell, not that of the loop."""
-    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4, 9]}}\n"
-
     with pytest.raises(LoweringError, match=rf"# cell\).*{words}.*check these under `inputs`"):
-        lower(Cells().eval(), parse_config(yaml, "model-config.yaml"))
+        lower(Cells().eval(), config_of(f"{{x: {declared}}}"))

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from input_configs import one_input
 from long_cases import with_long
-from ragged import alone, assert_answers_alone, padded, part_of, ragged
+from ragged import assert_answers_alone, lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.archiver_ext.user_model import serve_method
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 from .request_models import FEATURES, WITHOUT_LENGTHS, Model, in_chunks, scaled_by_the_batch, subsampled
 from .request_models_with_lengths import WITH_LENGTHS
@@ -30,31 +30,16 @@ LONG = (
     *("sorted_by_numpy", "unsorted_by_hand", "exponential_units", "repeated_by_lists", "own_class", "reconstructed"),
     *("flattened_channels", "rounded_sizes", "projected_on_a_vector", "packed_data"),
 )
-BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
-
-
-def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
-    return (
-        f"neuron_lstm:\n  inputs: {{x: {{dtype: float32, shape: {shape}}}}}\n"
-        f"{'  lengths: lengths' if lengths else ''}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
-    )
+X = "[batch, time, 5]"
+CONFIG, CONFIG_WITH_LENGTHS = one_input(X), one_input(X, "lengths: lengths")
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    model = Model(function)
-    lengths = function in WITH_LENGTHS
-
-    program = lower(model, parse_config(yaml_of(lengths=lengths), "model-config.yaml"))
+    program = lower_exact(Model(function), CONFIG_WITH_LENGTHS if function in WITH_LENGTHS else CONFIG)
 
     assert program.padding == "masked"
-    require_exact(model, program, lengths=lengths)
-
-
-def require_exact(model: nn.Module, program: LoweredModel, *, lengths: bool) -> None:
-    config = parse_config(yaml_of(lengths=lengths), "model-config.yaml")
-    assert_answers_alone(model, config, program, BATCHES)
 
 
 class Subsampled(nn.Module):
@@ -103,11 +88,7 @@ def changed_in_place(lengths: Tensor) -> Tensor:
     ],
 )
 def test_lengths_after_a_stride_are_followed_however_they_are_rounded(halve: Callable[[Tensor], Any]) -> None:
-    model = Subsampled(halve)
-
-    program = lower(model, parse_config(yaml_of(lengths=True), "model-config.yaml"))
-
-    require_exact(model, program, lengths=True)
+    lower_exact(Subsampled(halve), CONFIG_WITH_LENGTHS)
 
 
 def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
@@ -118,54 +99,74 @@ def test_positions_that_are_changed_in_place_decide_no_branch() -> None:
         return x * 2 if (row < lengths[:, None]).all() else x  # branch
 
     with pytest.raises(LoweringError, match=r"depend on the values of its inputs .*# branch"):
-        lower(Model(branch), parse_config(yaml_of(lengths=True), "model-config.yaml"))
+        lower(Model(branch), CONFIG_WITH_LENGTHS)
 
 
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:
-    model = Model(scaled_by_the_batch)
-
-    program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
-
-    require_exact(model, program, lengths=False)
+    lower_exact(Model(scaled_by_the_batch), CONFIG)
 
 
 @pytest.mark.ci
 def test_an_output_has_the_length_of_its_own_frames() -> None:
-    program = lower(Model(subsampled), parse_config(yaml_of(lengths=False), "model-config.yaml"))
+    program = lower(Model(subsampled), CONFIG)
 
     assert program.outputs[0].item_sizes(9) == (5, 12)
     assert program.outputs[0].item_sizes(1) == (1, 12)
 
 
-@pytest.mark.ci
-def test_a_branch_on_odd_lengths_is_refused() -> None:
-    """A graph that holds for even numbers of timesteps only is no program for all."""
-    model = Model(lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x)
-
-    with pytest.raises(LoweringError, match=r"takes a branch that .*test_lower\.py:\d+"):
-        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+def paired_by_branch(m: Model, x: Tensor) -> Any:
+    if x.size(1) % 2 == 1:  # odd
+        x = x[:, :-1]
+    return x.reshape(x.size(0), x.size(1) // 2, 2 * FEATURES)
 
 
-@pytest.mark.ci
-def test_a_branch_on_odd_timesteps_is_named_with_its_line() -> None:
-    def paired_by_branch(m: Model, x: Tensor) -> Any:
-        if x.size(1) % 2 == 1:  # odd
-            x = x[:, :-1]
-        return x.reshape(x.size(0), x.size(1) // 2, 2 * FEATURES)
-
-    with pytest.raises(LoweringError, match=r"# odd\).*F\.pad\(x, \(0, 0, 0, T % 2\)\)"):
-        lower(Model(paired_by_branch), parse_config(yaml_of(lengths=False), "model-config.yaml"))
+def doubled_at_few_frames(m: Model, x: Tensor) -> Any:
+    """A branch that the exporter writes as one of its own conditions on sizes of 1 or more."""
+    y = m.lstm(x.flip(1))[0]
+    return 2 * y if x.size(1) // 4 < 2 else y  # short
 
 
-def test_a_branch_at_few_frames_is_named_with_its_line() -> None:
-    """The exporter writes it as its own conditions on sizes of 1 or more; it is no such one."""
-
-    def doubled_if_short(m: Model, x: Tensor) -> Any:
-        y = m.lstm(x.flip(1))[0]
-        return 2 * y if x.size(1) // 4 < 2 else y  # short
-
-    with pytest.raises(LoweringError, match=r"# short\)"):
-        lower(Model(doubled_if_short), parse_config(yaml_of(lengths=False), "model-config.yaml"))
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        pytest.param(
+            lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x,
+            r"takes a branch that .*test_lower\.py:\d+",
+            id="odd lengths",
+            marks=pytest.mark.ci,
+        ),
+        pytest.param(
+            paired_by_branch, r"# odd\).*F\.pad\(x, \(0, 0, 0, T % 2\)\)", id="odd timesteps", marks=pytest.mark.ci
+        ),
+        pytest.param(doubled_at_few_frames, r"# short\)", id="few frames"),
+        pytest.param(
+            lambda m, x: in_chunks(m, x, chunk=8),
+            r"chunks = range\(0.*the whole sequence .*Buckets of one chunk",
+            id="chunks",
+        ),
+        pytest.param(
+            lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) == 12 else 0),
+            r"branch that a request of 12 timesteps .*\.py:\d+.*== 12",
+            id="one length",
+        ),
+        pytest.param(
+            lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) == 14 else 0),
+            r"branch that a request of 1 timesteps .*\.py:\d+.*== 14",
+            id="the length that is traced",
+            marks=pytest.mark.ci,
+        ),
+        pytest.param(
+            lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) // 2 < 5 else 0),
+            r"branch that a request of 1 timesteps .*\.py:\d+.*// 2 < 5",
+            id="half of the length",
+        ),
+    ],
+)
+def test_a_branch_on_the_number_of_timesteps_is_refused_with_its_line(
+    function: Callable[..., Any], message: str
+) -> None:
+    with pytest.raises(LoweringError, match=message):
+        lower(Model(function), CONFIG)
 
 
 def padded_if_short(m: Model, x: Tensor) -> Any:
@@ -199,30 +200,20 @@ def one_frame(m: Model, x: Tensor) -> Any:
 def test_a_model_that_does_something_else_with_short_requests_is_served_from_the_others_on(
     function: Callable[..., Any], buckets: list[int], shortest: int
 ) -> None:
-    model = Model(function)
-    config = parse_config(yaml_of(lengths=False).replace("[4, 16]", str(buckets)), "model-config.yaml")
-
-    program = lower(model, config)
-
     longest = buckets[-1]
+    batches = ([shortest], [longest, shortest, shortest + 1], [longest - 1] * 2)
+
+    program = lower_exact(Model(function), one_input(X, length=str(buckets)), batches)
+
     assert program.shortest == shortest
     assert f"fewer than {shortest} timesteps are refused" in program.padding_reason
-    assert_answers_alone(model, config, program, ([shortest], [longest, shortest, shortest + 1], [longest - 1] * 2))
 
 
 def test_buckets_that_hold_short_requests_of_another_form_are_named() -> None:
-    config = parse_config(yaml_of(lengths=False).replace("[4, 16]", "[4, 64]"), "model-config.yaml")
+    config = one_input(X, length="[4, 64]")
 
     with pytest.raises(LoweringError, match=r"# short\).*Requests of 30 timesteps or more .* without buckets of fewer"):
         lower(Model(other_if_short), config)
-
-
-def test_a_loop_over_chunks_of_the_timesteps_is_named_with_what_to_do() -> None:
-    """Several chunks are no loop over timesteps."""
-    model = Model(lambda m, x: in_chunks(m, x, chunk=8))
-
-    with pytest.raises(LoweringError, match=r"chunks = range\(0.*the whole sequence .*Buckets of one chunk"):
-        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
 class OfIds(nn.Module):
@@ -241,7 +232,7 @@ class OfIds(nn.Module):
         return h
 
 
-IDS = yaml_of(lengths=False, shape="[batch, time]").replace("float32", "int64")
+IDS = one_input("[batch, time]", dtype="int64")
 
 
 @pytest.mark.ci
@@ -250,16 +241,16 @@ def test_a_model_that_fails_on_drawn_ids_is_refused_with_the_range_to_declare() 
     model = OfIds(lambda table, ids: table[ids])
 
     with pytest.raises(LoweringError, match=r"0 to 7 were drawn for x: if it takes others only, write `range: "):
-        lower(model, parse_config(IDS, "model-config.yaml"))
+        lower(model, IDS)
 
-    lower(model, parse_config(IDS.replace("time]", "time], range: [0, 4]"), "model-config.yaml"))
+    lower(model, one_input("[batch, time], range: [0, 4]", dtype="int64"))
 
 
 @pytest.mark.ci
 def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
     model = OfIds(lambda table, ids: nn.functional.one_hot(ids, FEATURES).float())
 
-    program = lower(model, parse_config(IDS, "model-config.yaml"))
+    program = lower(model, IDS)
 
     assert program.inputs[0].vocabulary == FEATURES
 
@@ -268,26 +259,9 @@ def test_bins_over_time_are_served_at_bucket_lengths() -> None:
     """Pooling to three bins depends on the whole length, and has no rule."""
     model = Model(lambda m, x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 3))
 
-    program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+    program = lower(model, CONFIG)
 
     assert program.padding == "exact_lengths"
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("length", "other"), [(12, 12), (14, 1)])
-def test_a_branch_on_one_length_is_named_with_its_line(length: int, other: int) -> None:
-    """The exporter excludes that length, or all others if it is the traced one, 14."""
-    model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) == length else 0))
-
-    with pytest.raises(LoweringError, match=rf"branch that a request of {other} timesteps .*\.py:\d+.*== length"):
-        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
-
-
-def test_a_branch_on_a_derived_length_is_noticed() -> None:
-    model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) // 2 < 5 else 0))
-
-    with pytest.raises(LoweringError, match=r"branch that a request of 1 timesteps .*\.py:\d+.*// 2 < 5"):
-        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
 
 class TakesTuples(nn.Module):
@@ -328,20 +302,9 @@ def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
     written.load_state_dict(model.state_dict())
     config = parse_config(TUPLES, "model-config.yaml")
     program = lower(written, config)
-    lengths = [16, 1, 9]
-    requests = ragged(program.inputs, lengths, 0)
-    batch = [padded(requests, spec, i, 16, 1e3) for i, spec in enumerate(program.inputs)]
-
-    with torch.no_grad():
-        outputs = program.exported.module()(*batch, torch.tensor(lengths))
 
     assert [spec.name for spec in program.outputs] == ["0", "1.0.0", "1.0.1", "1.1.0", "1.1.1"]
-    for row, length in enumerate(lengths):
-        for output, spec, own in zip(
-            outputs, program.outputs, alone(model, config, requests.items[row], length), strict=True
-        ):
-            ours = part_of(output, spec, row, length)
-            assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5), spec.name
+    assert_answers_alone(model, config, program, [[16, 1, 9]])
 
 
 def test_a_tuple_that_lacks_an_element_is_refused_by_name() -> None:
@@ -367,11 +330,7 @@ class OneSentence(nn.Module):
 def test_a_model_of_one_sequence_runs_in_ragged_batches() -> None:
     model = OneSentence().eval()
     serve_method(model, "forward", batched=False)
-    config = parse_config(
-        yaml_of(lengths=False).replace("neuron_lstm:", "neuron_lstm:\n  model: {batched: false}"), "model-config.yaml"
-    )
 
-    program = lower(model, config)
+    program = lower_exact(model, one_input(X, "model: {batched: false}"))
 
     assert [spec.shape for spec in program.outputs] == [("batch", "time", 3)]
-    assert_answers_alone(model, config, program, BATCHES)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import one_input
+from ragged import lower_exact
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
+CONFIG = one_input("[batch, time, 3]")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 
 
@@ -32,7 +28,7 @@ class Gated(nn.Module):
 def test_a_module_in_torchscript_is_refused_with_what_to_write() -> None:
     """A trace could not follow it, and torch's own error would not say so."""
     with pytest.raises(LoweringError, match=r"^gate is a TorchScript module \(Sigmoid\).*derive its class from"):
-        lower(Gated(torch.jit.script(nn.Sigmoid())), parse_config(YAML, "model-config.yaml"))
+        lower(Gated(torch.jit.script(nn.Sigmoid())), CONFIG)
 
 
 def test_a_function_in_torchscript_is_lowered() -> None:
@@ -45,9 +41,7 @@ def test_a_function_in_torchscript_is_lowered() -> None:
             scaled: Tensor = self.scaled(states, 2.0)
             return scaled
 
-    model, config = Gated(Scaled()), parse_config(YAML, "model-config.yaml")
-
-    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4], [4]))
+    lower_exact(Gated(Scaled()), CONFIG, ([9, 1, 4], [4]))
 
 
 def _scaled(states: Tensor, factor: float) -> Tensor:

@@ -71,22 +71,44 @@ def assert_chunks_equal_whole_sequences(
     ones run.
     """
     assert program.chunked is not None, program.chunking_reason
-    parts = loaded or {part: _exported(own) for part, own in program.chunked.parts.items()}
-    layout = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
+    parts = loaded or exported_parts(program)
+    with torch.no_grad():
+        expected = [tree_leaves(model(*(tensor[None] for tensor in request))) for request in requests]
+    for seed in range(8):
+        plan = any_chunked_plan(lengths, random.Random(seed))
+        assert_plan_answers(program, parts, plan, requests, lengths, expected, GARBAGE[seed % len(GARBAGE)])
+
+
+def assert_plan_answers(
+    program: LoweredModel,
+    parts: Mapping[ProgramRole, LoadedProgram],
+    plan: Plan,
+    requests: Sequence[list[Tensor]],
+    lengths: Sequence[int],
+    expected: Sequence[Sequence[Tensor]],
+    garbage: float,
+) -> None:
+    """Execute a plan, and compare every output with that of each request alone, which is a batch of one."""
+    assert program.chunked is not None, program.chunking_reason
+    signature = ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
 
     def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> list[Tensor]:
         return [result.contiguous() for result in parts[part](tensors)]
 
     with torch.no_grad():
-        expected = [tree_leaves(model(*(tensor[None] for tensor in request))) for request in requests]
-        for seed in range(8):
-            plan = any_chunked_plan(lengths, random.Random(seed))
-            results = execute_chunks(plan, requests, lengths, layout, run, pad=pad_with(GARBAGE[seed % len(GARBAGE)]))
-            for chunked, whole in zip(results, expected, strict=True):
-                for own, (eager,) in zip(chunked, whole, strict=True):
-                    torch.testing.assert_close(own.reshape(eager.shape), eager, atol=1e-5, rtol=1e-5)
+        answers = execute_chunks(plan, requests, lengths, signature, run, pad_with(garbage))
+    for answer, alone in zip(answers, expected, strict=True):
+        for ours, theirs, spec in zip(answer, alone, program.outputs, strict=True):
+            reference = theirs.select(spec.shape.index("batch"), 0)
+            assert (ours.shape, ours.dtype) == (reference.shape, reference.dtype)
+            assert torch.allclose(ours, reference, 1e-5, 1e-5), (spec.name, plan, garbage)
 
 
-def _exported(program: torch.export.ExportedProgram) -> LoadedProgram:
+def exported_parts(program: LoweredModel) -> dict[ProgramRole, LoadedProgram]:
+    """The programs for chunks of time, as they were exported."""
+    return {part: _loaded(exported) for part, exported in program.parts.items()}
+
+
+def _loaded(program: torch.export.ExportedProgram) -> LoadedProgram:
     module = program.module()
     return lambda tensors: list(module(*tensors))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from chunked_models import any_chunked_plan
+from chunked_models import any_chunked_plan, assert_plan_answers
 from model_cases import CASES, Case
-from ragged import alone, pad_with, ragged
+from ragged import alone, ragged
 
 from torchserve_neuron_lstm.backends.interface import LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-TOLERANCE = 1e-5
 GARBAGE = (0.0, -1e4, 1e30)
 LENGTHS = ([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)
 # Those that hand on something of every kind: states given, learned, computed and of two layers; sums, extremes of
@@ -33,8 +32,7 @@ ANY_SHAPE_CASES = (
 )  # fmt: skip
 
 
-def named(name: str) -> Case:
-    return next(case for case in CASES if case.name == name)
+NAMED = {case.name: case for case in CASES}
 
 
 class Served:
@@ -52,23 +50,11 @@ class Served:
             engine.compile(exported, buckets[part], folder / part)
             self.calls[part] = engine.load(folder / part, weights, engine.host(), 1)
 
-    def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
-        assert self.program.chunked is not None
-        requests = ragged(self.program.inputs, lengths, seed)
-        answers = execute_chunks(
-            plan,
-            requests.items,
-            lengths,
-            ChunkSignature(self.program.inputs, self.program.outputs, self.program.chunked.carried),
-            lambda part, bucket, tensors: self.calls[part](tensors),
-            pad_with(garbage),
-        )
-        for answer, item, length in zip(answers, requests.items, lengths, strict=True):
-            expected = alone(self.model, self.config, item, length)
-            for ours, theirs, spec in zip(answer, expected, self.program.outputs, strict=True):
-                reference = theirs.select(spec.shape.index("batch"), 0)
-                assert (ours.shape, ours.dtype) == (reference.shape, reference.dtype)
-                assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
+    def check(self, lengths: Sequence[int], seed: int, plan: Callable[[], Plan]) -> None:
+        items = ragged(self.program.inputs, lengths, seed).items
+        expected = [alone(self.model, self.config, item, length) for item, length in zip(items, lengths, strict=True)]
+        for garbage in GARBAGE:
+            assert_plan_answers(self.program, self.calls, plan(), items, lengths, expected, garbage)
 
 
 @pytest.mark.few(2)
@@ -76,11 +62,10 @@ class Served:
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
 def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
     parts: dict[ProgramRole, Bucket | None] = {"start": None, "chunk": None, "head": None}
-    served = Served(named(name), backend, parts, tmp_path)
+    served = Served(NAMED[name], backend, parts, tmp_path)
     choose = random.Random(0)
     for seed, lengths in enumerate(LENGTHS):
-        for garbage in GARBAGE:
-            served.check(any_chunked_plan(lengths, choose), lengths, seed, garbage)
+        served.check(lengths, seed, partial(any_chunked_plan, lengths, choose))
 
 
 @pytest.mark.ci
@@ -88,7 +73,6 @@ def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Pa
 @pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("inductor", marks=pytest.mark.long)])
 def test_one_bucket_serves_any_length(backend: str, tmp_path: Path) -> None:
     parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
-    served = Served(named("StateOfSpeaker"), backend, parts, tmp_path)
+    served = Served(NAMED["StateOfSpeaker"], backend, parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
-        for garbage in GARBAGE:
-            served.check(single_bucket_plan(Bucket(2, 4), lengths, "chunk"), lengths, seed, garbage)
+        served.check(lengths, seed, partial(single_bucket_plan, Bucket(2, 4), lengths, "chunk"))

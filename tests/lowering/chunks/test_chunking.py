@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 import torch
-from chunked_models import any_chunked_plan
+from chunked_models import any_chunked_plan, assert_plan_answers, exported_parts
+from input_configs import one_input
 from model_cases import CASES, Case, cases, lowered
-from ragged import GARBAGE, alone, pad_with, ragged
+from ragged import GARBAGE, alone, ragged
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
-from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.bucketing.shapes import ProgramRole
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.chunks.carry_analysis import NotChunkable
 from torchserve_neuron_lstm.lowering.chunks.chunk_check import check_chunked_equivalence
-from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-TOLERANCE = 1e-5
 Value = tuple[str, tuple[int | str, ...], float | None]
 
 
@@ -164,34 +161,12 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
-    run, layout = runner(program)
-    choose = random.Random(0)
+    parts, choose = exported_parts(program), random.Random(0)
     for seed, some in enumerate(([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)):
-        requests = ragged(program.inputs, some, seed)
-        expected = [alone(model, config, item, length) for item, length in zip(requests.items, some, strict=True)]
+        items = ragged(program.inputs, some, seed).items
+        expected = [alone(model, config, item, length) for item, length in zip(items, some, strict=True)]
         for garbage in GARBAGE:
-            plan = any_chunked_plan(some, choose)
-            with torch.no_grad():
-                answers = execute_chunks(plan, requests.items, some, layout, run, pad_with(garbage))
-            for answer, right in zip(answers, expected, strict=True):
-                for ours, theirs, spec in zip(answer, right, program.outputs, strict=True):
-                    reference = theirs.select(spec.shape.index("batch"), 0)
-                    assert ours.shape == reference.shape
-                    assert ours.dtype == reference.dtype
-                    assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
-
-
-def runner(
-    program: LoweredModel,
-) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
-    assert program.chunked is not None, program.chunking_reason
-    modules = {part: exported.module() for part, exported in program.parts.items()}
-
-    def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
-        answers: Sequence[Tensor] = modules[part](*tensors)
-        return [answer.contiguous() for answer in answers]
-
-    return run, ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
+            assert_plan_answers(program, parts, any_chunked_plan(some, choose), items, some, expected, garbage)
 
 
 class Model(nn.Module):
@@ -206,12 +181,7 @@ class Model(nn.Module):
         return self.function(self, x, lengths)
 
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 4]}}
-  lengths: lengths
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
+CONFIG = one_input("[batch, time, 4]", "lengths: lengths", batch="[1, 4]", length="[4, 9]")
 
 
 def kept(x: Tensor, lengths: Tensor) -> Tensor:
@@ -301,7 +271,7 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
 @pytest.mark.few(2)
 @pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS.keys())
 def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
-    program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
+    program = lower(Model(function), CONFIG)
 
     assert program.chunked is not None, program.chunking_reason
 
@@ -312,7 +282,7 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
     function: Callable[[Model, Tensor, Tensor], Any], reason: str
 ) -> None:
     """The reason names this file, although no short sequence may show the error."""
-    program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
+    program = lower(Model(function), CONFIG)
 
     assert program.chunked is None
     assert program.chunking_reason.startswith(reason)

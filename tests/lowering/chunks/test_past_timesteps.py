@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from chunked_models import assert_chunks_equal_whole_sequences
+from input_configs import config_of, one_input
 from long_cases import with_long
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
@@ -35,12 +35,12 @@ from .past_models import (
     transposed_with_padding,
 )
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
-YAML_WITH_START = YAML.replace("}}", "}, start: {dtype: float32, shape: [batch, 3]}}")
+CONFIG = one_input("[batch, time, 3]", batch="[1, 4]", length="[4, 9]")
+CONFIG_WITH_START = config_of(
+    "{x: {dtype: float32, shape: [batch, time, 3]}, start: {dtype: float32, shape: [batch, 3]}}",
+    batch="[1, 4]",
+    length="[4, 9]",
+)
 LENGTHS = (9, 8, 5, 3, 1, 1)
 ALL = [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)]
 USUAL = (
@@ -55,7 +55,7 @@ USUAL = (
 def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurrent) -> tuple[nn.Module, LoweredModel]:
     torch.manual_seed(0)
     model = kind(before).eval()
-    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+    return model, lower(model, CONFIG)
 
 
 @pytest.mark.few(1)
@@ -67,10 +67,7 @@ def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurre
 def test_chunks_cut_anywhere_equal_the_whole_sequence(
     before: Callable[..., Any], kind: Callable[..., nn.Module]
 ) -> None:
-    """Also chunks shorter than the window, and rows that end within a chunk. Padding holds large numbers.
-
-    As many timesteps are carried as the window reads, beside the state of the recurrence.
-    """
+    """As many timesteps are carried as the window reads, beside the state of the recurrence."""
     model, program = lowered(before, kind)
     assert program.chunked is not None
     past = [value.spec.shape for value in program.chunked.carried if value.spec.name.endswith(".past")]
@@ -92,7 +89,7 @@ class StartsFromAnInput(nn.Module):
 @pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_be_computed_from_an_input() -> None:
     model = StartsFromAnInput().eval()
-    program = lower(model, parse_config(YAML_WITH_START, "y"))
+    program = lower(model, CONFIG_WITH_START)
 
     requests = [[torch.randn(length, 3), torch.randn(3)] for length in LENGTHS]
     assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS)
@@ -105,20 +102,17 @@ class StartsFromItsMean(StartsFromAnInput):
 
 @pytest.mark.ci
 def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None:
-    program = lower(StartsFromItsMean().eval(), parse_config(YAML_WITH_START, "y"))
+    program = lower(StartsFromItsMean().eval(), CONFIG_WITH_START)
 
     assert program.chunked is None
     assert "needs the end of the sequence at every timestep" in program.chunking_reason
 
 
-def test_without_a_recurrence_the_past_alone_is_carried() -> None:
+def test_without_a_recurrence_and_a_past_nothing_is_carried() -> None:
     """A model that carries nothing cannot have sessions."""
-    _, causal = lowered(stacked, Convolutional)
-    _, timestep_alone = lowered(per_timestep, Convolutional)
+    _, program = lowered(per_timestep, Convolutional)
 
-    assert causal.chunked is not None
-    assert [value.spec.shape for value in causal.chunked.carried] == CAUSAL[stacked]
-    assert (timestep_alone.chunked, timestep_alone.chunking_reason) == (None, "there is no recurrence over time")
+    assert (program.chunked, program.chunking_reason) == (None, "there is no recurrence over time")
 
 
 @pytest.mark.ci

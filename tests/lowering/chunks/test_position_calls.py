@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 import torch
 from chunked_models import assert_chunks_equal_whole_sequences
+from input_configs import one_input
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 from .position_models import COUNTING, ENDING, MORE, Counting, running_mean, sines
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
+CONFIG = one_input("[batch, time, 3]", batch="[1, 4]", length="[4, 9]")
 LENGTHS = (9, 8, 5, 3, 1, 1)
 Before = Callable[..., Any]
 BEFORE = [pytest.param(one, id=one.__name__, marks=[pytest.mark.long] * (one in MORE)) for one in COUNTING]
@@ -30,25 +26,19 @@ BEFORE = [pytest.param(one, id=one.__name__, marks=[pytest.mark.long] * (one in 
 def lowered(before: Before) -> tuple[Counting, LoweredModel]:
     torch.manual_seed(0)
     model = Counting(before).eval()
-    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+    return model, lower(model, CONFIG)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("before", BEFORE)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(before: Before) -> None:
     model, program = lowered(before)
-    assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("before", BEFORE)
-def test_sums_and_the_number_of_timesteps_are_carried(before: Before) -> None:
-    _, program = lowered(before)
     assert program.chunked is not None
     carried = [value.spec.name for value in program.chunked.carried if not value.spec.name.endswith(".h")]
 
     assert len(carried) == len(program.chunked.carried) - 1
     assert set(carried) == COUNTING[before]
+    assert_chunks_equal_whole_sequences(model, program, [[torch.randn(length, 3)] for length in LENGTHS], LENGTHS)
 
 
 @pytest.mark.few(1)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from chunked_models import assert_chunks_equal_whole_sequences
+from input_configs import one_input
 from torch import Tensor
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
@@ -27,11 +27,7 @@ from ..loops.loop_models import (
     zipped,
 )
 
-YAML = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 8], length: [4, 16]}
-"""
+CONFIG = one_input("[batch, time, 5]")
 LENGTHS = (9, 8, 5, 3, 1, 1)
 
 
@@ -70,7 +66,7 @@ def with_the_mean(m: Looping, x: Tensor) -> Any:
 def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
     torch.manual_seed(0)
     model = Looping(function).eval()
-    return model, lower(model, parse_config(YAML, "model-config.yaml"))
+    return model, lower(model, CONFIG)
 
 
 @pytest.mark.ci

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from model_cases import CASES, Case, lowered
+from input_configs import one_input
+from model_cases import CASES, lowered
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.chunks.streaming import (
     check_streamable,
@@ -21,13 +22,8 @@ from torchserve_neuron_lstm.lowering.chunks.streaming import (
 )
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  lengths: lengths
-  buckets: %s
-"""
-BUCKETS = "{batch: [1, 4], length: [4, 9]}"
+Buckets = tuple[str, str]
+BUCKETS = ("[1, 4]", "[4, 9]")
 BY_NAME = {case.name: case for case in CASES}
 
 
@@ -65,12 +61,6 @@ class PicksAScore(Plain):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         scores = self.linear(self.lstm(x)[0]).log_softmax(-1)
         return scores.gather(2, x[:, :, :2].argmax(2, keepdim=True))[:, :, 0]
-
-
-class StateFromLength(Plain):
-    def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        state = (lengths.float()[None, :, None] / 10).expand(1, x.shape[0], 4).contiguous()
-        return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
 
 
 class LearnedInitialState(Plain):
@@ -117,8 +107,9 @@ def doubled_if_empty(y: Tensor, x: Tensor) -> Tensor:
     return y * 2 if x.size(1) < 1 else y
 
 
-def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
-    return lower(model.eval(), parse_config(YAML % buckets, "f"))
+def program_of(model: nn.Module, buckets: Buckets = BUCKETS, more: str = "") -> LoweredModel:
+    batch, length = buckets
+    return lower(model.eval(), one_input("[batch, time, 3]", f"lengths: lengths{more}", batch=batch, length=length))
 
 
 @pytest.mark.few(3)
@@ -127,36 +118,21 @@ def test_a_model_of_the_past_alone_streams(name: str) -> None:
     check_streamable(lowered(BY_NAME[name]).program)
 
 
-def test_a_score_picked_at_each_step_streams() -> None:
-    check_streamable(program_of(PicksAScore()))
+@pytest.mark.parametrize("make", [PicksAScore, LearnedInitialState])
+def test_a_model_that_reads_no_other_timestep_and_no_length_streams(make: Callable[[], nn.Module]) -> None:
+    check_streamable(program_of(make()))
 
 
-@pytest.mark.parametrize(
-    ("name", "blamed", "line"),
-    [
-        ("Tagger", "the recurrence is bidirectional (at typical_models.py:", "self.lstm(packed)"),
-        ("SelfAttention", "aten.matmul mixes timesteps (at typical_models.py:", "y @ y.transpose"),
-        ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
-        ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
-        ("PositionsSliced", "aten.slice counts timesteps", "# sliced"),
-    ],
-)
-def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
-    case: Case = BY_NAME[name]
+def test_a_model_that_needs_the_future_is_refused_with_its_line() -> None:
+    program = lowered(BY_NAME["Tagger"]).program
     with pytest.raises(LoweringError) as refused:
-        check_streamable(lowered(case).program)
+        check_streamable(program)
 
-    said = str(refused.value)
-    assert said.startswith("streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: ")
-    assert blamed in said
-    assert line in said
-    assert "remove `streaming`, or change the model" in said
-
-
-def test_a_first_state_made_of_the_length_is_refused() -> None:
-    """The length of a stream is unknown when it starts."""
-    with pytest.raises(LoweringError, match="the initial state of a recurrence is known only at the end"):
-        check_streamable(program_of(StateFromLength()))
+    assert "self.lstm(packed)" in program.chunking_reason
+    assert str(refused.value) == (
+        "streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: "
+        f"{program.chunking_reason}; remove `streaming`, or change the model"
+    )
 
 
 class StartOfLengths(nn.Module):
@@ -176,18 +152,14 @@ def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
         check_streamable(changed)
 
 
-def test_a_first_state_that_only_counts_the_rows_streams() -> None:
-    check_streamable(program_of(LearnedInitialState()))
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("function", "line"),
     [(doubled_if_long, "# long"), (doubled_at_one_length, "# one length"), (asserted, "# asserted")],
 )
-@pytest.mark.parametrize("buckets", ["{batch: [2, 4], length: [1, 9]}", "{batch: [1, 4], length: [1, 16]}"])
+@pytest.mark.parametrize("buckets", [("[2, 4]", "[1, 9]"), ("[1, 4]", "[1, 16]")])
 def test_a_branch_beyond_the_buckets_is_refused_with_its_line(
-    function: Callable[[Tensor, Tensor], Tensor], line: str, buckets: str
+    function: Callable[[Tensor, Tensor], Tensor], line: str, buckets: Buckets
 ) -> None:
     """Whole requests are served, as none is so long; a session may become so long."""
     program = program_of(Branching(function), buckets)
@@ -210,38 +182,33 @@ def test_a_branch_in_the_trace_of_one_request_is_found_too(
     function: Callable[[Tensor, Tensor], Tensor], is_bounded: bool
 ) -> None:
     """Its program runs on ragged batches of any length, and so has no bound itself."""
-    yaml = (YAML % "{batch: [1, 4], length: [4, 9]}").replace("neuron_lstm:", "neuron_lstm:\n  model: {batched: false}")
-    program = lower(Branching(function).eval(), parse_config(yaml, "f"))
+    program = program_of(Branching(function), more="\n  model: {batched: false}")
 
     with pytest.raises(LoweringError, match="beyond the longest bucket") if is_bounded else nullcontext():
         check_streamable(program)
 
 
 @pytest.mark.parametrize("function", [doubled_in_a_large_batch, doubled_if_empty, lambda y, x: y * 2])
-@pytest.mark.parametrize("buckets", ["{batch: [2, 4], length: [1, 9]}", "{batch: [1, 4], length: [1, 2]}"])
-def test_a_model_without_such_a_branch_streams(function: Callable[[Tensor, Tensor], Tensor], buckets: str) -> None:
+@pytest.mark.parametrize("buckets", [("[2, 4]", "[1, 9]"), ("[1, 4]", "[1, 2]")])
+def test_a_model_without_such_a_branch_streams(function: Callable[[Tensor, Tensor], Tensor], buckets: Buckets) -> None:
     check_streamable(program_of(Branching(function), buckets))
 
 
-@pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])
-def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str) -> None:
-    assert state_compatibility_id(program_of(Plain(), buckets), ["abc"]) == state_compatibility_id(
-        program_of(Plain()), ["abc"]
-    )
+@pytest.mark.parametrize("buckets", [BUCKETS, ("[2, 3, 8]", "[64]")])
+def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: Buckets) -> None:
+    state = state_compatibility_id(program_of(Plain()), ["abc"])
 
-
-def test_the_state_id_has_32_hex_digits() -> None:
-    """The manifest requires this format."""
-    told = state_compatibility_id(program_of(Plain()), [])
-
-    assert len(told) == 32
-    assert set(told) <= set("0123456789abcdef")
+    assert re.fullmatch("[0-9a-f]{32}", state)
+    assert state_compatibility_id(program_of(Plain(), buckets), ["abc"]) == state
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
-def test_the_state_id_depends_on_the_code(other: Any) -> None:
-    assert state_compatibility_id(program_of(other()), ["abc"]) != state_compatibility_id(program_of(Plain()), ["abc"])
+@pytest.mark.parametrize(
+    ("one", "other"), [(Plain, lambda: Plain(2.0)), (Plain, Wider), (Plain, Shifted), (Shifted, ShiftedElsewhere)]
+)
+def test_the_state_id_depends_on_the_code_and_its_constants(one: Any, other: Any) -> None:
+    """A tensor that forward() makes is no weight, and the code reads the same."""
+    assert state_compatibility_id(program_of(one()), ["abc"]) != state_compatibility_id(program_of(other()), ["abc"])
 
 
 def test_the_state_id_depends_on_the_weights() -> None:
@@ -255,11 +222,4 @@ def test_the_state_id_of_other_weights_needs_no_program() -> None:
 
     assert with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(
         program, ["abd"]
-    )
-
-
-def test_the_state_id_depends_on_constants_of_the_code() -> None:
-    """A tensor that forward() makes is no weight, and the code reads the same."""
-    assert state_compatibility_id(program_of(Shifted()), []) != state_compatibility_id(
-        program_of(ShiftedElsewhere()), []
     )

@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import config_of
+from ragged import lower_exact
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError, UnknownLoop
 
 from .loop_models import CELLS, HIDDEN, LOOPS, MORE_CELLS, MORE_LOOPS, Looping, cells_in_turn, zeros
 from .published_loops import RowsThatEnd, StartsFromInputs, gate_unread_at_the_end, solver_steps
 
-CONFIG = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1, 8], length: [4, 16]}
-"""
-SHORT = CONFIG.replace("[4, 16]", "[4, 6]")
+X = "x: {dtype: float32, shape: [batch, time, 5]}"
+CONFIG = config_of(f"{{{X}}}")
 BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
 
 
@@ -32,12 +28,7 @@ BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
     ids=lambda f: f.__name__,
 )
 def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    model = Looping(function)
-    config = parse_config(CONFIG, "model-config.yaml")
-
-    program = lower(model, config)
-
-    assert_answers_alone(model, config, program, BATCHES)
+    lower_exact(Looping(function), CONFIG, BATCHES)
 
 
 @pytest.mark.ci
@@ -54,37 +45,32 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
 )
 def test_a_published_cell_is_exact_at_every_length(function: Callable[..., Any]) -> None:
     """Six timesteps are enough to recognise the loop."""
-    check_alone(Looping(function), SHORT)
+    check_alone(Looping(function), f"{{{X}}}")
 
 
 @pytest.mark.ci
 def test_the_first_states_of_a_cell_of_its_own_may_be_inputs() -> None:
     states = ", ".join(f"{name}: {{dtype: float32, shape: [batch, {HIDDEN}]}}" for name in "hc")
-    check_alone(StartsFromInputs(), SHORT.replace("5]}}", f"5]}}, {states}}}"))
+    check_alone(StartsFromInputs(), f"{{{X}, {states}}}")
 
 
 @pytest.mark.ci
 def test_a_cell_over_packed_data_is_exact_at_every_length() -> None:
     """The parts of one request have one row each."""
-    check_alone(RowsThatEnd(), SHORT + "  lengths: lengths\n")
+    check_alone(RowsThatEnd(), f"{{{X}}}", "lengths: lengths")
 
 
-def check_alone(model: nn.Module, text: str) -> None:
-    config = parse_config(text, "model-config.yaml")
-
-    program = lower(model, config)
-
-    assert_answers_alone(model, config, program, ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
+def check_alone(model: nn.Module, inputs: str, more: str = "") -> None:
+    config = config_of(inputs, more, length="[4, 6]")
+    lower_exact(model, config, ([6, 1, 3, 4, 2, 5],), garbage=(1e30, float("nan")))
 
 
 @pytest.mark.ci
 def test_a_cell_becomes_one_recurrence() -> None:
-    model, config = Looping(cells_in_turn), parse_config(CONFIG, "model-config.yaml")
-    program = lower(model, config)
+    program = lower_exact(Looping(cells_in_turn), CONFIG, BATCHES)
 
     calls = [str(node.target) for node in program.exported.graph.nodes if "neuron_lstm" in str(node.target)]
     assert calls == ["neuron_lstm.lstm.default", "neuron_lstm.rnn.default"]
-    assert_answers_alone(model, config, program, BATCHES)
 
 
 def every_second_timestep(m: Looping, x: Tensor) -> Any:
@@ -126,7 +112,7 @@ def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
 )
 def test_another_loop_is_refused_with_its_line(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(UnknownLoop, match=reason):
-        lower(Looping(function), parse_config(CONFIG, "model-config.yaml"))
+        lower(Looping(function), CONFIG)
 
 
 def test_a_number_of_steps_that_data_decides_is_refused() -> None:
@@ -139,4 +125,4 @@ def test_a_number_of_steps_that_data_decides_is_refused() -> None:
         return state[0]
 
     with pytest.raises(LoweringError, match="depend on the values of its inputs"):
-        lower(Looping(with_exit), parse_config(CONFIG, "model-config.yaml"))
+        lower(Looping(with_exit), CONFIG)

@@ -7,32 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import config_of
+from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import LoweringError
 
-BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
 LONGEST_WORD = 7
 
 
-def config_of(*, range_of_lengths: str = f", range: [1, {LONGEST_WORD}]", takes_lengths: bool = True) -> ServingConfig:
-    counts = f"counts: {{dtype: int64, shape: [batch, time]{range_of_lengths}}}" if takes_lengths else ""
-    return parse_config(
-        f"""
-neuron_lstm:
-  inputs:
-    chars: {{dtype: int64, shape: [batch, time, {LONGEST_WORD}], range: [0, 29]}}
-    {counts}
-  lengths: lengths
-  buckets: {{batch: [1, 8], length: [4, 16]}}
-""",
-        "model-config.yaml",
-    )
+def words_of(counts: str = ", counts: {dtype: int64, shape: [batch, time], range: [1, 7]}") -> ServingConfig:
+    chars = f"chars: {{dtype: int64, shape: [batch, time, {LONGEST_WORD}], range: [0, 29]}}"
+    return config_of(f"{{{chars}{counts}}}", "lengths: lengths")
 
 
 class Words(nn.Module):
@@ -57,40 +46,44 @@ class Counted(Words):
         return super().forward(chars, (chars != 0).sum(-1).clamp(min=1), lengths)
 
 
+def packed(m: Words, chars: Tensor, lengths: Any) -> PackedSequence:
+    return pack_padded_sequence(m.embedding(chars), lengths, batch_first=True, enforce_sorted=False)
+
+
 def last_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
-    _, (h, _) = m.chars(packed)
+    _, (h, _) = m.chars(packed(m, chars, counts.cpu()))
+    return torch.cat([h[0], h[1]], 1)
+
+
+def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    _, (h, _) = m.chars(packed(m, chars, counts.tolist()))
     return torch.cat([h[0], h[1]], 1)
 
 
 def sorted_by_hand(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
     ordered, order = counts.sort(descending=True)
-    packed = pack_padded_sequence(m.embedding(chars)[order], ordered.cpu(), batch_first=True)
-    _, (h, _) = m.chars(packed)
+    _, (h, _) = m.chars(pack_padded_sequence(m.embedding(chars)[order], ordered.cpu(), batch_first=True))
     return torch.cat([h[0], h[1]], 1)[order.argsort()]
 
 
 def all_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
-    states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True, total_length=LONGEST_WORD)
-    return states.max(1)[0]
-
-
-def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
-    states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True)
+    states, _ = pad_packed_sequence(
+        m.chars(packed(m, chars, counts.cpu()))[0], batch_first=True, total_length=LONGEST_WORD
+    )
     return states.max(1)[0]
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("encode", [pytest.param(last_states, marks=pytest.mark.long), all_states])
+@pytest.mark.parametrize(
+    "encode",
+    [
+        pytest.param(last_states, marks=pytest.mark.long),
+        all_states,
+        pytest.param(sorted_by_hand, marks=pytest.mark.long),
+    ],
+)
 def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
-    model, config = Words(encode), config_of()
-
-    program = lower(model, config)
-
-    assert program.decided == {"counts"}
-    assert_answers_alone(model, config, program, BATCHES)
+    assert lower_exact(Words(encode), words_of()).decided == {"counts"}
 
 
 class Sentences(nn.Module):
@@ -121,29 +114,29 @@ class Sentences(nn.Module):
         return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
 
 
+class PackedTwice(Words):
+    """The lengths of words keep their range when they are packed with the sentences."""
+
+    def __init__(self) -> None:
+        super().__init__(lengths_as_a_list)
+
+    def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
+        packed, sizes = (pack_padded_sequence(x, lengths.tolist(), True, False) for x in (chars, counts))
+        words = self.encode(self, packed.data, sizes.data)
+        packed = PackedSequence(words, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+
+
 @pytest.mark.ci
-def test_words_of_each_sentence_are_packed_within_packed_sentences() -> None:
-    model, config = Sentences(), config_of()
-
-    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
-
-
-@pytest.mark.long
-def test_words_may_be_sorted_by_the_model() -> None:
-    model, config = Words(sorted_by_hand), config_of()
-
-    assert_answers_alone(model, config, lower(model, config), BATCHES)
+@pytest.mark.parametrize("make", [Sentences, PackedTwice])
+def test_words_of_each_sentence_are_packed_within_packed_sentences(make: Callable[[], nn.Module]) -> None:
+    lower_exact(make(), words_of(), ([9, 1, 4, 16],))
 
 
 @pytest.mark.long
 def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
     """Without a declared range: there are as many as the word has places, and at least one."""
-    model, config = Counted(last_states), config_of(takes_lengths=False)
-
-    program = lower(model, config)
-
-    assert program.decided == frozenset()
-    assert_answers_alone(model, config, program, BATCHES)
+    assert lower_exact(Counted(last_states), words_of(counts="")).decided == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -153,41 +146,25 @@ def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
 def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(declared: str, said: str) -> None:
     """In eager mode, packing raises an error for them."""
     with pytest.raises(LoweringError, match=rf"lengths within a timestep {said}.*such as range: \[1, 7\]"):
-        lower(Words(last_states), config_of(range_of_lengths=declared))
+        lower(Words(last_states), words_of(f", counts: {{dtype: int64, shape: [batch, time]{declared}}}"))
 
 
-class PackedTwice(Words):
-    def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
-        packed, sizes = (pack_padded_sequence(x, lengths.tolist(), True, False) for x in (chars, counts))
-        words = self.encode(self, packed.data, sizes.data)
-        packed = PackedSequence(words, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
-        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+def on_packed_data(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """Return data that has no order which a request alone has."""
+    return torch.tanh(packed(m, chars, counts.cpu()).data)
 
 
-def lengths_as_a_list(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-    packed = pack_padded_sequence(m.embedding(chars), counts.tolist(), batch_first=True, enforce_sorted=False)
-    _, (h, _) = m.chars(packed)
-    return torch.cat([h[0], h[1]], 1)
+def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    return pad_packed_sequence(m.chars(packed(m, chars, counts.cpu()))[0], batch_first=True)[0].max(1)[0]
 
 
-@pytest.mark.ci
-def test_lengths_of_words_keep_their_range_when_they_are_packed() -> None:
-    model, config = PackedTwice(lengths_as_a_list), config_of()
-
-    assert_answers_alone(model, config, lower(model, config), ([9, 1, 4, 16],))
-
-
-def test_a_layer_on_packed_words_is_refused_with_what_to_write() -> None:
-    """The data of packed words has no order that a request alone has."""
-
-    def scored(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
-        packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
-        return torch.tanh(packed.data)
-
-    with pytest.raises(LoweringError, match=r"tanh takes the data of packed seq.*_packing.*total_length=.*mask"):
-        lower(Words(scored), config_of())
-
-
-def test_padding_to_the_longest_word_is_refused_with_the_argument_to_pass() -> None:
-    with pytest.raises(LoweringError, match=r"the longest of its sequences.*pass total_length=7"):
-        lower(Words(longest_of_batch), config_of())
+@pytest.mark.parametrize(
+    ("encode", "message"),
+    [
+        (on_packed_data, r"tanh takes the data of packed seq.*_packing.*total_length=.*mask"),
+        (longest_of_batch, r"the longest of its sequences.*pass total_length=7"),
+    ],
+)
+def test_other_uses_of_packed_words_are_refused_with_what_to_write(encode: Callable[..., Tensor], message: str) -> None:
+    with pytest.raises(LoweringError, match=message):
+        lower(Words(encode), words_of())

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import config_of
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 
 # In this range the requests that packaging draws have no 0, so that only the trace can show a wrong branch.
-CONFIG = parse_config(
-    """\
-neuron_lstm:
-  inputs: {ids: {dtype: int64, shape: [batch, time], range: [0, 9999999]}}
-  buckets: {batch: [1, 4], length: [4, 16]}
-""",
-    "model-config.yaml",
-)
+CONFIG = config_of("{ids: {dtype: int64, shape: [batch, time], range: [0, 9999999]}}")
 
 
 class Branching(nn.Module):

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import assert_answers_alone
+from input_configs import one_input
+from ragged import lower_exact
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.packing.recurrence_fit import checked_packed_features
 from torchserve_neuron_lstm.lowering.program import LoweredModel
@@ -58,10 +58,7 @@ class CountedClasses(Packed):
 
 
 def lowered(model: nn.Module, shape: str = "[batch, time, 12]", dtype: str = "float32") -> LoweredModel:
-    text = f"neuron_lstm: {{inputs: {{x: {{dtype: {dtype}, shape: {shape}}}}}, lengths: lengths, "
-    return lower(
-        model.eval(), parse_config(f"{text}buckets: {{batch: [1, 4], length: [4, 9]}}}}\n", "model-config.yaml")
-    )
+    return lower(model.eval(), one_input(shape, "lengths: lengths", dtype=dtype))
 
 
 def refusal(model: nn.Module, **inputs: str) -> str:
@@ -101,9 +98,10 @@ def test_time_in_the_place_of_the_features_is_told(kind: type[Packed]) -> None:
     [
         (FixedState, "fixed shape [1, 4, 8], which fits one batch size only", "# state"),
         (FixedView, "reshaped to [4, -1, 9], which fits one batch size", "# view"),
+        (CountedClasses, "num_classes=26", "# classes"),
     ],
 )
-def test_a_state_or_view_of_one_batch_size_is_told_at_its_line(kind: type[nn.Module], words: str, line: str) -> None:
+def test_a_size_of_one_batch_or_of_its_values_is_told_at_its_line(kind: type[nn.Module], words: str, line: str) -> None:
     """The words have the sizes, not the exporter's symbols."""
     text = refusal(kind())
 
@@ -133,13 +131,6 @@ def test_a_refused_branch_leaves_standard_error_empty(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == ""
 
 
-def test_one_hot_without_a_number_of_classes_is_told_with_the_way_out() -> None:
-    text = refusal(CountedClasses())
-
-    assert "# classes" in text
-    assert "num_classes=26" in text
-
-
 def test_a_call_in_eager_mode_is_checked_too() -> None:
     """An LSTM would read beyond the rows of packed data."""
     model: Any = Packed()
@@ -164,13 +155,6 @@ class PaddedPairs(nn.Module):
 @pytest.mark.ci
 def test_features_that_are_an_expression_of_the_timesteps_are_no_fault_of_the_inputs() -> None:
     """The expression has the same value for every number of timesteps: the model is served."""
-    text = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
-  buckets: {batch: [1], length: [8, 16]}
-"""
+    config = one_input("[batch, time, 5]", batch="[1]", length="[8, 16]")
 
-    config = parse_config(text, "model-config.yaml")
-    model = PaddedPairs().eval()
-
-    assert_answers_alone(model, config, lower(model, config), ([1], [2], [7], [16]))
+    lower_exact(PaddedPairs().eval(), config, ([1], [2], [7], [16]))

@@ -7,18 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import one_input
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering.exporter.export import export_model
 from torchserve_neuron_lstm.lowering.proof.padding_taint import find_padding_leak
 
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 4]}}
-  buckets: {batch: [1, 4], length: [4, 9]}
-"""
-CONFIG = parse_config(YAML, "model-config.yaml")
+CONFIG = one_input("[batch, time, 4]")
 
 
 class Model(nn.Module):
@@ -128,7 +123,7 @@ class WithLengths(nn.Module):
 @pytest.mark.parametrize(("alpha", "proved"), [(1, True), (2, False), (0, False), (-1, False)])
 def test_a_factor_of_the_difference_makes_another_index(alpha: int, proved: bool) -> None:
     """`lengths - 2` of one timestep is -1, the end of its bucket; `lengths` is padding."""
-    config = parse_config(YAML.replace("  buckets", "  lengths: lengths\n  buckets"), "model-config.yaml")
+    config = one_input("[batch, time, 4]", "lengths: lengths")
     traced = export_model(WithLengths(alpha).eval(), config)
 
     assert (find_padding_leak(traced.exported, config.input_specs, traced.takes_lengths) is None) == proved

@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import one_input
+from ragged import lower_exact
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering.lower import lower_request
-
-YAML = """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 3], length: [4, 9]}
-"""
 ACTIVATIONS = (
     nn.CELU(0.5),
     nn.ELU(0.5),
@@ -62,12 +55,4 @@ def _features(activation: nn.Module, x: Tensor) -> Any:
 
 @pytest.mark.ci
 def test_every_activation_function_is_served() -> None:
-    model = EachOfThem().eval()
-    traced, _, _ = lower_request(model, parse_config(YAML, "model-config.yaml"))
-    program = traced.exported.module()
-    requests = [torch.randn(length, 3) for length in (9, 4, 1)]
-
-    with torch.no_grad():
-        (batch,) = program(pad_sequence(requests, batch_first=True), torch.tensor([9, 4, 1]))
-        for row, request in zip(batch, requests, strict=True):
-            torch.testing.assert_close(row[: len(request)], model(request[None])[0], atol=1e-5, rtol=1e-5)
+    lower_exact(EachOfThem().eval(), one_input("[batch, time, 3]"), [[9, 4, 1]])

@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from input_configs import one_input
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.onnx_export import missing_translation
-from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 
-CONFIG = parse_config(
-    """\
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [1, 8], length: [4, 64]}
-""",
-    "model-config.yaml",
-)
+CONFIG = one_input("[batch, time, 3]", length="[4, 64]")
 LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
 VALUES = torch.tensor([float("-inf"), float("inf"), float("nan"), 0.5])
 LOWEST, HIGHEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
