@@ -112,6 +112,11 @@ def source_suffix(line: str | None) -> str:
     return f" (at {line})" if line else ""
 
 
+def at_line(node: torch.fx.Node) -> str:
+    """Format the user's line of a node as `source_suffix` does."""
+    return source_suffix(node_line(node))
+
+
 def mentions_source_line(error: LoweringError) -> bool:
     """Whether a message names a line of the user's model."""
     return " (at " in str(error)

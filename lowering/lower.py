@@ -341,16 +341,8 @@ def _lower(
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs, shortest = config.input_specs, single.shortest
     program = export_ragged(single, inputs, single.timesteps, shortest)
-    names = output_names(single.output_tree, program.layouts)
-    if config.outputs is not None and len(config.outputs) != len(names):
-        raise LoweringError(
-            f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors "
-            f"forward() returns ({', '.join(names)}). Write one name for each, or leave `outputs` out"
-        )
-    outputs = tuple(
-        TensorSpec(name, dtype, shape)
-        for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
-    )
+    names = output_names(single.output_tree, program.layouts, config.outputs)
+    outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, program.layouts, strict=True))
     inputs = with_vocabularies(program.exported, inputs, single.vocabularies)
     comparison = Comparison(model, config, program.exported, inputs, outputs)
     include_excluded_shapes(comparison, shortest)

@@ -11,33 +11,17 @@ from torch.utils import _pytree as pytree
 
 from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
-from .errors import LoweringError, Unproved, node_line, source_suffix
+from .errors import LoweringError, Unproved, at_line
 from .exporter.export import ModelExport
 from .proof.graph_calls import class_count
 
 _KEEPS_VALUES = {
-    "aten.to",
-    "aten._to_copy",
-    "aten.view",
-    "aten.reshape",
-    "aten.transpose",
-    "aten.permute",
-    "aten.t",
-    "aten.unsqueeze",
-    "aten.squeeze",
-    "aten.contiguous",
-    "aten.clone",
-    "aten.slice",
-    "aten.select",
-    "aten.expand",
-    "aten.detach",
-    "aten.flatten",
-    "aten.alias",
-    "aten.movedim",
-    "aten.unflatten",
-    "aten.lift_fresh_copy",
-    "aten.detach_",
-    "aten.cpu",
+    f"aten.{name}"
+    for name in (
+        *("to", "_to_copy", "view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "contiguous"),
+        *("clone", "slice", "select", "expand", "detach", "flatten", "alias", "movedim", "unflatten"),
+        *("lift_fresh_copy", "detach_", "cpu"),
+    )
 }
 
 
@@ -80,24 +64,29 @@ def output_specs(
         LoweringError: the number of names differs, or a size is neither constant, batch nor time.
     """
     nodes = output_nodes(trace.exported)
-    own = output_names(trace.output_tree, nodes)
+    chosen = output_names(trace.output_tree, nodes, names)
+    axes = symbolic_sizes(trace.exported, inputs)
+    has_batch = any(spec.batch_dim is not None for spec in inputs)
+    return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, chosen, strict=True))
+
+
+def output_names(tree: pytree.TreeSpec, nodes: Sequence[object], names: Sequence[str] | None) -> Sequence[str]:
+    """Return the names of the configuration, or else `logits` in a dict, `1.0` in nested tuples, `output` if single.
+
+    Raises:
+        LoweringError: the number of names differs.
+    """
+    marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
+    paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
+    if len(paths) != len(nodes):  # leaves that are None are no outputs
+        paths = [str(index) for index in range(len(nodes))]
+    own = [path or "output" for path in paths]
     if names is not None and len(names) != len(own):
         raise LoweringError(
             f"outputs: {len(names)} names ({', '.join(names)}) for the {len(own)} tensors forward() returns "
             f"({', '.join(own)}). Write one name for each, or leave `outputs` out"
         )
-    axes = symbolic_sizes(trace.exported, inputs)
-    has_batch = any(spec.batch_dim is not None for spec in inputs)
-    return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, names or own, strict=True))
-
-
-def output_names(tree: pytree.TreeSpec, nodes: Sequence[object]) -> list[str]:
-    """Name the outputs by position: `logits` in a dict, `1.0` in nested tuples, `output` if single."""
-    marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
-    paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
-    if len(paths) != len(nodes):  # leaves that are None are no outputs
-        paths = [str(index) for index in range(len(nodes))]
-    return [path or "output" for path in paths]
+    return names or own
 
 
 def _key_name(key: Any) -> str:
@@ -115,13 +104,13 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
         if axis is None and isinstance(size, torch.SymInt):
             raise Unproved(
                 f"output {name} has a dimension of size {size}, which is neither constant, batch nor time"
-                f"{source_suffix(node_line(node))}; it cannot be cut into one part per request"
+                f"{at_line(node)}; it cannot be cut into one part per request"
             )
         shape.append(axis if axis is not None else int(size))
     if has_batch and shape.count("batch") != 1:
         raise LoweringError(
             f"output {name} has the shape [{', '.join(map(str, shape))}], with {shape.count('batch')} batch dimensions "
-            f"instead of one{source_suffix(node_line(node))}: every request of a batch needs its own output. Check "
+            f"instead of one{at_line(node)}: every request of a batch needs its own output. Check "
             "that `inputs` declares the dimensions in the order in which forward() takes them"
         )
     return TensorSpec(name, cast(DType, dtype_name(value)), tuple(shape))

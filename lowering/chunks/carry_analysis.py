@@ -18,10 +18,10 @@ from typing import cast
 import torch
 
 from ...bucketing.shapes import TensorSpec
-from ..errors import node_line, source_suffix
+from ..errors import at_line, node_line, source_suffix
 from ..exporter.subgraph import CASTS_LIKE
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
-from ..proof.graph_calls import dims_argument, operator_name
+from ..proof.graph_calls import dims_argument, display_name, operator_name
 from ..proof.padding_taint import transfer
 from ..proof.timestep_rules import (
     COMPARISONS,
@@ -72,9 +72,7 @@ def find_carried_values(
         if spec.batch_dim is None:
             raise NotChunkable(f"input {spec.name} has no batch dimension")
     if (write := find_shared_write(exported)) is not None:
-        raise NotChunkable(
-            f"{operator_name(write)} writes into a tensor that is used elsewhere{source_suffix(node_line(write))}"
-        )
+        raise NotChunkable(f"{operator_name(write)} writes into a tensor that is used elsewhere{at_line(write)}")
     walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]))
     for node in exported.graph.nodes:
         if node.op != "output":
@@ -87,8 +85,9 @@ def find_carried_values(
             walk.refuse_counting(node, [node])
     if not any(carry.kind in ("state", "past", "cumsum") for carry in walk.carries):
         raise NotChunkable("there is no recurrence over time")
-    if walk.position_values.calls:
-        walk.add_timesteps()
+    if walk.position_values.calls:  # the number of timesteps, which positions continue
+        lengths = cast(torch.fx.Node, walk.taints.lengths)
+        walk.carries.append(CarrySource("timesteps", lengths, 0, positions=walk.position_values))
     return tuple(walk.carries)
 
 
@@ -133,9 +132,7 @@ class _Walk:
         if read is None:
             return False
         if self.known_at_end.intersection(node.all_input_nodes):
-            raise NotChunkable(
-                f"{_display_name(node)} needs the end of the sequence at every timestep{source_suffix(node_line(node))}"
-            )
+            raise NotChunkable(f"{display_name(node)} needs the end of the sequence at every timestep{at_line(node)}")
         self.refuse_counting(node, node.all_input_nodes)
         time, past = read
         if past is not None:
@@ -171,7 +168,7 @@ class _Walk:
         Raises:
             NotChunkable: it needs the end of the sequence, or the number of timesteps, or several of them.
         """
-        line, scan = source_suffix(node_line(node)), scan_of(node)
+        line, scan = at_line(node), scan_of(node)
         positions = [one for one in scan.each if self.positions.get(one) == 0]
         lengths = [one for one in scan.shared if self.is_plain_lengths(one)]
         others = {*scan.first, *scan.each, *scan.shared}.difference(positions, lengths)
@@ -227,16 +224,9 @@ class _Walk:
         if source not in self.minmax_nodes:
             return False
         if node.args[1] != 0:
-            raise NotChunkable(
-                f"{name} returns the index of a timestep within the sequence{source_suffix(node_line(node))}"
-            )
+            raise NotChunkable(f"{name} returns the index of a timestep within the sequence{at_line(node)}")
         self.carries.append(CarrySource(_EXTREMES[name], node, 0))
         return True
-
-    def add_timesteps(self) -> None:
-        """Record the number of timesteps, which positions continue."""
-        assert self.taints.lengths is not None
-        self.carries.append(CarrySource("timesteps", self.taints.lengths, 0, positions=self.position_values))
 
     def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
         dims, time = dims_argument(node), self.taints.time_dim_of(source)
@@ -254,9 +244,7 @@ class _Walk:
         if node.target in CASTS_LIKE:
             sources = sources[:1]
         if any(self.taints.of[source] == PER_TIMESTEP for source in sources):
-            raise NotChunkable(
-                f"{_display_name(node)} needs timesteps of more than one chunk{source_suffix(node_line(node))}"
-            )
+            raise NotChunkable(f"{display_name(node)} needs timesteps of more than one chunk{at_line(node)}")
         if self.known_at_end.intersection(sources):
             self.known_at_end.add(node)
         if self.from_lengths.intersection(sources):
@@ -269,11 +257,11 @@ class _Walk:
             NotChunkable: it needs later timesteps, the end of the sequence, or the number of timesteps.
         """
         name, sources = operator_name(node), node.all_input_nodes
-        line = source_suffix(node_line(node))
+        line = at_line(node)
         if name in _RECURRENCES:
             self.check_states(node, name)
         if self.known_at_end.intersection(sources):
-            raise NotChunkable(f"{_display_name(node)} needs the end of the sequence at every timestep{line}")
+            raise NotChunkable(f"{display_name(node)} needs the end of the sequence at every timestep{line}")
         if name in _RECURRENCES:
             self.refuse_counting(node, [source for source in sources if source is not node.args[1]])
             self.carries.extend(CarrySource("state", node, element) for element in range(1, 1 + _RECURRENCES[name]))
@@ -283,7 +271,7 @@ class _Walk:
         elif name == "aten.arange":
             self.positions[node] = _first_number(node)
         elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
-            raise NotChunkable(f"{_display_name(node)} counts timesteps from the beginning{line}")
+            raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning{line}")
         elif _keeps_elements(node):
             self.follow_counting(node)
         elif not self.detects_padding(node, name) and (
@@ -291,7 +279,7 @@ class _Walk:
         ):
             self.refuse_counting(node, sources)
         if len(self.taints.time_dims(node)) > 1:
-            raise NotChunkable(f"{_display_name(node)} compares timesteps with each other{line}")
+            raise NotChunkable(f"{display_name(node)} compares timesteps with each other{line}")
 
     def follow_counting(self, node: torch.fx.Node) -> None:
         """Copy the facts about positions and lengths to a node with the same elements."""
@@ -310,9 +298,7 @@ class _Walk:
             NotChunkable: the call counts timesteps from the beginning or the end.
         """
         if any(source in self.from_lengths or source in self.position_values for source in sources):
-            raise NotChunkable(
-                f"{_display_name(node)} counts timesteps from the beginning or the end{source_suffix(node_line(node))}"
-            )
+            raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning or the end{at_line(node)}")
 
     def detects_padding(self, node: torch.fx.Node, name: str) -> bool:
         """Whether a node compares positions with the lengths, with the same result for all real timesteps."""
@@ -340,7 +326,7 @@ class _Walk:
         Raises:
             NotChunkable: the recurrence is bidirectional, or its initial state is known at the end only.
         """
-        line = source_suffix(node_line(node))
+        line = at_line(node)
         if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
             raise NotChunkable(
                 f"the recurrence is bidirectional{line}: its backward direction starts at the end of the sequence"
@@ -363,8 +349,3 @@ def _keeps_elements(node: torch.fx.Node) -> bool:
 
 def _is_number(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int))
-
-
-def _display_name(node: torch.fx.Node) -> str:
-    name = operator_name(node)
-    return operator_name(node.all_input_nodes[0]) if name == "getitem" else name

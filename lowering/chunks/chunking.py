@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
-from ..errors import node_line, source_suffix
+from ..errors import at_line
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
@@ -89,9 +89,7 @@ class _ProgramBuilder:
         """
         shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
-            raise NotChunkable(
-                f"{carry.name} has not exactly one value per sequence{source_suffix(node_line(carry.node))}"
-            )
+            raise NotChunkable(f"{carry.name} has not exactly one value per sequence{at_line(carry.node)}")
         dtype = cast(DType, dtype_name(carry.value))
         rows_first = ("batch", *(size for size in shape if size != "batch"))
         return TensorSpec(carry.name, dtype, cast(tuple[int | Axis, ...], rows_first))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from .recipe import NotALoop
 from .unrolled import IS_USER_INPUT
 
@@ -106,11 +106,6 @@ def by_list(nodes: Sequence[Node]) -> list[list[Node]]:
         if node.target is operator.getitem and isinstance(source, Node) and _is_list_of_timesteps(source):
             found.setdefault(source, []).append(node)
     return list(found.values())
-
-
-def at_line(node: Node) -> str:
-    """Return the end of a message that names the user's line of a call."""
-    return source_suffix(node_line(node))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from .recipe import Count, Counting, Member, Recipe, Result, Unit, evaluation_order, sources_of
 from .recurrences import compute_recurrence
 from .steps import CELLS, run_cell
@@ -58,10 +58,8 @@ class Evaluation:
         if unit.target in CELLS:
             return _one_step(CELLS[unit.target], *args)
         joined = joined_members(unit, args)
-        return unit.target(*args, **self._kwargs(unit)) if joined is None else joined
-
-    def _kwargs(self, unit: Unit) -> dict[str, Any]:
-        return {name: self._values.single(operand) for name, operand in unit.kwargs.items()}
+        kwargs = {name: self._values.single(operand) for name, operand in unit.kwargs.items()}
+        return unit.target(*args, **kwargs) if joined is None else joined
 
     def _family(self, unit: Unit) -> Any:
         """Compute all members of a family that is no recurrence."""
@@ -74,9 +72,7 @@ class Evaluation:
             return self._item(unit)
         args = [self._values.all_members(operand, unit) for operand in unit.args]
         if unit.target in CELLS:
-            raise UnknownLoop(
-                f"a cell is called with a state of its own at every timestep{source_suffix(node_line(unit.node))}"
-            )
+            raise UnknownLoop(f"a cell is called with a state of its own at every timestep{at_line(unit.node)}")
         kwargs = {name: self._values.all_members(operand, unit) for name, operand in unit.kwargs.items()}
         return call_for_all(unit.target, args, kwargs, self._values.number(unit.count))
 
@@ -88,7 +84,7 @@ class Evaluation:
             or source != Member(source.unit, Count(0), 1)
             or not isinstance(number, Count)
         ):
-            raise UnknownLoop(f"a loop takes other results at some timesteps{source_suffix(node_line(unit.node))}")
+            raise UnknownLoop(f"a loop takes other results at some timesteps{at_line(unit.node)}")
         return self._values[source.unit][number.base]
 
     def _sliced(self, unit: Unit) -> torch.Tensor | None:
@@ -110,14 +106,14 @@ class Evaluation:
             return part
         end = where[2]
         if end != Counting(index.first.plus(1), index.step) or len(where) > 3:
-            raise UnknownLoop(f"a loop reads more than one timestep{source_suffix(node_line(unit.node))}")
+            raise UnknownLoop(f"a loop reads more than one timestep{at_line(unit.node)}")
         return part.unsqueeze(dim + 1)
 
     def _steps(self, value: torch.Tensor, index: Counting, unit: Unit) -> torch.Tensor:
         """Return the timesteps of value[T, ...] that the members of a family read, up or down from the first."""
         assert unit.count is not None
         if index.step not in (1, -1):
-            raise UnknownLoop(f"a loop does not read every timestep{source_suffix(node_line(unit.node))}")
+            raise UnknownLoop(f"a loop does not read every timestep{at_line(unit.node)}")
         start, length = self._values.number(index.first), self._values.number(unit.count)
         if index.step > 0:
             return value.narrow(0, start, length)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from ..packing.padded_batch import same_size
 from .recipe import Count, Counting, LastOnly, Listed, Member, Run, Stacked, Starting, Unit, operands_of
 from .steps import CELLS, Steps, run_cell
@@ -96,8 +96,7 @@ def _cell(values: UnitValues, unit: Unit, own: set[int]) -> tuple[torch.Tensor, 
     initial = []
     for given in state.items if isinstance(state, Listed) else (state,):
         if not isinstance(given, Starting) or not _previous(given, own):
-            at = source_suffix(node_line(unit.node))
-            raise UnknownLoop(f"the state of a cell is not that of the timestep before{at}")
+            raise UnknownLoop(f"the state of a cell is not that of the timestep before{at_line(unit.node)}")
         initial.append(values.single(given.first))
     inputs = values.all_members(x, unit)
     if not isinstance(inputs, Stacked):

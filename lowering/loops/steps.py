@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from ..packing.packed_rules import masked_recurrence
 from ..packing.padded_batch import same_size
 from .recipe import Count, Listed, Member, Operand, Run, Stacked, Starting, Unit, operands_of, sources_of
@@ -102,8 +102,7 @@ class Steps:
             case Listed(items):
                 return [self._argument(item, unit) for item in items]
             case Member(index) | Run(index) | Starting(_, Member(index)) if index in self._own:
-                at = source_suffix(node_line(unit.node))
-                raise UnknownLoop(f"a loop reads another timestep than the one before{at}")
+                raise UnknownLoop(f"a loop reads another timestep than the one before{at_line(unit.node)}")
         return self._inputs.keep(self._outside(operand, unit))
 
     def run(

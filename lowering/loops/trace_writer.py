@@ -7,8 +7,8 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from ..errors import UnknownLoop
-from .call_sites import CallSite, Frames, at_line, by_list, calls_by_site
+from ..errors import UnknownLoop, at_line
+from .call_sites import CallSite, Frames, by_list, calls_by_site
 from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
 
 _SHORTEST_RUN = 3

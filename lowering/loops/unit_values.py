@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from .recipe import (
     Constant,
     Count,
@@ -97,7 +97,7 @@ class UnitValues:
 
     def line_of(self, unit: int) -> str:
         """Return the line of the user's model, as the end of a sentence; empty if it is not known."""
-        return source_suffix(node_line(self.recipe.units[unit].node))
+        return at_line(self.recipe.units[unit].node)
 
     def all_members(self, operand: Operand | Run, unit: Unit) -> Any:
         """Return an argument for all members of a family: `Stacked`, or what they share."""
@@ -118,8 +118,7 @@ class UnitValues:
             case Listed():
                 return [self.all_members(item, unit) for item in operand.items]
             case Counting():
-                at = source_suffix(node_line(unit.node))
-                raise UnknownLoop(f"a loop computes with the index of the timestep{at}")
+                raise UnknownLoop(f"a loop computes with the index of the timestep{at_line(unit.node)}")
         return self.single(operand)
 
     def _missing(self, member: Member, count: Count) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...backends.recurrent_operators import is_recurrent
-from ..errors import UnknownLoop, node_line, source_suffix
+from ..errors import UnknownLoop, at_line
 from .recipe import Stacked, Unit
 
 _aten = torch.ops.aten
@@ -31,7 +31,7 @@ def joined_members(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
     if unit.target is _aten.cat.default:
         parts = [in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-    raise UnknownLoop(f"{unit.target} takes a list of timesteps{source_suffix(node_line(unit.node))}")
+    raise UnknownLoop(f"{unit.target} takes a list of timesteps{at_line(unit.node)}")
 
 
 def in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:

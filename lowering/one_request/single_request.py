@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from ...backends.exported_program import quiet
 from ...config.forward import MaskConfig
 from ...config.schema import ServingConfig
-from ..errors import FinalRefusal, explained_export_errors, node_line, reject_non_tensors, source_suffix
+from ..errors import FinalRefusal, at_line, explained_export_errors, reject_non_tensors
 from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
@@ -323,7 +323,7 @@ def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     graph.eliminate_dead_code()
     for node in graph.nodes:
         if node.op == "placeholder" and node.name in holders and node.users:
-            at = source_suffix(node_line(next(iter(node.users))))
+            at = at_line(next(iter(node.users)))
             name = kept[node.name]
             raise KeepsState(
                 f"the model reads {name}, which an earlier call wrote{at}: a request would depend on the one before. "

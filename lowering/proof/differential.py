@@ -8,7 +8,6 @@ output differs, the first value that differs and is computed from equal timestep
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,9 @@ from torch.export import ExportedProgram
 
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Axis, BucketGrid, TensorSpec
-from ..errors import LoweringError, UnknownRange, node_line, source_suffix
+from ..errors import LoweringError, UnknownRange, at_line, node_line
 from ..outputs import axis_of, output_nodes, symbolic_sizes
+from .graph_calls import display_name
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
 _SCALE = 1e3
@@ -85,7 +85,7 @@ def _compare_padded(
 
 def _padding_refusal(culprit: torch.fx.Node, *, blank: bool) -> LoweringError:
     """Name the operator that mixes real and padded timesteps, and what to write instead."""
-    mixes = f"{_operator(culprit)} mixes real and padded timesteps{source_suffix(node_line(culprit))}"
+    mixes = f"{display_name(culprit)} mixes real and padded timesteps{at_line(culprit)}"
     if blank:
         return LoweringError(
             f"a request of zeros or `pad_value` only would get different outputs in a longer bucket: {mixes}. Mask the "
@@ -124,13 +124,6 @@ def _first_mixing(differing: Sequence[torch.fx.Node], layouts: dict[str, _Layout
 
     mixing = (node for node in differing if any(mixes(source) for source in node.all_input_nodes))
     return next((node for node in mixing if node_line(node) is not None), differing[0])
-
-
-def _operator(node: torch.fx.Node) -> str:
-    """Name the operator (`aten.mean`); for an element of a tuple, the operator that returned the tuple."""
-    while node.target is operator.getitem:
-        node = node.all_input_nodes[0]
-    return ".".join(str(node.target).split(".")[:2])
 
 
 def _batch(

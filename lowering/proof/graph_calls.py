@@ -16,6 +16,13 @@ def operator_name(node: Node) -> str:
     return target if target.endswith((".int", ".Tensor")) and "sym_size" in target else base_name(target)
 
 
+def display_name(node: Node) -> str:
+    """Name the operator (`aten.mean`); for an element of a tuple, the operator that returned the tuple."""
+    while node.target is operator.getitem:
+        node = node.all_input_nodes[0]
+    return operator_name(node)
+
+
 def base_name(target: str) -> str:
     """Drop the overload: `aten.sum.dim_IntList` becomes `aten.sum`."""
     parts = target.split(".")
