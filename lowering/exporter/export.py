@@ -23,7 +23,7 @@ from ..errors import InputsDoNotFit, explained_export_errors, reject_non_tensors
 from ..packing.packed_placeholder import reject_packed_outputs
 from ..packing.packed_sequence import packed_sequence_mode
 from .arguments import mask_of_lengths, nested_arguments, plain_outputs
-from .model_attributes import restored_attributes, with_listed_weights
+from .model_attributes import replaced, restored_attributes, with_listed_weights
 from .shape_conditions import ShapeConditions, TimeBound, batch_sizes_of, find_time_bound
 from .timestep_branches import Branch, noted_branches
 
@@ -291,8 +291,5 @@ def _lines_of_all_functions() -> Iterator[None]:
         finally:
             self._record_forward_stack_traces_only = before
 
-    TracerBase._filter_traceback_frames = filtered  # type: ignore[method-assign, assignment]  # until the context ends
-    try:
+    with replaced(TracerBase, "_filter_traceback_frames", filtered):
         yield
-    finally:
-        TracerBase._filter_traceback_frames = original  # type: ignore[method-assign]  # as it was

@@ -1,4 +1,4 @@
-"""Attributes of a model, as they were before a trace: a forward() may set some."""
+"""Attributes as they were before a trace: those of a model, of which a forward() may set some, and replaced ones."""
 
 from __future__ import annotations
 
@@ -12,6 +12,20 @@ import torch
 
 _OF_TORCH = {"_parameters", "_buffers", "_modules", "_flat_weights"}
 """Attributes in which torch keeps weights, and which it replaces itself."""
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute; afterwards the owner has what it had, or no such attribute."""
+    had, before = name in vars(owner), getattr(owner, name, None)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if had:
+            setattr(owner, name, before)
+        else:
+            delattr(owner, name)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch.utils._sympy import functions
 
 from ..errors import FinalRefusal, PartialTrace, calling_line, is_user_file, source_suffix
+from .model_attributes import replaced
 
 
 class BranchOnTimesteps(PartialTrace, FinalRefusal):
@@ -61,11 +62,8 @@ def noted_branches(branches: list[Branch]) -> Iterator[None]:
             branches.append(Branch(condition, taken, calling_line()))
         return taken
 
-    torch.SymBool.__bool__ = partialmethod(tested, original)  # type: ignore[assignment, method-assign]  # until the context ends
-    try:
+    with replaced(torch.SymBool, "__bool__", partialmethod(tested, original)):
         yield
-    finally:
-        torch.SymBool.__bool__ = original  # type: ignore[method-assign]  # as it was
 
 
 def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> BranchOnTimesteps | None:

@@ -11,6 +11,7 @@ from functools import partialmethod
 import torch
 
 from ..errors import PartialTrace, calling_line, source_suffix
+from ..exporter.model_attributes import replaced
 from ..exporter.shape_conditions import Condition, ShapeConditions
 from ..exporter.timestep_branches import Branch, branch_error
 
@@ -75,9 +76,6 @@ def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> PartialTra
     )
 
 
-_CONVERSIONS = ("__index__", "__int__")
-
-
 @contextlib.contextmanager
 def noted_conversions(lines: list[str]) -> Iterator[None]:
     """Append the user's lines at which a symbolic size becomes a number, as in `np.ones(T)`."""
@@ -87,11 +85,7 @@ def noted_conversions(lines: list[str]) -> Iterator[None]:
         lines.extend(() if line is None else (line,))
         return original(own)
 
-    originals = {name: getattr(torch.SymInt, name) for name in _CONVERSIONS}
-    for name, original in originals.items():
-        setattr(torch.SymInt, name, partialmethod(converted, original))
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in ("__index__", "__int__"):
+            stack.enter_context(replaced(torch.SymInt, name, partialmethod(converted, getattr(torch.SymInt, name))))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(torch.SymInt, name, original)

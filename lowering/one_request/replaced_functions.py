@@ -19,7 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 
 from ..errors import is_user_file
-from ..exporter.model_attributes import module_file
+from ..exporter.model_attributes import module_file, replaced
 from ..packing.packed_sequence import unchecked_packed_states
 from ..packing.padded_batch import TracedLengths
 from .known_numbers import in_dtype, in_python, known_values
@@ -39,26 +39,12 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
             *_torch_functions(mode),
             *((module, name, _builtins()[name]) for module, name in _free_builtins(model)),
         ]:
-            stack.enter_context(_replaced(owner, name, function))
+            stack.enter_context(replaced(owner, name, function))
         stack.enter_context(followed_quotients())
         stack.enter_context(arrays_of_symbolic_sizes())
         stack.enter_context(unchecked_packed_states())
         stack.enter_context(_without_fast_path())
         yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
-    """Set an attribute; afterwards the owner has what it had, or no such attribute."""
-    had, before = name in vars(owner), getattr(owner, name, None)
-    setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        if had:
-            setattr(owner, name, before)
-        else:
-            delattr(owner, name)
 
 
 @contextlib.contextmanager
@@ -124,6 +110,8 @@ def _extreme(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _IntegerType(type):
+    """Type of what stands in for `int`, and leaves symbolic sizes symbolic."""
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, int)
 
@@ -135,6 +123,8 @@ class _IntegerType(type):
 
 
 class _TypeType(type):
+    """Type of what stands in for `type`, and returns torch.Tensor for the tensors of a trace."""
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, type)
 
@@ -143,20 +133,14 @@ class _TypeType(type):
         return torch.Tensor if traced else type(*arguments)
 
 
-class _type(metaclass=_TypeType):  # noqa: N801 - it stands in for `type`
-    """`type` that returns torch.Tensor for the tensors of a trace."""
-
-
 def _is_declared_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     """Whether a layer of torch's transformers is told that its mask is causal; its values are not compared."""
     return is_causal is True
 
 
-class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
-    """`int` that leaves symbolic sizes symbolic."""
-
-
 class _RangeType(type):
+    """Type of what stands in for `range`: it fixes not the timesteps, but that the first chunk of them has all."""
+
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, range)
 
@@ -169,8 +153,9 @@ class _RangeType(type):
         return range(*arguments)
 
 
-class _range(metaclass=_RangeType):  # noqa: N801 - it stands in for `range`
-    """`range` that fixes the number of chunks of a size where the first one holds all timesteps, not their number."""
+_TYPES = {
+    name: kind(f"_{name}", (), {}) for name, kind in (("int", _IntegerType), ("type", _TypeType), ("range", _RangeType))
+}
 
 
 def _builtins() -> dict[str, Any]:
@@ -178,7 +163,7 @@ def _builtins() -> dict[str, Any]:
 
     The exporter has its own `max` and `min` while it traces, so these are looked up then.
     """
-    return {"len": _length, "int": _integer, "type": _type, "range": _range, "max": _extreme(max), "min": _extreme(min)}
+    return {"len": _length, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
 
 
 _TENSOR_TYPES = {

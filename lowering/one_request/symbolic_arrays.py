@@ -16,6 +16,7 @@ import torch
 from torch._numpy import _dtypes
 from torch.utils import _pytree as pytree
 
+from ..exporter.model_attributes import replaced
 from .symbolic_quotients import SymbolicArray
 
 torch_numpy: Any = torch._numpy
@@ -65,13 +66,11 @@ def arrays_of_symbolic_sizes() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in (*_FACTORIES, *_OF_ARRAYS):
             original = getattr(np, name)
-            stack.callback(setattr, np, name, original)
             symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
             if name in ("array", "asarray"):
                 original = partial(_array, original)
-            setattr(np, name, _Function(original, symbolic, _FACTORIES.get(name, 0)))
-        stack.callback(setattr, _dtypes, "dtype", _dtypes.dtype)
-        _dtypes.dtype = partial(_known_dtype, _dtypes.dtype)
+            stack.enter_context(replaced(np, name, _Function(original, symbolic, _FACTORIES.get(name, 0))))
+        stack.enter_context(replaced(_dtypes, "dtype", partial(_known_dtype, _dtypes.dtype)))
         yield
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..exporter.model_attributes import replaced
 from .quotients import NoQuotient, noted_quotient, quotient
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -34,9 +35,7 @@ def followed_quotients() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
 
         def replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
-            original = getattr(owner, name)
-            stack.callback(setattr, owner, name, original)
-            setattr(owner, name, partialmethod(ours, original))
+            stack.enter_context(replaced(owner, name, partialmethod(ours, getattr(owner, name))))
 
         for owner in (torch.SymInt, torch.SymFloat):
             for name, function in _ARITHMETIC.items():
@@ -62,9 +61,9 @@ def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _repeating(own: Any, original: Callable[..., Any], other: Any) -> Any:
-    """Multiply a list by a size."""
-    result = repeated(other, own)
-    return original(own, other) if result is None else result
+    """Multiply a list or tuple of one tensor by a size."""
+    is_one = isinstance(other, (list, tuple)) and len(other) == 1 and isinstance(other[0], torch.Tensor)
+    return RepeatedList(other[0], own) if is_one else original(own, other)
 
 
 def _rounded(function: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -124,13 +123,6 @@ class RepeatedList(list[torch.Tensor]):
 
     def __radd__(self, other: list[Any]) -> list[Any]:
         return list(other) + self.whole()
-
-
-def repeated(values: object, times: torch.SymInt) -> RepeatedList | None:
-    """Return `values * times` for a list or tuple of one tensor; None for other values."""
-    if isinstance(values, (list, tuple)) and len(values) == 1 and isinstance(values[0], torch.Tensor):
-        return RepeatedList(values[0], times)
-    return None
 
 
 def joined(name: str, tensors: RepeatedList, dim: int = 0) -> torch.Tensor:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..errors import calling_line
+from ..exporter.model_attributes import replaced
 from .packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, packed_use_error, placeholder_of
 from .packed_rules import PACKED_RULES
 from .padded_batch import PaddedBatch, TracedLengths, same_size
@@ -37,7 +37,7 @@ def packed_sequence_mode(rows: Any, timesteps: Any, lengths: torch.Tensor | None
         stack.enter_context(unchecked_packed_states())
         # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
-            stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, rows)))
+            stack.enter_context(replaced(tensor_class, "tolist", _tolist(rows, tensor_class.tolist)))
         batch = PaddedBatch(rows, timesteps, lengths)
         stack.enter_context(PackedSequenceMode(batch))
         yield batch
@@ -45,18 +45,8 @@ def packed_sequence_mode(rows: Any, timesteps: Any, lengths: torch.Tensor | None
 
 def unchecked_packed_states() -> contextlib.AbstractContextManager[None]:
     """Leave out a check of nn.GRU and nn.RNN, whose int(batch_sizes[0]) would fix the number of rows."""
-    return _replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args)
-
-
-@contextlib.contextmanager
-def _replaced(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace a method by `make(original)`."""
-    original = getattr(owner, name)
-    setattr(owner, name, make(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
+    original = rnn_modules.RNNBase.check_forward_args
+    return replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args(original))
 
 
 def _check_forward_args(original: Any) -> Any:
