@@ -14,7 +14,7 @@ from ...backends.exported_program import is_assertion
 from ...backends.recurrent_operators import is_recurrent
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
-from ..errors import LoweringError, explained_export_errors, node_line, source_suffix
+from ..errors import LoweringError, at_line, explained_export_errors
 from ..exporter.export import (
     CONSTRAINT,
     drop_unused,
@@ -27,7 +27,7 @@ from ..exporter.program_tensors import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport
 from .recurrence_rules import scan
 from .rules import rule_of
-from .sizes import SizeExpr, UnknownSize, expression, is_ragged, written
+from .sizes import SizeExpr, UnknownSize, expression, in_python, is_ragged, written
 from .value import Batch, Call, NoRule, Value
 
 
@@ -55,9 +55,7 @@ class RaggedRun(torch.fx.Interpreter):
                 return self._run(n)
         except (NoRule, UnknownSize) as error:
             name = ".".join(str(n.target).split(".")[:2])
-            raise LoweringError(
-                f"{name} mixes timesteps in a way that has no rule: {error}{source_suffix(node_line(n))}"
-            ) from error
+            raise LoweringError(f"{name} mixes timesteps in a way that has no rule: {error}{at_line(n)}") from error
 
     def _run(self, n: torch.fx.Node) -> Any:
         if n.op == "placeholder":
@@ -146,11 +144,7 @@ def _all_sizes(call: Call) -> list[SizeExpr]:
 
 
 def _number(argument: Any) -> Any:
-    if isinstance(argument, (list, tuple)):
-        return [_number(item) for item in argument]
-    if isinstance(argument, sympy.Expr):
-        return int(argument) if argument.is_Integer else float(argument)
-    return argument
+    return [_number(item) for item in argument] if isinstance(argument, (list, tuple)) else in_python(argument)
 
 
 def _sizes(value: torch.Tensor) -> tuple[SizeExpr, ...]:
@@ -174,11 +168,7 @@ def run_ragged(
     run = RaggedRun(module, dict(inputs), tensors, batch)
     with torch.fx.traceback.preserve_node_meta():  # the new nodes keep the lines of the user's model
         outputs = run.run(*arguments)
-    return [_with_rows(batch, value) for value in outputs]
-
-
-def _with_rows(batch: Batch, value: Value) -> Value:
-    return Value(batch.every_row(value), value.sizes) if value.shared else value
+    return [Value(batch.every_row(value), value.sizes) if value.shared else value for value in outputs]
 
 
 _ROWS = 3
@@ -214,7 +204,8 @@ def export_ragged(
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if timed is None:
-            padded, lengths, time = list(arguments), _one_timestep(inputs[0], arguments[0]), 1
+            rows = arguments[0].shape[cast(int, inputs[0].batch_dim)]
+            padded, lengths, time = list(arguments), torch.ones(rows, dtype=torch.int64), 1
         else:
             *padded, lengths = arguments
             time = padded[timed].shape[cast(int, inputs[timed].time_dim)]
@@ -259,11 +250,6 @@ def has_time(inputs: Sequence[TensorSpec]) -> bool:
     return any(spec.time_dim is not None for spec in inputs)
 
 
-def _one_timestep(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the lengths of a batch whose inputs have no time: 1 for each row."""
-    return torch.ones(tensor.shape[cast(int, spec.batch_dim)], dtype=torch.int64)
-
-
 def _batch_place(sizes: Sequence[SizeExpr]) -> int | None:
     """Return the dimension of one request's output that is its batch: the first of size 1."""
     return next((dim for dim, size in enumerate(sizes) if size == 1), None)
@@ -276,12 +262,8 @@ def _contiguous_item(value: Value) -> torch.Tensor:
 
 
 def _layout(value: Value) -> tuple[DType, tuple[int | Axis | str, ...]]:
+    """Return the type and the sizes as the manifest has them: numbers, `batch`, and expressions of `time`."""
     place = _batch_place(value.sizes)
-    own = [_written(size) for dim, size in enumerate(value.sizes) if dim != place]
+    own = [written(size) if is_ragged(size) else int(size) for dim, size in enumerate(value.sizes) if dim != place]
     own.insert(place or 0, "batch")
     return cast(DType, dtype_name(value.tensor)), tuple(own)
-
-
-def _written(size: SizeExpr) -> int | Axis | str:
-    """Return a size as the manifest has it: a number, `time`, or an expression of `time`."""
-    return written(size) if is_ragged(size) else int(size)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .sizes import is_ragged
-from .value import Batch, Call, NoRule, Results, Value
+from .value import Batch, Call, NoRule, Results, Value, in_dim, unsqueezed
 
 
 def linear(batch: Batch, call: Call) -> Results:
@@ -51,11 +51,8 @@ def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tenso
     a = a.unsqueeze(1) if vector_first else a
     b = b.unsqueeze(-1) if vector_second else b
     wanted = 1 + max(rank + vector_first + vector_second, 2)
-    for _ in range(wanted - a.dim()):
-        a = a.unsqueeze(1)
-    if b.dim() > 2:
-        for _ in range(wanted - b.dim()):
-            b = b.unsqueeze(1)
+    a = unsqueezed(a, wanted - a.dim())
+    b = unsqueezed(b, wanted - b.dim()) if b.dim() > 2 else b
     product = torch.matmul(a, b)
     if vector_first:
         product = product.squeeze(-1 if vector_second else -2)
@@ -70,9 +67,7 @@ def add_product(batch: Batch, call: Call) -> Results:
     first, second = (call.value(name) for name in names)
     product = _matmul(batch, first, second, len(call.sizes[0]))
     added = batch.rows_of(call.value())
-    for _ in range(product.dim() - added.dim()):
-        added = added.unsqueeze(1)
-    return call.result(product + added)
+    return call.result(product + unsqueezed(added, product.dim() - added.dim()))
 
 
 def einsum(batch: Batch, call: Call) -> Results:
@@ -109,23 +104,15 @@ def attention(batch: Batch, call: Call) -> Results:
     tensors = [batch.every_row(item) for item in (query, key, value)]
     keys = key.sizes[-2]
     if not is_ragged(keys):
-        own = None if mask is None else batch.every_row(mask)
-        if own is not None:
-            for _ in range(tensors[0].dim() - own.dim()):
-                own = own.unsqueeze(1)
+        own = None if mask is None else unsqueezed(batch.every_row(mask), query.rank - mask.rank)
         return call.result(call.run(query=tensors[0], key=tensors[1], value=tensors[2], attn_mask=own))
-    shape = [1] * (query.rank + 1)
-    valid = batch.valid(keys)
-    shape[0], shape[-1] = valid.shape
-    allowed = valid.reshape(shape)
+    allowed = in_dim(batch.valid(keys), query.rank, query.rank + 1)
     if call["is_causal"]:
         steps = torch.arange(tensors[0].shape[-2]).unsqueeze(1)
         allowed = allowed & (batch.positions(keys).unsqueeze(0) <= steps)
     given: Any = allowed
     if mask is not None:
-        own = batch.rows_of(mask)
-        for _ in range(len(shape) - own.dim()):
-            own = own.unsqueeze(1)
+        own = unsqueezed(batch.rows_of(mask), query.rank - mask.rank)
         given = allowed & own if own.dtype is torch.bool else torch.where(allowed, own, float("-inf"))
     values = batch.masked(value, [value.rank - 2], 0)
     keys_ = batch.masked(key, [key.rank - 2], 0)

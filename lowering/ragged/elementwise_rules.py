@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 import torch
 
-from .sizes import is_ragged
+from .sizes import in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, normalized_dims, unsqueezed
 
 _KEEPS_ZERO = {
@@ -44,7 +44,7 @@ def pointwise(batch: Batch, call: Call) -> Results:
 def _numbers(call: Call) -> dict[str, Any]:
     """Return the arguments that are expressions without symbols, as numbers."""
     return {
-        name: int(argument) if argument.is_Integer else float(argument)
+        name: in_python(argument)
         for name, argument in call.arguments.items()
         if isinstance(argument, sympy.Expr) and not is_ragged(argument)
     }
@@ -62,7 +62,7 @@ def factory(batch: Batch, call: Call) -> Results:
         return call.result(column.expand(batch.rows, *batch.padded_sizes(sizes)))
     if isinstance(fill, Value):
         return pointwise_fill(batch, call, fill)
-    number = _number(fill)
+    number = in_python(fill)
     return Value(torch.full(batch.padded_sizes(sizes), number, dtype=call.dtypes[0]), sizes, shared=True)
 
 
@@ -78,7 +78,7 @@ def scalar(batch: Batch, call: Call) -> Results:
     number = call.get("s")
     if is_ragged_number(number):
         return call.result(batch.own(number).to(call.dtypes[0]))
-    return Value(torch.full((), _number(number), dtype=call.dtypes[0]), (), shared=True)
+    return Value(torch.full((), in_python(number), dtype=call.dtypes[0]), (), shared=True)
 
 
 def arange(batch: Batch, call: Call) -> Results:
@@ -87,18 +87,18 @@ def arange(batch: Batch, call: Call) -> Results:
     start, step = call.get("start", 0), call.get("step", 1)
     numbers = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
     if step not in (None, 1):
-        numbers = numbers * _number(step)
+        numbers = numbers * in_python(step)
     if is_ragged_number(start):
         return call.result((batch.own(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
     if start not in (None, 0):
-        numbers = numbers + _number(start)
+        numbers = numbers + in_python(start)
     return Value(numbers.to(call.dtypes[0]), sizes, shared=True)
 
 
 def linspace(batch: Batch, call: Call) -> Results:
     """Count evenly; the step of each row depends on its own number of steps."""
     (sizes,) = call.sizes
-    start, end = _number(call["start"]), _number(call["end"])
+    start, end = in_python(call["start"]), in_python(call["end"])
     positions = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
     if not is_ragged(sizes[0]):
         return Value(call.run(**_numbers(call)), sizes, shared=True)
@@ -149,9 +149,3 @@ def copy(batch: Batch, call: Call) -> Results:
     source = call.value("src")
     tensor = unsqueezed(batch.every_row(source), len(call.sizes[0]) - source.rank)
     return call.result(tensor.expand(batch.rows, *batch.padded_sizes(call.sizes[0])).to(call.dtypes[0]))
-
-
-def _number(value: object) -> Any:
-    if isinstance(value, sympy.Expr):
-        return int(value) if value.is_Integer else float(value)
-    return value

@@ -10,16 +10,14 @@ import sympy
 import torch
 
 from .sizes import SizeExpr, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, normalized, normalized_dims, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, unsqueezed
 
 
 def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor with rows at positions[B, N] of a dimension."""
-    shape = [1] * tensor.dim()
-    shape[0], shape[dim] = positions.shape
     sizes = list(tensor.shape)
     sizes[dim] = positions.shape[1]
-    return tensor.gather(dim, positions.reshape(shape).expand(sizes))
+    return tensor.gather(dim, in_dim(positions, dim, tensor.dim()).expand(sizes))
 
 
 def _plain_number(value: object) -> int | None:
@@ -125,9 +123,7 @@ def select_scatter(batch: Batch, call: Call) -> Results:
         return call.result(torch.select_scatter(target, new.squeeze(dim + 1), dim + 1, int(position)))
     own = _own_position(batch, position, value.sizes[dim]).unsqueeze(1)
     here = torch.arange(target.shape[dim + 1]).unsqueeze(0) == own
-    shape = [1] * target.dim()
-    shape[0], shape[dim + 1] = here.shape
-    return call.result(torch.where(here.reshape(shape), new, target))
+    return call.result(torch.where(in_dim(here, dim + 1, target.dim()), new, target))
 
 
 def gather(batch: Batch, call: Call) -> Results:
@@ -294,11 +290,8 @@ def sort(batch: Batch, call: Call) -> Results:
     else:
         number = {"k": _number(batch, call)} if "k" in call.arguments else {}
         results = call.run(self=batch.rows_of(value), dim=dim + 1, **number)
-        tensors, shared = [results] if isinstance(results, torch.Tensor) else list(results), value.shared
-    values = tuple(
-        Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
-    )
-    return values if len(values) > 1 else values[0]
+        tensors, shared = results, value.shared
+    return call.results(tensors, shared=shared)
 
 
 def _number(batch: Batch, call: Call) -> Any:

@@ -36,8 +36,8 @@ def recurrence(batch: Batch, call: Call) -> Results:
     states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
     weights = [weight.tensor for weight in call["weights"]]
     options: dict[str, Any] = {"x": _folded(batch, x), "lengths": lengths, "weights": weights, **states}
-    run = _with_empty_rows if lengths is not None and _may_be_zero(steps) else _as_it_is
-    y, *last = run(call, options)
+    may_be_empty = lengths is not None and evaluate(steps, 1) < 1  # a request of one timestep has none of `T - 1`
+    y, *last = _with_empty_rows(call, options) if may_be_empty else call.run(**options)
     outputs = [_unfolded(batch, y, call, 0)]
     outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
     zero = is_ragged(steps) and not is_ragged(items)
@@ -45,11 +45,6 @@ def recurrence(batch: Batch, call: Call) -> Results:
         Value(tensor, sizes, zero_beyond=zero and index == 0)
         for index, (tensor, sizes) in enumerate(zip(outputs, call.sizes, strict=True))
     )
-
-
-def _as_it_is(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
-    results: Sequence[torch.Tensor] = call.run(**options)
-    return results
 
 
 def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
@@ -63,11 +58,6 @@ def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tens
     empty = (lengths == 0).reshape(1, -1, 1)
     initial = [options[name] for name in ("h_0", "c_0") if name in options]
     return y[:, :-1], *(torch.where(empty, *pair) for pair in zip(initial, last, strict=True))
-
-
-def _may_be_zero(steps: SizeExpr) -> bool:
-    """Whether a request of one timestep has none of these, as for `T - 1`."""
-    return bool(evaluate(steps, 1) < 1)
 
 
 def _folded(batch: Batch, x: Value) -> torch.Tensor:

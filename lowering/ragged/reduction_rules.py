@@ -60,12 +60,7 @@ def _limited(fill: float, dtype: torch.dtype) -> Any:
 
 def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Results:
     """Wrap the results; without ragged dimensions a shared tensor stays shared."""
-    shared = value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims)
-    tensors = [results] if isinstance(results, torch.Tensor) else list(results)
-    values = tuple(
-        Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
-    )
-    return values if len(values) > 1 else values[0]
+    return call.results(results, shared=value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims))
 
 
 def count(batch: Batch, value: Value, dims: Sequence[int]) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from .indexing_rules import taken
 from .sizes import SizeExpr, are_equal, evaluate, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, normalized, normalized_dims, shifted
+from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, shifted, unsqueezed
 
 _SAMPLES = (1009, 2003)
 """Timesteps to order sizes by: far above the constant sizes of a model."""
@@ -109,9 +109,7 @@ def squeeze(batch: Batch, call: Call) -> Results:
 def expand(batch: Batch, call: Call) -> Results:
     """Broadcast dimensions of size 1."""
     value, (sizes,) = call.value(), call.sizes
-    tensor = value.tensor
-    for _ in range(len(sizes) - value.rank):
-        tensor = tensor.unsqueeze(0 if value.shared else 1)
+    tensor = unsqueezed(value.tensor, len(sizes) - value.rank, 0 if value.shared else 1)
     rows = [] if value.shared else [batch.rows]
     return replace(value, tensor=tensor.expand(*rows, *batch.padded_sizes(sizes)), sizes=sizes, zero_beyond=False)
 
@@ -128,9 +126,7 @@ def repeat(batch: Batch, call: Call) -> Results:
             longer = [*value.sizes[:dim], size * int(count), *value.sizes[dim + 1 :]]
             value = Value(_cat_ragged(batch, parts, [size] * int(count), dim + 1), tuple(longer))
             repeats[added + dim] = 1
-    tensor = value.tensor
-    for _ in range(added):
-        tensor = tensor.unsqueeze(0 if value.shared else 1)
+    tensor = unsqueezed(value.tensor, added, 0 if value.shared else 1)
     counts = [batch.padded(sympy.sympify(count)) for count in repeats]
     return replace(value, tensor=tensor.repeat(*([] if value.shared else [1]), *counts), sizes=sizes, zero_beyond=False)
 
@@ -170,12 +166,10 @@ def _cat_ragged(batch: Batch, tensors: Sequence[torch.Tensor], sizes: Sequence[S
     for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
         first = batch.own(total).unsqueeze(1)
         positions = torch.arange(batch.padded(total + size)).unsqueeze(0)
-        shape = [1] * joined.dim()
         within = positions < first
-        shape[0], shape[dim] = within.shape
         before = taken(joined, dim, positions.expand(within.shape).clamp(max=batch.padded(total) - 1))
         after = taken(tensor, dim, (positions - first).clamp(min=0).clamp(max=batch.padded(size) - 1))
-        joined = torch.where(within.reshape(shape), before, after)
+        joined = torch.where(in_dim(within, dim, joined.dim()), before, after)
         total = total + size
     return joined
 

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import sympy
@@ -40,6 +40,13 @@ def product(sizes: Sequence[object]) -> SizeExpr:
     for size in sizes:
         result = result * expression(size)
     return result
+
+
+def in_python(number: object) -> Any:
+    """Return a constant expression as a number of Python; others as they are."""
+    if isinstance(number, sympy.Expr):
+        return int(number) if number.is_Integer else float(number)
+    return number
 
 
 def evaluate(size: SizeExpr, timesteps: Any) -> Any:
@@ -112,20 +119,7 @@ def is_ragged(size: SizeExpr) -> bool:
     return bool(size.free_symbols)
 
 
-def _total(*terms: Any) -> Any:
-    return sum(terms[1:], terms[0])
-
-
-def _largest(*values: Any) -> Any:
-    return _folded(torch.sym_max, torch.maximum, values)
-
-
-def _smallest(*values: Any) -> Any:
-    return _folded(torch.sym_min, torch.minimum, values)
-
-
-def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], values: tuple[Any, ...]) -> Any:
-    result, *others = values
+def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], result: Any, *others: Any) -> Any:
     for value in others:
         tensors = [v for v in (result, value) if isinstance(v, torch.Tensor)]
         if tensors:
@@ -149,26 +143,22 @@ def _truncated(value: Any) -> Any:
     return value.long() if isinstance(value, torch.Tensor) else torch.sym_int(value)
 
 
-def _floored_modular(base: Any, divisor: Any, modulus: Any) -> Any:
-    return (base // divisor) % modulus
-
-
 _FUNCTIONS: Mapping[type, Callable[..., Any]] = {
-    sympy.Add: _total,
+    sympy.Add: lambda *terms: sum(terms[1:], terms[0]),
     sympy.Mul: lambda *factors: math.prod(factors[1:], start=factors[0]),
     sympy.Pow: operator.pow,
     functions.FloorDiv: operator.floordiv,
     functions.CleanDiv: operator.floordiv,
     functions.PythonMod: operator.mod,
     functions.Mod: operator.mod,
-    functions.ModularIndexing: _floored_modular,
+    functions.ModularIndexing: lambda base, divisor, modulus: (base // divisor) % modulus,
     functions.IntTrueDiv: _divided,
     functions.FloatTrueDiv: _divided,
     functions.ToFloat: lambda value: _in_double(value) * 1.0,
     functions.TruncToInt: _truncated,
     functions.FloorToInt: lambda value: _truncated(torch.floor(value) if isinstance(value, torch.Tensor) else value),
-    functions.Max: _largest,
-    functions.Min: _smallest,
+    functions.Max: partial(_folded, torch.sym_max, torch.maximum),
+    functions.Min: partial(_folded, torch.sym_min, torch.minimum),
     functions.PowByNatural: operator.pow,
 }
 

@@ -91,10 +91,7 @@ class Batch:
         if fill == 0 and value.zero_beyond:
             return tensor
         for dim in ragged:
-            shape = [1] * (value.rank + 1)
-            valid = self.valid(value.sizes[dim])
-            shape[0], shape[dim + 1] = valid.shape
-            tensor = tensor.masked_fill(~valid.reshape(shape), fill)
+            tensor = tensor.masked_fill(~in_dim(self.valid(value.sizes[dim]), dim + 1, value.rank + 1), fill)
         return tensor
 
 
@@ -169,6 +166,13 @@ class Call:
         """Return the only result, which has rows."""
         return Value(tensor, self.sizes[0], zero_beyond=zero_beyond)
 
+    def results(self, tensors: torch.Tensor | Sequence[torch.Tensor], *, shared: bool) -> Results:
+        """Return all results, which have rows; where they are shared, these are one."""
+        listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        pairs = zip(listed, self.sizes, strict=True)
+        values = tuple(Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in pairs)
+        return values if len(values) > 1 else values[0]
+
 
 def _plain(argument: Any) -> Any:
     if isinstance(argument, (list, tuple)):
@@ -180,11 +184,18 @@ def _plain(argument: Any) -> Any:
     return argument
 
 
-def unsqueezed(tensor: torch.Tensor, count: int) -> torch.Tensor:
-    """Insert `count` dimensions of size 1 after the rows."""
+def unsqueezed(tensor: torch.Tensor, count: int, place: int = 1) -> torch.Tensor:
+    """Insert `count` dimensions of size 1 after the rows, or before another dimension."""
     for _ in range(count):
-        tensor = tensor.unsqueeze(1)
+        tensor = tensor.unsqueeze(place)
     return tensor
+
+
+def in_dim(tensor: torch.Tensor, dim: int, rank: int) -> torch.Tensor:
+    """Return a tensor [B, N] with so many dimensions: the rows first, and N in the place `dim`."""
+    shape = [1] * rank
+    shape[0], shape[dim] = tensor.shape
+    return tensor.reshape(shape)
 
 
 def shifted(dims: Sequence[int]) -> list[int]:
