@@ -44,7 +44,7 @@ def eager_failure(model: torch.nn.Module, config: ServingConfig) -> LoweringErro
     """Return the error of a model that fails in eager mode at each bucket length; else None."""
     tried, failure = copy_of(model), None
     for length in config.grid.lengths:
-        error = _failure(tried, config, length, torch.tensor([length]))
+        error = failure_of(tried, config, length, torch.tensor([length]))
         if error is None:
             return None
         failure = failure or _described(error, model, config, length)
@@ -58,8 +58,8 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
         return None
     tried, names = copy_of(model), ", ".join(f"{name}: null" for name in config.lengths.names)
     if (
-        _failure(tried, config, length, torch.tensor([length])) is None
-        or _failure(tried, config, length, torch.ones(1)) is not None
+        failure_of(tried, config, length, torch.tensor([length])) is None
+        or failure_of(tried, config, length, torch.ones(1)) is not None
     ):
         return None
     return LoweringError(
@@ -72,17 +72,19 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
 def needs_two_rows(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
     """Return the error of a model that takes a batch of 2 requests, and fails on one request; else None."""
     length = config.grid.lengths[-1]
-    error = _failure(copy_of(model), config, length, torch.tensor([length]))
+    error = failure_of(copy_of(model), config, length, torch.tensor([length]))
     if error is None or not _takes_two(model, config, length):
         return None
     return _described(error, model, config, length)
 
 
 def _takes_two(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> bool:
-    return _failure(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
+    return failure_of(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
 
 
-def _failure(model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor) -> Exception | None:
+def failure_of(
+    model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor
+) -> Exception | None:
     """Return the error of the model on a batch of requests of some timesteps; None if it takes it."""
     tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
     try:
@@ -120,16 +122,9 @@ def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
     It is 1 if the model fails on all that are tried.
     """
     tried = copy_of(model)
-
-    def takes(length: int) -> bool:
-        tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
-        try:
-            call_eagerly(tried, bind_arguments(config, tensors, torch.tensor([length])))
-        except Exception:  # noqa: BLE001 - the user's code; its message is reported where the model is traced
-            return False
-        return True
-
-    return _first_accepted(takes, config.longest)
+    return _first_accepted(
+        lambda length: failure_of(tried, config, length, torch.tensor([length])) is None, config.longest
+    )
 
 
 def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:

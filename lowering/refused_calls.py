@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config.schema import ServingConfig
-from .eager_call import call_eagerly, copy_of
+from .eager_call import copy_of, failure_of
 from .errors import FinalRefusal, LoweringError, calling_line, node_line, source_suffix
-from .exporter.export import bind_arguments, example_tensor
 
 
 def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
@@ -25,10 +23,9 @@ def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
 def random_call(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
     """Return the error about the first random number that a model draws in eager mode, if any."""
     length = config.grid.lengths[-1]
-    tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
     noted = _NotedDraws()  # type: ignore[no-untyped-call]  # the constructor of torch
-    with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]), noted:
-        call_eagerly(copy_of(model), bind_arguments(config, tensors, torch.tensor([length])))
+    with torch.random.fork_rng(devices=[]), noted:
+        failure_of(copy_of(model), config, length, torch.tensor([length]))
     return noted.first
 
 

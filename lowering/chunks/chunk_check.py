@@ -73,11 +73,10 @@ def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
 
 def _requests(inputs: Sequence[TensorSpec]) -> Requests:
     rng = torch.Generator().manual_seed(0)
-    return [[_request(spec, length, rng) for spec in inputs] for length in _LENGTHS]
-
-
-def _request(spec: TensorSpec, length: int, rng: torch.Generator) -> torch.Tensor:
-    return random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID)
+    return [
+        [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in inputs]
+        for length in _LENGTHS
+    ]
 
 
 def _alone(

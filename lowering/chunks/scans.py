@@ -38,8 +38,10 @@ class Scan:
     def only_detects_padding(self, positions: Node, lengths: Node) -> bool:
         """Whether the step uses positions and lengths only to find out which rows have ended."""
         position, length = self.placeholder(positions), self.placeholder(lengths)
-        comparisons = {*position.users, *(user for user in length.users if not _is_size(user))}
-        return all(_is_call(node, torch.ops.aten.lt.Tensor, position, length) for node in comparisons)
+        sizes = torch.ops.aten.sym_size.int
+        comparisons = {*position.users, *(user for user in length.users if user.target is not sizes)}
+        is_less = torch.ops.aten.lt.Tensor
+        return all(node.target is is_less and node.args == (position, length) for node in comparisons)
 
 
 def is_scan(node: object) -> bool:
@@ -55,14 +57,6 @@ def scan_of(node: Node) -> Scan:
     assert owner is not None
     lists = [tuple(cast("list[Node]", nodes)) for nodes in (first, each, shared)]
     return Scan(cast(GraphModule, owner.get_submodule(str(step.target))), *lists)
-
-
-def _is_size(node: Node) -> bool:
-    return node.target is torch.ops.aten.sym_size.int
-
-
-def _is_call(node: Node, target: object, *arguments: Node) -> bool:
-    return node.target is target and node.args == arguments
 
 
 _RETURNS_ITS_INPUT = {"aten.dropout", "aten.feature_dropout"}  # in eval mode, though their schemas do not say so

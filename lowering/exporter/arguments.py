@@ -34,21 +34,23 @@ def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         LoweringError: a tuple lacks an element, or its elements are out of order.
     """
+    return {argument: _value_of(argument, parts) for argument, parts in _grouped(values).items()}
+
+
+def _grouped(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Group values by what their names have before the first dot."""
     groups: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
-        argument, _, rest = name.partition(".")
-        groups.setdefault(argument, {})[rest] = value
-    return {argument: _value_of(argument, parts) for argument, parts in groups.items()}
+        first, _, rest = name.partition(".")
+        groups.setdefault(first, {})[rest] = value
+    return groups
 
 
 def _value_of(name: str, parts: Mapping[str, Any]) -> Any:
     """Return the only value, the tuple of the values by their positions, or the dictionary by their keys."""
     if list(parts) == [""]:
         return parts[""]
-    groups: dict[str, dict[str, Any]] = {}
-    for position, value in parts.items():
-        first, _, rest = position.partition(".")
-        groups.setdefault(first, {})[rest] = value
+    groups = _grouped(parts)
     if not any(place.isdigit() for place in groups):
         return Fields({key: _value_of(f"{name}.{key}", group) for key, group in groups.items()})
     if sorted(groups) != sorted(map(str, range(len(groups)))):

@@ -128,14 +128,10 @@ def find_time_bound(
 
     None: the program holds for any number of timesteps. `rows` is a number of rows for which it holds.
     """
-    written = conditions.numbers.union(*(_numbers(branch) for branch in branches))
+    written = conditions.numbers.union(map(int, {n for b in branches for n in b.condition.atoms(sympy.Integer)}))
     near = {near for number in written for near in (number, number + 1) if near > longest}
     numbers = sorted({*range(longest + 1, longest + 1 + _CHECKED), *near, _MANY})
     if all(conditions.holds(rows, number) for number in numbers):
         return None
     over_time = [branch for branch in branches if branch.condition.free_symbols <= conditions.time_symbols]
     return TimeBound(next((branch.line for branch in over_time if any(map(branch.differs_at, numbers))), None))
-
-
-def _numbers(branch: Branch) -> set[int]:
-    return {int(number) for number in branch.condition.atoms(sympy.Integer)}

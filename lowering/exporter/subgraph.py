@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ...backends.exported_program import module_with
 from ...backends.exported_tensors import weight_names, weights_of
@@ -111,7 +112,7 @@ class SubgraphBuilder:
         if not replaced:
             return node.all_input_nodes
         kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
-        return [n for n in _flat(kept) if isinstance(n, torch.fx.Node)]
+        return [n for n in pytree.tree_leaves(kept) if isinstance(n, torch.fx.Node)]
 
     def _is_batch(self, node: torch.fx.Node) -> bool:
         """Whether a node is the batch size, which the subgraph may have to take from another input."""
@@ -171,7 +172,3 @@ class SubgraphBuilder:
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
         tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
         return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])
-
-
-def _flat(arguments: Any) -> list[Any]:
-    return [n for a in arguments for n in (a if isinstance(a, (list, tuple)) else [a])]

@@ -12,26 +12,11 @@ import torch
 
 from ..packing.padded_batch import same_size
 from .known_numbers import known_values
+from .written_views import SAME_ELEMENTS
 
 _END = "_neuron_lstm_positions_end"
-_MOVED = {
-    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
-    *(
-        "transpose",
-        "t",
-        "T",
-        "permute",
-        "expand",
-        "expand_as",
-        "repeat",
-        "flip",
-        "to",
-        "type",
-        "type_as",
-        "long",
-        "int",
-    ),
-    *("float", "double", "getitem"),
+_MOVED = SAME_ELEMENTS | {
+    *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem"),
 }
 """Functions whose results have elements of their first argument only."""
 _BELOW = {"lt": True, "ge": False}

@@ -82,11 +82,8 @@ class SingleRequestMode(TorchFunctionMode):
 
     def _noted(self, result: Any, values: Any) -> Any:
         if isinstance(result, (tuple, list)):
-            return (
-                type(result)(self._noted(r, v) for r, v in zip(result, values, strict=True))
-                if isinstance(result, list)
-                else tuple(self._noted(r, v) for r, v in zip(result, values, strict=True))
-            )
+            kind = list if isinstance(result, list) else tuple
+            return kind(self._noted(r, v) for r, v in zip(result, values, strict=True))
         if not isinstance(result, torch.Tensor):
             return result
         array = in_dtype(np.asarray(values, dtype=object), result.dtype)
@@ -274,10 +271,6 @@ def _pooled(name: str) -> Callable[..., Any]:
     return rule
 
 
-def _cut(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    return windows_over_time(func, args, kwargs)
-
-
 def _joined(name: str) -> Callable[..., Any]:
     """Return the rule of `torch.cat` or `torch.stack` of a list that is repeated for each timestep."""
 
@@ -300,10 +293,6 @@ def _padded_together(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any)
     if not isinstance(sequences, (list, tuple)) or len(sequences) != 1:
         return NotImplemented
     return sequences[0].unsqueeze(0 if kwargs.get("batch_first", batch_first) else 1)
-
-
-def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    return args[0]
 
 
 def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -332,10 +321,7 @@ def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": pack,
     "_pad_packed_sequence": pad,
-    "lstm": recurrence("lstm"),
-    "gru": recurrence("gru"),
-    "rnn_tanh": recurrence("rnn_tanh"),
-    "rnn_relu": recurrence("rnn_relu"),
+    **{cell: recurrence(cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "item": _item,
     "__bool__": _truth,
     "__index__": _index,
@@ -346,9 +332,9 @@ _RULES: dict[str, Callable[..., Any]] = {
     "new_tensor": _new_tensor,
     "new": _new_tensor,
     "unbind": _unbound,
-    "cuda": _same,
+    "cuda": lambda mode, func, args, kwargs: args[0],
     **{name: _pooled(name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},
-    "unfold": _cut,
+    "unfold": lambda mode, func, args, kwargs: windows_over_time(func, args, kwargs),
     **{name: _joined(name) for name in ("cat", "stack")},
     "pad_sequence": _padded_together,
     "embedding_bag": _by_name(embedding_bag),

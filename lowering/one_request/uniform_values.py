@@ -14,14 +14,12 @@ import torch
 
 from .positions import compared_with_size, forget_positions
 from .value_ranges import COMPARED, within_range
-from .written_views import note_write, written_tensors
+from .written_views import SAME_ELEMENTS, note_write, written_tensors
 
 _UNIFORM = "_neuron_lstm_uniform"
-_KEPT = {
-    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
-    *("transpose", "t", "T", "permute", "expand", "expand_as", "repeat", "flip", "narrow", "select", "chunk", "split"),
-    *("max", "min", "amax", "amin", "mean", "getitem", "unbind", "view_as", "movedim", "swapaxes", "diagonal", "ravel"),
-    "reversed",
+_KEPT = SAME_ELEMENTS | {
+    *("expand_as", "narrow", "select", "chunk", "split", "max", "min", "amax", "amin", "mean", "getitem", "unbind"),
+    *("view_as", "movedim", "swapaxes", "diagonal", "ravel", "reversed"),
 }
 """Functions whose results have the elements of their first argument, or a mean of them."""
 _MOVED = {"getitem", "expand_as", "to", "type"}

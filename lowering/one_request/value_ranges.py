@@ -13,17 +13,14 @@ from typing import Any
 
 import torch
 
-from .written_views import Memory, memory_of
+from .written_views import SAME_ELEMENTS, Memory, memory_of
 
 _RANGE = "_neuron_lstm_range"
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 """Comparisons, by the names of torch's functions."""
-_MOVED = {
-    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
-    *("transpose", "t", "T", "permute", "expand", "repeat", "flip", "narrow", "select", "sort"),
-}
+_MOVED = SAME_ELEMENTS | {"narrow", "select", "sort"}
 """Functions whose results have elements of their first argument only."""
 _PICKED = {"getitem", "gather", "index_select", "take_along_dim"}
 """The same, where other tensors give the positions."""

@@ -9,6 +9,11 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+SAME_ELEMENTS = {
+    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
+    *("transpose", "t", "T", "permute", "expand", "repeat", "flip"),
+}
+"""Functions of torch whose results have all elements of their first argument, and no others."""
 _aten = torch.ops.aten
 _READS: dict[Any, Any] = {
     _aten.slice.Tensor: _aten.slice_scatter.default,

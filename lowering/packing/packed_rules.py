@@ -150,10 +150,6 @@ def _select(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
     return _read_last_step(batch, tensor, (*[slice(None)] * dim, -1))
 
 
-def _same(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
-    return args[0]
-
-
 def _as_tensor(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
 
@@ -180,14 +176,11 @@ def _len(batch: PaddedBatch, caller: Any, args: Any, kwargs: Any) -> Any:
 PACKED_RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
-    "lstm": _recurrence("lstm"),
-    "gru": _recurrence("gru"),
-    "rnn_tanh": _recurrence("rnn_tanh"),
-    "rnn_relu": _recurrence("rnn_relu"),
+    **{cell: _recurrence(cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "sort": _sort,
     "to": _returns_identity,
     "cpu": _returns_identity,
-    "cuda": _same,
+    "cuda": lambda batch, caller, args, kwargs: args[0],
     "empty_like": _returns_identity,
     "scatter_": _returns_identity,
     "index_select": _index_select,
