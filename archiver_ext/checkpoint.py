@@ -250,11 +250,7 @@ def _not_finite(model: torch.nn.Module) -> Iterator[str]:
 
 
 def _check_dtypes(expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], source: str) -> None:
-    """Refuse a state dict in another precision than that of the model, which programs are compiled for.
-
-    Raises:
-        PackagingError: names the first weights that differ, and how many do.
-    """
+    """Refuse a state dict in another precision than that of the model, which programs are compiled for."""
     found = [
         f"{name}: the model has {dtype_name(expected[name])}, the file {dtype_name(tensor)}"
         for name, tensor in given.items()

@@ -78,11 +78,7 @@ def _named(module: ModuleType, file: Path, name: str, defined: Mapping[str, _Mod
 
 
 def _function_of(module: ModuleType, file: Path) -> FunctionType:
-    """The only function that it defines whose name has no leading underscore.
-
-    Raises:
-        PackagingError: there is none, or there are several.
-    """
+    """The only function that it defines whose name has no leading underscore."""
     defined = (value for value in vars(module).values() if isinstance(value, FunctionType))
     found = [value for value in defined if value.__module__ == module.__name__ and not value.__name__.startswith("_")]
     if not found:

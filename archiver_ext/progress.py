@@ -31,21 +31,19 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def plain_progress(
-    title: str, say: Callable[[str], object], every_s: float, clock: Callable[[], float] = time.monotonic
-) -> ProgressCallback:
+def plain_progress(title: str, say: Callable[[str], object], every_s: float) -> ProgressCallback:
     """Return a callback that reports progress as lines of text.
 
     >>> report = plain_progress("compile", print, every_s=0.0)
     >>> report(1, 12, "inductor 1 x 16 in 5.2 s")
     compile 1/12: inductor 1 x 16 in 5.2 s
     """
-    last = clock()
+    last = time.monotonic()
 
     def report(done: int, total: int, text: str) -> None:
         nonlocal last
-        if clock() - last >= every_s:
-            last = clock()
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
             say(f"{title} {done}/{total}: {text}")
 
     return report

@@ -66,11 +66,7 @@ def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
 
 
 def _extra_file(key: str, reference: str, directory: Path) -> Path:
-    """Return the file that a reference of the YAML's `key` is in.
-
-    Raises:
-        PackagingError: there is no such file among the extra files.
-    """
+    """Return the file that a reference of the YAML's `key` is in."""
     file = directory.joinpath(*reference.partition(":")[0].split(".")).with_suffix(".py")
     if not file.is_file():
         named = f"neuron_lstm.{key}: {reference}"

@@ -14,6 +14,17 @@ from .fields import InputName
 from .strict import Strict, format_value, tuple_from_list
 
 
+class _OtherForms:
+    """JSON Schema of a mapping that has other forms too."""
+
+    def __init__(self, *forms: JsonSchemaValue) -> None:
+        self._forms = forms
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema."""
+        return {"anyOf": [*self._forms, handler(core_schema)]}
+
+
 def _with_both_axes(value: Any) -> Any:
     sizes = list(value) if isinstance(value, list | tuple) else []
     if sorted(map(str, sizes)) != ["1"] * (len(sizes) - 2) + ["batch", "time"]:
@@ -41,15 +52,7 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
-class _NameOrMapping:
-    """JSON Schema of a mask."""
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema."""
-        return {"anyOf": [{"type": "string"}, handler(core_schema)]}
-
-
-Mask = Annotated[MaskConfig, BeforeValidator(_by_name), _NameOrMapping()]
+Mask = Annotated[MaskConfig, BeforeValidator(_by_name), _OtherForms({"type": "string"})]
 """A mask, or only its name."""
 
 
@@ -70,13 +73,9 @@ def _by_names(value: Any) -> Any:
     return {"names": [value] if isinstance(value, str) else value}
 
 
-class _NamesOrMapping:
-    """JSON Schema of the arguments."""
-
-    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema."""
-        return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, handler(core_schema)]}
-
-
-Lengths = Annotated[LengthsArgument, BeforeValidator(_by_names), _NamesOrMapping()]
+Lengths = Annotated[
+    LengthsArgument,
+    BeforeValidator(_by_names),
+    _OtherForms({"type": "string"}, {"type": "array", "items": {"type": "string"}}),
+]
 """The arguments, or only their names."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .diagnostics import Location
-from .strict import Strict, closest_key, tuple_from_list
+from .strict import Strict, tuple_from_list
 
 _LARGEST = 2**31 - 1
 
@@ -97,14 +97,3 @@ def _worker_counts(least: Any, most: Any) -> Iterator[tuple[Location, str]]:
         yield ("maxWorkers",), "requires minWorkers as well: TorchServe ignores the one without the other"
     if type(least) is int and type(most) is int and least > most:
         yield ("maxWorkers",), f"expected minWorkers ({least}) or more, got {most}: TorchServe would ignore both"
-
-
-def suggest_key(key: str, *others: str) -> str | None:
-    """Return the key that a misspelt top-level key stands for; None if it is like no other.
-
-    Keys are TorchServe's and `others`.
-
-    >>> suggest_key("batch_size"), suggest_key("minWorker"), suggest_key("micro_batching"), suggest_key("handler")
-    ('batchSize', 'minWorkers', None, None)
-    """
-    return closest_key(key, (*Frontend.model_fields, *others), cutoff=0.8)

@@ -104,31 +104,21 @@ class PartitionerConfig:
 def compiler_arguments(given: object, option: str = "") -> tuple[str, ...]:
     """Convert a compiler's arguments to a tuple: a list is kept, a string is split as by a shell.
 
+    >>> compiler_arguments("--target 'inf2 x'"), compiler_arguments(["--target", "trn1"])
+    (('--target', 'inf2 x'), ('--target', 'trn1'))
+
     Raises:
         ValueError: they are neither, or a quotation is open; begins with `option`.
     """
-    if isinstance(given, str):
-        return shell_words(given, option)
-    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+    if isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
         return tuple(given)
-    raise ValueError(
-        f"{_prefix(option)}expected a text or a list of texts, as in [--target, trn1], got {_shown(given)}"
-    )
-
-
-def shell_words(text: str, option: str = "") -> tuple[str, ...]:
-    """Split a string into arguments as a shell does.
-
-    >>> shell_words("--target 'inf2 x'", "compiler_args")
-    ('--target', 'inf2 x')
-
-    Raises:
-        ValueError: a quotation is open; begins with `option`.
-    """
+    if not isinstance(given, str):
+        expected = "expected a text or a list of texts, as in [--target, trn1]"
+        raise ValueError(f"{_prefix(option)}{expected}, got {_shown(given)}")  # noqa: TRY004 - as every wrong option
     try:
-        return tuple(shlex.split(text))
+        return tuple(shlex.split(given))
     except ValueError as error:
-        expected = f"expected arguments as a shell takes them, got {_shown(text)}"
+        expected = f"expected arguments as a shell takes them, got {_shown(given)}"
         raise ValueError(f"{_prefix(option)}{expected}: {error}") from error
 
 

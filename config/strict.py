@@ -80,7 +80,9 @@ class Strict(BaseModel):
             return details["msg"]
         if details["type"] == "extra_forbidden":
             known = [field.alias or name for name, field in cls.model_fields.items()]
-            return unknown_key_message(str(details["loc"][-1]), known)
+            near = closest_key(str(details["loc"][-1]), known)
+            advice = f"did you mean {near}?" if near else f"expected one of {', '.join(known)}"
+            return f"is not a key here: {advice}"
         if details["type"] == "missing":
             tooltip = cls.model_fields[str(details["loc"][-1])].description or ""
             return f"is missing: {' '.join(tooltip.split())}"
@@ -95,19 +97,6 @@ def as_mapping(value: Any) -> dict[str, Any]:
 def tuple_from_list(value: Any) -> Any:
     """Convert a list to a tuple; return anything else as it is, for the model to refuse."""
     return tuple(value) if isinstance(value, list) else value
-
-
-def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """Return the message for an unknown key, with the closest known one.
-
-    >>> unknown_key_message("bucket", ["inputs", "buckets"])
-    'is not a key here: did you mean buckets?'
-    >>> unknown_key_message("colour", ["inputs", "buckets"])
-    'is not a key here: expected one of inputs, buckets'
-    """
-    known = list(known)
-    near = closest_key(key, known)
-    return "is not a key here: " + (f"did you mean {near}?" if near else f"expected one of {', '.join(known)}")
 
 
 def closest_key(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, NamedTuple
 import yaml
 
 from .diagnostics import ConfigError, Diagnostic, Location, format_path, truncate
-from .frontend import Frontend, suggest_key
+from .frontend import Frontend
 from .schema import BLOCK
+from .strict import closest_key
 
 _TAG = "tag:yaml.org,2002:"
 """Beginning of the tags that YAML itself defines."""
@@ -65,10 +66,10 @@ class YamlDocument:
             self.report(location, message + _misreading(self.nodes.get(location)))
 
     def _read_known(self, root: yaml.MappingNode) -> None:
-        strangers = set()
+        strangers, known = set(), (*Frontend.model_fields, BLOCK)
         for key, value in self._entries(root, ()):
-            slip = suggest_key(key, BLOCK)
-            if key in (*Frontend.model_fields, BLOCK):
+            slip = closest_key(key, known, cutoff=0.8)
+            if key in known:
                 self.values[key] = self._value(value, (key,))
             elif slip:
                 strangers.add(slip)

@@ -14,7 +14,7 @@ from ..backends.partitioning.backend import PartitionedBackend
 from ..backends.partitioning.partitioned_program import load_compiled
 from ..backends.registry import auto_engines, get_backend
 from ..config.partitioner import PartitionerConfig
-from .options import TraceOptions, split_arguments, unsupported_options
+from .options import TraceOptions, unsupported_options
 
 AUTO = "auto"
 
@@ -51,7 +51,7 @@ def _named(name: str, options: TraceOptions) -> Backend:
         raise ValueError(f"{' and '.join(unsupported)}: not supported by {name}; remove it")
     if not options.inline_weights_to_neff and engine.inlines_weights:
         raise ValueError(f"inline_weights_to_neff=False: {name} compiles the weights into its programs; remove it")
-    has_target = any(word.partition("=")[0] == "--target" for word in split_arguments(options.compiler_args))
+    has_target = any(word.partition("=")[0] == "--target" for word in options.arguments)
     if options.cpu_backend and engine.cores() is not None and not has_target:
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..backends.interface import Backend, CompilerOption, CompileSettings, precision_of
-from ..config.partitioner import PartitionerConfig, shell_words
+from ..config.partitioner import PartitionerConfig, compiler_arguments
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,19 @@ class TraceOptions:
     """Python interpreter of the engine's compiler; NeuronX has no such option."""
 
     def __post_init__(self) -> None:
-        split_arguments(self.compiler_args)
+        _ = self.arguments
 
-
-def split_arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the compiler's arguments: a list unchanged, a string split as a shell would.
-
-    >>> split_arguments("--target trn1 -O2"), split_arguments(["--target", "trn1"]), split_arguments(None)
-    (('--target', 'trn1', '-O2'), ('--target', 'trn1'), ())
-
-    Raises:
-        ValueError: a quotation is not closed.
-    """
-    return shell_words(given, "compiler_args") if isinstance(given, str) else tuple(given or ())
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Arguments of the compiler: a list unchanged, a string split as a shell would."""
+        return compiler_arguments(self.compiler_args or (), "compiler_args")
 
 
 def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
     """Return the names of the given compiler options that the engine does not support."""
     requested: dict[CompilerOption, object] = {
         "compiler_workdir": options.compiler_workdir,
-        "compiler_args": split_arguments(options.compiler_args),
+        "compiler_args": options.arguments,
         "compiler_python": options.compiler_python,
     }
     unsupported: list[str] = [name for name, value in requested.items() if value and name not in engine.options]
@@ -73,7 +66,7 @@ def compile_settings(engine: Backend, options: TraceOptions, part: str = "") -> 
     return CompileSettings(
         precision=precision_of(engine, "float32"),
         workdir=workdir,
-        args=split_arguments(options.compiler_args),
+        args=options.arguments,
         python=None if options.compiler_python is None else Path(options.compiler_python),
     )
 

@@ -104,12 +104,30 @@ class Traced:
                 self.state.reset()
 
     def save(self, path: str | Path) -> None:
-        """Write the trace into one file, with weights and the initial state.
+        """Write the trace into one file, with weights and the initial state. It appears only when it is complete.
 
         Raises:
             ValueError: a bucket kernel or a preprocessor is neither scripted nor importable.
         """
-        save(self, Path(path))
+        description = replace(
+            self.description,
+            any_batch=self.any_batch,
+            kernel=None if self.kernel is None else self.kernel.serialize(),
+            preprocessor=None if self.preprocessor is None else self.preprocessor.serialize(),
+        )
+        states = {} if self.state is None else {str(index): tensor for index, tensor in enumerate(self.state.initial)}
+        tensors = {_WEIGHTS: dict(self.store), _STATE: states}
+        with tempfile.TemporaryDirectory(prefix="traced-", dir=Path(path).resolve().parent) as scratch:
+            complete = Path(scratch) / "complete"
+            with zipfile.ZipFile(complete, "w") as archive:
+                archive.writestr(_CONTENTS, descriptions.to_json(description))
+                for file in sorted(file for file in self.directory.rglob("*") if file.is_file()):
+                    archive.write(file, file.relative_to(self.directory), zipfile.ZIP_DEFLATED)
+                for name, content in tensors.items():
+                    with torch_file(Path(scratch) / name) as opened:
+                        torch.save(content, opened)
+                    archive.write(Path(scratch) / name, name)
+            complete.replace(path)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the trace.
@@ -231,33 +249,6 @@ class _TensorName:
 _CONTENTS = "traced.json"
 _WEIGHTS = "weights.pt"
 _STATE = "state.pt"
-
-
-def save(traced: Traced, path: Path) -> None:
-    """Write `traced` to a file, which appears only when it is complete.
-
-    Raises:
-        ValueError: a bucket kernel or a preprocessor cannot be serialised.
-    """
-    description = replace(
-        traced.description,
-        any_batch=traced.any_batch,
-        kernel=None if traced.kernel is None else traced.kernel.serialize(),
-        preprocessor=None if traced.preprocessor is None else traced.preprocessor.serialize(),
-    )
-    states = {} if traced.state is None else {str(index): tensor for index, tensor in enumerate(traced.state.initial)}
-    tensors = {_WEIGHTS: dict(traced.store), _STATE: states}
-    with tempfile.TemporaryDirectory(prefix="traced-", dir=path.resolve().parent) as scratch:
-        complete = Path(scratch) / "complete"
-        with zipfile.ZipFile(complete, "w") as archive:
-            archive.writestr(_CONTENTS, descriptions.to_json(description))
-            for file in sorted(file for file in traced.directory.rglob("*") if file.is_file()):
-                archive.write(file, file.relative_to(traced.directory), zipfile.ZIP_DEFLATED)
-            for name, content in tensors.items():
-                with torch_file(Path(scratch) / name) as opened:
-                    torch.save(content, opened)
-                archive.write(Path(scratch) / name, name)
-        complete.replace(path)
 
 
 def load(path: str | Path) -> Traced:

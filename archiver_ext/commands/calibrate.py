@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ...config.manifest import Manifest, MeasuredCost
     from ...handlers.runtime.loader import LoadedArchive
 
+    _Pairs = list[tuple[MeasuredCost, float | None]]
+
 
 def add_to(commands: Commands) -> None:
     """Add the command to the parser."""
@@ -56,9 +58,8 @@ def _run(options: argparse.Namespace) -> None:
         tell_unsigned(output)
     for line in busy_line(after.measurement):
         progress.print(line, markup=False, highlight=False, soft_wrap=True)
-    show(
-        options, lambda: _to_json(before, after, on_cpu), lambda console: _print(before, after, on_cpu, output, console)
-    )
+    pairs = _pairs(before, after)
+    show(options, lambda: _to_json(pairs, after, on_cpu), lambda console: _print(pairs, after, on_cpu, output, console))
 
 
 def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifest]:
@@ -83,22 +84,22 @@ def _refuse_simulation(backend: str) -> None:
         )
 
 
-def _pairs(before: Manifest, after: Manifest) -> list[tuple[MeasuredCost, float | None]]:
+def _pairs(before: Manifest, after: Manifest) -> _Pairs:
     """Each cost with its previous value."""
     known = {(cost.part, cost.bucket): cost.milliseconds for cost in before.costs}
     return [(cost, known.get((cost.part, cost.bucket))) for cost in after.costs]
 
 
-def _ratio(before: Manifest, after: Manifest) -> float | None:
+def _ratio(pairs: _Pairs) -> float | None:
     """Median of the ratios of the new cost of a call to its previous one."""
-    ratios = [cost.milliseconds / was for cost, was in _pairs(before, after) if was]
+    ratios = [cost.milliseconds / was for cost, was in pairs if was]
     return median(ratios) if ratios else None
 
 
-def _to_json(before: Manifest, after: Manifest, on_cpu: Sequence[str]) -> dict[str, Any]:
+def _to_json(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str]) -> dict[str, Any]:
     padding, measurement = padding_ms(after), after.measurement
     return {
-        "ratio": _ratio(before, after),
+        "ratio": _ratio(pairs),
         "threads": None if measurement is None else measurement.threads,
         "spread": None if measurement is None else measurement.spread,
         "on_cpu": on_cpu,
@@ -111,17 +112,17 @@ def _to_json(before: Manifest, after: Manifest, on_cpu: Sequence[str]) -> dict[s
                 "before": was,
                 "padding_milliseconds": padding.get((cost.part, cost.bucket)),
             }
-            for cost, was in _pairs(before, after)
+            for cost, was in pairs
         ],
     }
 
 
-def _print(before: Manifest, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
+def _print(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
     from ..report_parts import make_table
 
     padding = padding_ms(after)
     table = make_table("program", "bucket", numbers=("before ms", "now ms", *["padded ms"] * bool(padding)))
-    for cost, was in _pairs(before, after):
+    for cost, was in pairs:
         shape = f"{cost.bucket.batch} x {cost.bucket.length}"
         own = padding.get((cost.part, cost.bucket))
         padded = [] if own is None else [f"{own:.3f}"]
@@ -129,7 +130,7 @@ def _print(before: Manifest, after: Manifest, on_cpu: Sequence[str], archive: Pa
     console.print(table)
     for line in cost_lines(after.backend, after.measurement, bool(padding), on_cpu):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    ratio = _ratio(before, after)
+    ratio = _ratio(pairs)
     if ratio is not None:
         console.print(f"a call takes {ratio:.2f} times as long as before, in the median", highlight=False)
     console.print(f"{archive} now plans batches by the milliseconds of this host", highlight=False, soft_wrap=True)

@@ -174,9 +174,6 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
     """Verify with the same requests and tolerance as packaging; returns the manifest with the results.
 
     `source` is the name of the file that the user gave.
-
-    Raises:
-        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
     """
     from ...backends import versions
     from ...backends.registry import get_backend

@@ -32,11 +32,7 @@ def _verify_config(options: argparse.Namespace) -> None:
 
 
 def _check_engine(name: str, key: tuple[str, ...], file: Path) -> None:
-    """Refuse a backend that nothing installed here provides; `key` is its place below `neuron_lstm`.
-
-    Raises:
-        ConfigError: names the line, and the closest backend.
-    """
+    """Refuse a backend that nothing installed here provides; `key` is its place below `neuron_lstm`."""
     from ...backends.registry import backend_names, unknown_backend
     from ...config.diagnostics import ConfigError, Diagnostic, format_path
     from ...config.engine_choice import AUTO

@@ -63,7 +63,16 @@ class CandidateCompiler:
         """
         self.work.mkdir(exist_ok=True)
         jobs = [job for candidate in candidates for job in self._jobs(candidate, grid)]
-        outcomes = self._compile_jobs(jobs)
+        done = 0
+
+        def count(outcome: CompileOutcome) -> None:
+            nonlocal done
+            done += 1
+            result = "failed" if isinstance(outcome, CompileFailure) else f"in {outcome.seconds:.1f} s"
+            report(done, len(jobs), f"{outcome.job} {result}")
+
+        with show_progress("compile", self.console) as report:
+            outcomes = compile_all(jobs, self.processes, count)
         failures = {outcome.job.backend: outcome for outcome in outcomes if isinstance(outcome, CompileFailure)}
         results = [outcome for outcome in outcomes if isinstance(outcome, CompileResult)]
         compiled = [
@@ -80,18 +89,7 @@ class CandidateCompiler:
         for role, file in files.items():
             if not file.exists():
                 save_program(programs[role], file)
-        return compile_jobs([candidate.engine], files, grid, self.work, self._settings())
-
-    def _compile_jobs(self, jobs: Sequence[CompileJob]) -> list[CompileOutcome]:
-        done = 0
-
-        def count(outcome: CompileOutcome) -> None:
-            nonlocal done
-            done += 1
-            report(done, len(jobs), _sentence(outcome))
-
-        with show_progress("compile", self.console) as report:
-            return compile_all(jobs, self.processes, count)
+        return compile_jobs(candidate.engine, files, grid, self.work, self._settings())
 
     def _settings(self) -> CompileSettings:
         """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""
@@ -108,14 +106,8 @@ class CandidateCompiler:
         )
 
 
-def _sentence(outcome: CompileOutcome) -> str:
-    if isinstance(outcome, CompileFailure):
-        return f"{outcome.job} failed"
-    return f"{outcome.job} in {outcome.seconds:.1f} s"
-
-
 def compile_jobs(
-    engines: Sequence[Backend],
+    engine: Backend,
     programs: Mapping[ProgramRole, Path],
     grid: BucketGrid,
     compiled: Path,
@@ -126,6 +118,7 @@ def compile_jobs(
     An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
     separate folder below their `workdir`.
     """
+    precision, workdir = precision_of(engine, settings.precision), settings.workdir
     return [
         CompileJob(
             engine.name,
@@ -133,18 +126,12 @@ def compile_jobs(
             bucket,
             programs[role],
             compiled / directory,
-            _own_settings(settings, engine, directory),
+            replace(settings, precision=precision, workdir=None if workdir is None else workdir / directory),
             engine.config if isinstance(engine, PartitionedBackend) else None,
         )
-        for engine in engines
         for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
         for directory in [layout.variant_directory(engine.name, role, bucket)]
     ]
-
-
-def _own_settings(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
-    workdir = None if settings.workdir is None else settings.workdir / directory
-    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
 
 
 _OTHERS = {__name__.partition(".")[0], *sys.stdlib_module_names}

@@ -61,15 +61,6 @@ def lowest_torch(source: str, here: str) -> str | None:
     return max(found - {table.oldest}, key=release, default=None)
 
 
-def highest(versions: Iterable[str]) -> str:
-    """Return the highest of some versions.
-
-    >>> highest(["2.4.0", "2.13.0"])
-    '2.13.0'
-    """
-    return max(versions, key=release)
-
-
 def _since(call: _Call, operators: Mapping[str, Mapping[str, list[str]]], here: str) -> str | None:
     """The release from which on a call is understood; None if every one does."""
     if call.operator.split(".")[0] in _WITHOUT_SCHEMAS:

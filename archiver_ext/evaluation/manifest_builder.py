@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...backends.interface import Backend, Requirement, precision_of
 from ...backends.program_source.read import FILE_NAME
-from ...backends.versions import torch_version
+from ...backends.versions import release, torch_version
 from ...bucketing.shapes import Bucket
 from ...config.manifest import (
     AcceptedRange,
@@ -26,7 +26,7 @@ from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
 from .candidate import Candidate, has_dynamic_shape
 from .input_ranges import length_inputs
-from .lowest_torch import highest, lowest_torch, symbol_versions
+from .lowest_torch import lowest_torch, symbol_versions
 from .verify import VerificationResult
 
 
@@ -112,7 +112,7 @@ def _requirements(engine: Backend, config: ServingConfig, sources: Sequence[str]
     """Packages for the engine, with the lowest torch for its sources, and for a session store on a server."""
     lowest = [version for source in sources if (version := lowest_torch(source, torch_version())) is not None]
     for need in engine.requirements():
-        yield replace(need, version=highest([need.version, *lowest])) if need.module == "torch" else need
+        yield replace(need, version=max([need.version, *lowest], key=release)) if need.module == "torch" else need
     if config.streaming is not None and config.streaming.store == "redis":
         yield Requirement("redis", "redis", metadata.version("redis"))
 

@@ -60,11 +60,7 @@ def _with_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def _check_size(tensor: torch.Tensor, spec: TensorSpec, length: int) -> None:
-    """Refuse an output with fewer timesteps than the request.
-
-    Raises:
-        PackagingError: the model takes the length from the values of its inputs.
-    """
+    """Refuse an output with fewer timesteps than the request."""
     expected = list(spec.sizes(1, length))
     if len(expected) == tensor.dim() and any(own < size for own, size in zip(tensor.shape, expected, strict=True)):
         raise PackagingError(

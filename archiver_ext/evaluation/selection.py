@@ -8,10 +8,8 @@ is named is the only one tried.
 If the YAML allows a lower precision, `auto` tries the engines that compute in it and those in float32, whose outputs
 are within its tolerance too. An engine by name must compute in the precision that is asked for.
 
-Engines are compared by one batch of each size, in rounds in which they take turns. Other work on the machine only makes
-a call longer. So the time of a call is its shortest one, and rounds go on until several calls of each engine took about
-that time. Medians would not do: where other programs keep the cores busy, the threads of one engine wait for each other
-more often than those of another one, in most calls but not in all.
+Engines are compared by one batch of each size, in rounds in which they take turns, until several calls of each took
+about as long as its shortest one.
 """
 
 from __future__ import annotations
@@ -63,11 +61,7 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
 
 
 def _to_compare(name: str, config: ServingConfig) -> Backend:
-    """An engine that the YAML names for `auto`.
-
-    Raises:
-        PackagingError: it is unknown, or its time cannot be compared with that of others.
-    """
+    """An engine that the YAML names for `auto`."""
     path = "neuron_lstm.backend.auto.try"
     try:
         engine = get_backend(name)

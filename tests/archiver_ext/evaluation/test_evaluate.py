@@ -29,7 +29,7 @@ GRID = BucketGrid((1, 4), (8, 16))
 
 def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
     programs = {part: Path(f"{part}.pt2") for part in parts}
-    jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
+    jobs = compile_jobs(get_backend(backend), programs, GRID, Path("work"))
     assert all(job.program == programs[job.part] for job in jobs)
     return {str(job.directory): str(job) for job in jobs}
 
