@@ -19,7 +19,7 @@ from ..backends.interface import Backend, CompileError
 from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory
 from .description import TempDirectory
-from .engines import AUTO, combined_error, select_engines
+from .engines import AUTO, select_engines
 from .export import ExportedFunction, export_function
 from .options import TraceOptions, compile_settings
 from .state import StateBuffer, leading_view, resolve_aliases
@@ -222,5 +222,5 @@ def _compile(
             if not failed:
                 (done / "programs").rename(directory / "programs")
                 return engine
-            errors += [CompileError(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
-        raise combined_error(errors)
+            errors += [f"bucket {jobs.index(failure.job)}: {failure.reason}" for failure in failed]
+        raise CompileError("\n".join(errors))

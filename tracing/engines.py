@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,3 @@ def preserve_torch_threads() -> Iterator[None]:
     finally:
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)
-
-
-def combined_error(errors: Sequence[CompileError]) -> CompileError:
-    """Combine the errors of all engines into one."""
-    return CompileError("\n".join(str(error) for error in errors))

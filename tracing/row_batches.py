@@ -7,7 +7,7 @@ its own result.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,20 +25,11 @@ def run_in_batches(run: LoadedProgram, signature: Signature, inputs: Sequence[to
         WrongInput: (a ValueError) wrong number of inputs, wrong dtype, wrong size of any dimension but 0, unequal
             numbers of rows, or no rows.
     """
-    rows = check_rows(signature, inputs)
+    rows = _check_rows(signature, inputs)
     size = int(next(iter(signature.inputs.values())).shape[0])
-    outputs = [run([pad_rows(tensor[begin:end], size) for tensor in inputs]) for begin, end in batch_ranges(rows, size)]
+    batches = ([tensor[first : first + size] for tensor in inputs] for first in range(0, rows, size))
+    outputs = [run([pad_rows(tensor, size) for tensor in batch]) for batch in batches]
     return [torch.cat(list(parts))[:rows] for parts in zip(*outputs, strict=True)]
-
-
-def batch_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last row (exclusive) of each batch.
-
-    >>> list(batch_ranges(8, 3))
-    [(0, 3), (3, 6), (6, 8)]
-    """
-    for begin in range(0, rows, size):
-        yield begin, min(begin + size, rows)
 
 
 def pad_rows(batch: torch.Tensor, size: int) -> torch.Tensor:
@@ -51,7 +42,7 @@ def pad_rows(batch: torch.Tensor, size: int) -> torch.Tensor:
     return torch.cat([batch, batch[-1:].expand(missing, *batch.shape[1:])]) if missing else batch
 
 
-def check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
+def _check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
     """Check the inputs of a call, and return their number of rows. Raises `WrongInput`: see `run_in_batches`."""
     if len(inputs) != len(signature.inputs):
         raise WrongInput(f"{len(inputs)} inputs, expected {len(signature.inputs)}: {', '.join(signature.inputs)}")

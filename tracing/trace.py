@@ -19,7 +19,7 @@ from ..bucketing.shapes import Bucket
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import LoweringError
 from .description import TempDirectory, TraceDescription, TracedProgram
-from .engines import AUTO, combined_error, preserve_torch_threads, select_engines
+from .engines import AUTO, preserve_torch_threads, select_engines
 from .export import ExportedFunction, Function, eval_mode, export_function, flatten_example
 from .options import TraceOptions, compile_settings
 from .row_batches import not_batchable_reason
@@ -114,11 +114,11 @@ def _compile(tried: Sequence[Backend], program: ExportedProgram, directory: Path
         except CompileError as error:
             if isinstance(error.__cause__, PartitionError):
                 raise error.__cause__ from None
-            errors.append(error)
+            errors.append(str(error))
             shutil.rmtree(directory)
         else:
             return engine
-    raise combined_error(errors)
+    raise CompileError("\n".join(errors))
 
 
 def program_directory(bucket: int) -> str:

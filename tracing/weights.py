@@ -32,20 +32,11 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         )
         return
     replacement = dict(weights.state_dict()) if isinstance(weights, torch.nn.Module) else dict(weights)
-    uses = {
-        name: traced.store[key]
-        for program in traced.description.programs
-        for name, key in program.weight_keys.items()
-        if is_weight(key)
-    }
-    if mismatches := refit_mismatches(uses, replacement):
+    programs = traced.description.programs
+    weights_by_name = [item for program in programs for item in program.weight_keys.items() if is_weight(item[1])]
+    if mismatches := refit_mismatches({name: traced.store[key] for name, key in weights_by_name}, replacement):
         raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(mismatches))
-    new = {
-        key: replacement[name].detach().clone().contiguous()
-        for program in traced.description.programs
-        for name, key in program.weight_keys.items()
-        if is_weight(key)
-    }
+    new = {key: replacement[name].detach().clone().contiguous() for name, key in weights_by_name}
     traced.store = {**traced.store, **new}
     if traced.is_loaded:
         traced.reload()
