@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from ..backends.compilation.job import CompileResult
@@ -14,14 +13,13 @@ from ..config.manifest import Manifest
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
 from .package import PackagingResult
-from .report_parts import PYTHON, busy_line, cost_lines, machine, make_table, software
+from .report_parts import PYTHON, busy_line, cost_lines, machine, make_table, print_lines, software
 
 
 def print_result(outcome: PackagingResult, console: Console) -> None:
     """Print the variants of every engine, the effect of padding, and the selected engine with the reason."""
     console.print(_table(outcome))
-    for line in _remarks(outcome):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    print_lines(console, *_remarks(outcome))
 
 
 def _table(outcome: PackagingResult) -> Table:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from ..bucketing.shapes import Bucket, ProgramRole
@@ -43,6 +44,12 @@ def busy_line(measurement: CostMeasurement | None) -> Iterator[str]:
 def padding_ms(manifest: Manifest) -> dict[tuple[ProgramRole, Bucket], float]:
     """Return the milliseconds of calls with as much padding as possible, where they were measured."""
     return {(cost.part, cost.bucket): cost.milliseconds for cost in manifest.padding_costs}
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are, whatever the terminal's width."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def make_table(*texts: str, numbers: Iterable[str]) -> Table:

@@ -9,7 +9,6 @@ import keyword
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
@@ -39,14 +38,6 @@ def _matches(pattern: str, expected: str) -> AfterValidator:
         return value
 
     return AfterValidator(check)
-
-
-def _unchanged(check: Callable[[Any], None]) -> Callable[[Any], Any]:
-    def validate(value: Any) -> Any:
-        check(value)
-        return value
-
-    return validate
 
 
 def _argument_name(name: str) -> str:
@@ -189,10 +180,10 @@ CompilerArguments = Annotated[
 ]
 CountOrUnlimited = Annotated[
     int,
-    PlainValidator(_unchanged(check_limit)),
+    PlainValidator(check_limit),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
 ]
 Operators = Annotated[
-    tuple[Annotated[str, _pattern(OPERATOR_PATTERN), AfterValidator(_unchanged(check_operator))], ...],
+    tuple[Annotated[str, _pattern(OPERATOR_PATTERN), AfterValidator(check_operator)], ...],
     BeforeValidator(tuple_from_list),
 ]

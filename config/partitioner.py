@@ -122,16 +122,18 @@ def compiler_arguments(given: object, option: str = "") -> tuple[str, ...]:
         raise ValueError(f"{_prefix(option)}{expected}: {error}") from error
 
 
-def check_limit(limit: object, option: str = "") -> None:
+def check_limit(limit: object, option: str = "") -> int:
     """Refuse what is neither a positive number nor `UNLIMITED`. Raises `ValueError`: begins with `option`."""
     if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
         raise ValueError(f"{_prefix(option)}expected {UNLIMITED} (no limit) or 1 or more, got {_shown(limit)}")
+    return limit
 
 
-def check_operator(name: object, option: str = "") -> None:
+def check_operator(name: object, option: str = "") -> str:
     """Refuse what is not an operator's name. Raises `ValueError`: begins with `option`."""
     if not isinstance(name, str) or not re.fullmatch(OPERATOR_PATTERN, name):
         raise ValueError(f"{_prefix(option)}expected an operator as in aten::sort, got {_shown(name)}")
+    return name
 
 
 def _check_share(share: object) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..report_parts import make_table, print_lines
 from . import Commands, show
 
 if TYPE_CHECKING:
@@ -51,13 +52,10 @@ def _analyze(options: argparse.Namespace) -> None:
 
 def print_analyses(analyses: Sequence[Analysis], console: Console) -> None:
     """Print a row for each engine, and below these the operators that the engines do not support."""
-    from rich.markup import escape
-
     console.print(_overview(analyses))
     if any(analysis.unsupported for analysis in analyses):
         console.print(_unsupported(analyses))
-    for line in _remarks(analyses):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    print_lines(console, *_remarks(analyses))
 
 
 def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
@@ -71,8 +69,6 @@ def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
 
 
 def _overview(analyses: Sequence[Analysis]) -> Table:
-    from ..report_parts import make_table
-
     table = make_table("backend", numbers=("supported", "unsupported", "share"))
     table.add_column("remark")
     for analysis in analyses:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from ..report_parts import busy_line
+from ..report_parts import busy_line, make_table, print_lines
 from . import Commands, add_archive, positive, show
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def _doubts(result: BenchmarkResult) -> Iterator[str]:
 
 def print_result(result: BenchmarkResult, console: Console) -> None:
     """Print the figures for people."""
-    from ..report_parts import make_table
     from .bench_archive import SERVED
 
     table = make_table("", numbers=("ms per batch", "requests/s", "timesteps/s", "padding", "relative time"))
@@ -82,29 +81,18 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
             "" if name == SERVED else f"{timing.median_seconds / result.strategies[SERVED].median_seconds:.2f} x",
         )
     console.print(table)
-    for line in _facts(result):
-        console.print(line, highlight=False, soft_wrap=True)
-
-
-def _padding(result: BenchmarkResult) -> list[str]:
-    from .bench_archive import SERVED
-
-    if not result.stops_rows:
-        return []
-    buckets = f"{result.bucket_padding_ratio(SERVED):.0%} of the timesteps as served"
-    stops = f"{result.backend} stops each row at its own end: recurrent layers compute no padding"
-    return [f"{stops}. Other layers compute the padding of their buckets, {buckets}"]
-
-
-def _facts(result: BenchmarkResult) -> list[str]:
+    if result.stops_rows:
+        buckets = f"{result.bucket_padding_ratio(SERVED):.0%} of the timesteps as served"
+        stops = f"{result.backend} stops each row at its own end: recurrent layers compute no padding"
+        print_lines(console, f"{stops}. Other layers compute the padding of their buckets, {buckets}")
     longest, mean = max(map(max, result.batches)), result.timesteps / result.requests
     lengths = f"{mean:.1f} timesteps on average, {longest} at most"
-    return [
-        *_padding(result),
+    print_lines(
+        console,
         f"{len(result.batches)} batches of {len(result.batches[0])} requests, {lengths}; timesteps are real ones",
         f"{result.backend}, {result.threads} threads; planning a batch takes {result.plan_us:.0f} us",
         f"the machine multiplies matrices at {result.gemm_gflops:.0f} GFLOP/s",
-    ]
+    )
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:

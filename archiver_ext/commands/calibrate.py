@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from ..report_parts import busy_line, cost_lines, padding_ms
+from ..report_parts import busy_line, cost_lines, make_table, padding_ms, print_lines
 from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def _run(options: argparse.Namespace) -> None:
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output, read):
         tell_unsigned(output)
-    for line in busy_line(after.measurement):
-        progress.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(progress, *busy_line(after.measurement))
     pairs = _pairs(before, after)
     show(options, lambda: _to_json(pairs, after, on_cpu), lambda console: _print(pairs, after, on_cpu, output, console))
 
@@ -118,8 +117,6 @@ def _to_json(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str]) -> dict[str,
 
 
 def _print(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str], archive: Path, console: Console) -> None:
-    from ..report_parts import make_table
-
     padding = padding_ms(after)
     table = make_table("program", "bucket", numbers=("before ms", "now ms", *["padded ms"] * bool(padding)))
     for cost, was in pairs:
@@ -128,9 +125,7 @@ def _print(pairs: _Pairs, after: Manifest, on_cpu: Sequence[str], archive: Path,
         padded = [] if own is None else [f"{own:.3f}"]
         table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}", *padded)
     console.print(table)
-    for line in cost_lines(after.backend, after.measurement, bool(padding), on_cpu):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    ratio = _ratio(pairs)
-    if ratio is not None:
-        console.print(f"a call takes {ratio:.2f} times as long as before, in the median", highlight=False)
-    console.print(f"{archive} now plans batches by the milliseconds of this host", highlight=False, soft_wrap=True)
+    print_lines(console, *cost_lines(after.backend, after.measurement, bool(padding), on_cpu))
+    if (ratio := _ratio(pairs)) is not None:
+        print_lines(console, f"a call takes {ratio:.2f} times as long as before, in the median")
+    print_lines(console, f"{archive} now plans batches by the milliseconds of this host")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ..report_parts import busy_line, cost_lines, machine, padding_ms, software
+from ..report_parts import busy_line, cost_lines, machine, make_table, padding_ms, print_lines, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _inspect(options: argparse.Namespace) -> None:
     called = _called(reader)
 
     def print_all(console: Console) -> None:
-        console.print(f"model       {called}", markup=False, highlight=False, soft_wrap=True)
+        print_lines(console, f"model       {called}")
         print_manifest(manifest, console, times, on_cpu)
 
     show(options, lambda: {**json.loads(text), **added}, print_all)
@@ -152,11 +152,8 @@ def print_manifest(
 
     Then the cost of a session's next timestep, and the operators that run on the CPU.
     """
-    from rich.markup import escape
-
     remarks = cost_lines(manifest.backend, manifest.measurement, bool(manifest.padding_costs), on_cpu)
-    for line in (*_facts(manifest), *remarks, *busy_line(manifest.measurement)):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+    print_lines(console, *_facts(manifest), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))
     if times:
         console.print(_table_of_times(times))
@@ -164,8 +161,6 @@ def print_manifest(
 
 def _table_of_programs(manifest: Manifest) -> Table:
     """One row for each measured bucket of a program, and one for each that was verified only."""
-    from ..report_parts import make_table
-
     errors = {check.bucket: f"{check.max_error:.1e}" for check in manifest.checks}
     estimates = {
         (variant.part, variant.bucket): variant.estimate_us
@@ -197,8 +192,6 @@ def _table_of_programs(manifest: Manifest) -> Table:
 
 def _table_of_times(times: Sequence[StepTime]) -> Table:
     """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
-    from ..report_parts import make_table
-
     table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0].whole_timesteps} timesteps, ms"))
     for time in times:
         table.add_row(str(time.sessions), f"{time.step_ms:.3f}", f"{time.whole_ms:.3f}")

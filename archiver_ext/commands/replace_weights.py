@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
+from ..report_parts import make_table, print_lines
 from . import Commands, add_archive, add_archive_output, check_output, show, tell_unsigned
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _verify(reader: ArchiveReader, tree: Path, weights: str, source: str, consol
         loaded = with_value_ranges(load_archive(tree), config.input_specs)
         facts = loaded.manifest
         if (emulation := get_backend(facts.backend).simulation()) is not None:
-            console.print(f"{facts.backend} was {emulation}", markup=False, highlight=False, soft_wrap=True)
+            print_lines(console, f"{facts.backend} was {emulation}")
         with show_progress("reference", console, every_s=2.0) as report:
             reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
@@ -230,8 +231,6 @@ def _errors_before(replaced: ReplaceResult) -> dict[Bucket, float]:
 
 
 def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
-    from ..report_parts import make_table
-
     known = _errors_before(replaced)
     table = make_table("bucket", numbers=("max error before", "max error now"))
     for check in replaced.after.checks:
@@ -239,8 +238,6 @@ def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
         shape = f"{check.bucket.batch} x {check.bucket.length}"
         table.add_row(shape, "" if before is None else f"{before:.1e}", f"{check.max_error:.1e}")
     console.print(table)
-    if replaced.note is not None:
-        console.print(replaced.note, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{output} serves the new weights; nothing was compiled", highlight=False, soft_wrap=True)
+    print_lines(console, *filter(None, [replaced.note]), f"{output} serves the new weights; nothing was compiled")
     if replaced.after.streaming is not None:
-        console.print("sessions opened with the old weights are not resumed; they start again", highlight=False)
+        print_lines(console, "sessions opened with the old weights are not resumed; they start again")

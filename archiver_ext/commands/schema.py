@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 from . import Commands, print_json
@@ -15,11 +14,7 @@ def add_to(commands: Commands) -> None:
         help="print the JSON Schema of model-config.yaml, for editors",
         description="Print the JSON Schema of model-config.yaml, for editors.",
     )
-    command.set_defaults(run=_schema)
-
-
-def _schema(options: argparse.Namespace) -> None:
-    print_json(json_schema())
+    command.set_defaults(run=lambda _: print_json(json_schema()))
 
 
 def json_schema() -> dict[str, Any]:

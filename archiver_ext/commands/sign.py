@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...config.file_errors import describe_cause
 from ..errors import PackagingError
-from . import Commands, add_archive_output, check_output
+from . import Commands, add_archive_output, check_output, print_line
 
 
 def add_to(commands: Commands) -> None:
@@ -34,13 +34,11 @@ def _add_sign(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     output = options.output or options.archive
     if options.output is not None:
         check_output(output, options.key, "the private key")
     sign(options.archive, options.key, output)
-    Console().print(f"{output} is signed", markup=False, highlight=False, soft_wrap=True)
+    print_line(f"{output} is signed")
 
 
 def sign(archive: Path, key_file: Path, destination: Path) -> None:
@@ -102,19 +100,17 @@ def _add_verify(commands: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from ..archive.archived_files import check_packed_files
 
     if not options.trusted_keys.exists():
         raise PackagingError(f"--trusted-keys: there is no file {options.trusted_keys}")
-    console, failed = Console(), []
+    failed = []
     for archive in options.archives:
         try:
             files = check_packed_files(archive, options.trusted_keys)
         except PackagingError as error:  # noqa: PERF203 - each archive has a message
             failed.append(str(error))
         else:
-            console.print(f"{archive}: {files} files, as signed", markup=False, highlight=False, soft_wrap=True)
+            print_line(f"{archive}: {files} files, as signed")
     if failed:
         raise PackagingError("\n".join(failed))

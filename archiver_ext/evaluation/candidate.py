@@ -89,11 +89,9 @@ def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool, bey
     """
     if program.chunked is None or streams:
         return Candidate(engine, program)
-    if engine.whole_sequences is not None:
-        return Candidate(engine, replace(program, chunked=None, chunking_reason=engine.whole_sequences))
-    if program.chunked.reason_for_whole is not None and not beyond_grid:
-        return Candidate(engine, replace(program, chunked=None, chunking_reason=program.chunked.reason_for_whole))
-    return Candidate(engine, program)
+    reason = engine.whole_sequences or (None if beyond_grid else program.chunked.reason_for_whole)
+    whole = program if reason is None else replace(program, chunked=None, chunking_reason=reason)
+    return Candidate(engine, whole)
 
 
 def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEngine | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from ....bucketing.bucket_lengths import Histogram, clip_histogram, cost_in_timesteps, optimal_lengths
+from ...report_parts import make_table, print_lines
 from .grid_evaluation import GridEvaluation, PlannedWork, evaluate_grid
 from .target import Target
 from .time_padding import TimePadding
@@ -105,18 +106,13 @@ def propose(
 
 def print_proposal(proposal: Proposal, target: Target, console: Console) -> None:
     """Print the summary, the work of the engine, and the figures and lengths of each grid."""
-    from ...report_parts import make_table
-
-    console.print(summary(proposal), highlight=False)
-    for sentence in explanation(target):
-        console.print(sentence, highlight=False, soft_wrap=True)
+    print_lines(console, summary(proposal), *explanation(target))
     costs = [] if proposal.proposed.milliseconds is None else ["ms per sequence"]
     table = make_table("grid", numbers=("lengths", "padding", "computed timesteps", "refused", *costs))
     for grid in proposal.grids:
         table.add_row(*_cells(grid))
     console.print(table)
-    for grid in proposal.grids:
-        console.print(f"{grid.name:<8}  {', '.join(map(str, grid.lengths))}", highlight=False, soft_wrap=True)
+    print_lines(console, *(f"{grid.name:<8}  {', '.join(map(str, grid.lengths))}" for grid in proposal.grids))
 
 
 def summary(proposal: Proposal) -> str:
