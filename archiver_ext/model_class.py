@@ -28,15 +28,16 @@ def tell_nothing(_: str) -> None:
     """Report nothing."""
 
 
-def choose_class(module: ModuleType, file: Path, name: str | None, tell: Tell) -> _Model:
-    """Return the class of this name, or without a name the only one that can be meant.
+def load_class(file: Path, name: str | None = None, tell: Tell = tell_nothing) -> _Model:
+    """Return the `nn.Module` class of this name in a Python file, or without a name the only one that can be meant.
 
-    Of several classes, one is taken if it uses all the others and none of them uses it; `tell` gets a sentence that
-    says so. A file without classes may define one function of tensors.
+    The file's imports must be `importable`. Of several classes, one is taken if it uses all the others and none of them
+    uses it; `tell` gets a sentence that says so. A file without classes may define one function of tensors.
 
     Raises:
-        PackagingError: there is no such class, or several can be meant.
+        PackagingError: the file fails to import, there is no such class, or several can be meant.
     """
+    module = _import(file)
     defined = {model.__name__: model for model in dict.fromkeys(_models(module)) if model.__module__ == module.__name__}
     if name is not None:
         return _named(module, file, name, defined)
@@ -170,17 +171,6 @@ def importable(directory: Path) -> Iterator[None]:
 def _lies_in(module: ModuleType, directory: Path) -> bool:
     file = module_file(module)
     return file is not None and Path(file).is_relative_to(directory)
-
-
-def load_class(model_file: Path, name: str | None = None, tell: Tell = tell_nothing) -> type[torch.nn.Module]:
-    """Find the `nn.Module` class of a Python file, or make one from the function that it defines.
-
-    The file's imports must be `importable`. `tell` gets a sentence if the file leaves a choice.
-
-    Raises:
-        PackagingError: the file fails to import, or has no class of that name, or without a name none or several.
-    """
-    return choose_class(_import(model_file), model_file, name, tell)
 
 
 def _import(model_file: Path) -> ModuleType:

@@ -21,6 +21,7 @@ from ..config.schema import ServingConfig
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.placement import threads_per_worker
 from ..inference.private_directory import private_directory
+from ..inference.reader import ArchiveReader
 from ..lowering import lower
 from ..lowering.chunks.streaming import check_streamable
 from ..lowering.program import LoweredModel, unused_inputs
@@ -34,10 +35,10 @@ from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
-from .evaluation.partitioning import cpu_operators_in
 from .evaluation.selection import candidate_engines, select_fastest
 from .evaluation.trials import install_engine, prepare_trials, write_constants
 from .model_class import importable
+from .report_parts import cpu_operators
 from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
 
@@ -56,7 +57,7 @@ class PackagingResult:
     selected: CandidateResult
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
-    cpu_operators: tuple[str, ...]
+    cpu_operators: list[str]
     """Operators that the selected engine leaves to the CPU."""
     notes: tuple[str, ...]
     """The choices that were made where the user's files leave one."""
@@ -156,7 +157,7 @@ def _build(
         selected=selected,
         others=tuple(result for result in results if result is not selected),
         rejected=trials.rejected,
-        cpu_operators=cpu_operators_in(tree, selected.backend),
+        cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
         notes=(*notes, *unused_input_notes(program, config)),
     )
 

@@ -1,9 +1,12 @@
-"""Parts of reports that commands share: tables, lines on how costs were measured, and the hosts of an archive."""
+"""Parts of reports that commands share: tables, how costs were measured, the hosts of an archive, CPU operators."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from ..inference.errors import ArchiveError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -11,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..bucketing.shapes import Bucket, ProgramRole
     from ..config.manifest import CostMeasurement, Manifest, RequiredPackage
+    from ..inference.reader import ArchiveReader
 
 
 def cost_lines(
@@ -104,3 +108,25 @@ def machine(host: Mapping[str, str], backend: str) -> str:
     kind = f"{host.get('system', 'any system')} on {host.get('machine', 'any processor')}"
     kind += (f" ({host['isa']} or later)" if "isa" in host else "") + beside
     return ", ".join([kind, *(text.format(host[name]) for name, text in _LIBRARIES.items() if name in host)])
+
+
+_SEGMENTS = "segments.json"
+"""File of a program that is divided between an engine and the CPU."""
+
+
+def cpu_operators(manifest: Manifest, reader: ArchiveReader) -> list[str]:
+    """List the operators, each once, that the programs of an archive leave to the CPU.
+
+    Raises:
+        ArchiveError: the list of a program's segments is damaged.
+    """
+    files = reader.files_of({f"{variant.directory}/{_SEGMENTS}" for variant in manifest.variants})
+    return list(dict.fromkeys(name for file in sorted(files) for name in _on_cpu(file, files[file], reader)))
+
+
+def _on_cpu(name: str, content: bytes, reader: ArchiveReader) -> list[str]:
+    try:
+        segments = json.loads(content)["segments"]
+        return [operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArchiveError(f"{reader.path} is damaged: {name} is not a list of segments ({error})") from error

@@ -71,15 +71,6 @@ Engine = Annotated[EngineName | EngineChoice, WrapValidator(_name_or_options)]
 """The name of a backend, or a mapping with the options of `auto`."""
 
 
-def chosen_engine(backend: object) -> object:
-    """Return the engine's name in a value of `backend:`, which may be invalid.
-
-    >>> chosen_engine("native"), chosen_engine({"auto": {"try": ["native"]}})
-    ('native', 'auto')
-    """
-    return AUTO if isinstance(backend, Mapping | EngineChoice) else backend
-
-
 class TraceArguments(Strict):
     """Options for the compiler of the backend's segments, in place of the same keys of the block."""
 
@@ -121,7 +112,8 @@ class PartitionerBlock(Strict):
 
 def compiler_option_errors(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     """Yield options for a compiler where `backend: auto` leaves open which compiler that is."""
-    if chosen_engine(given.get("backend", AUTO)) != AUTO:
+    backend = given.get("backend", AUTO)
+    if backend != AUTO and not isinstance(backend, Mapping | EngineChoice):
         return
     for key in ("compiler_workdir", "compiler_args", "compiler_python", "partitioner_config"):
         if given.get(key) is not None:

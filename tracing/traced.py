@@ -170,8 +170,9 @@ class Traced:
         """Run the program of the bucket on the caller's tensors and the state."""
         bucket, inputs = 0, list(tensors)
         if self.kernel is not None:
-            aliases = self.description.aliases
-            shapes = [caller_input_shapes(one.signature, aliases) for one in self.description.programs]
+            states = {index for index, _ in self.description.aliases}
+            kinds = (program.signature.inputs.values() for program in self.description.programs)
+            shapes = [[kind.shape for index, kind in enumerate(own) if index not in states] for own in kinds]
             inputs, bucket = select_bucket(self.kernel.function, tensors, shapes)
         signature = self.description.programs[bucket].signature
         if self.state is None:
@@ -223,12 +224,6 @@ def _enter_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_enter_fork)
-
-
-def caller_input_shapes(signature: Signature, aliases: Sequence[tuple[int, int]]) -> list[tuple[int | str, ...]]:
-    """Return the shapes of the inputs that are no states."""
-    states = {index for index, _ in aliases}
-    return [kind.shape for index, kind in enumerate(signature.inputs.values()) if index not in states]
 
 
 def _format_structure(structure: pytree.TreeSpec) -> str:

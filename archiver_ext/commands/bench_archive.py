@@ -132,10 +132,11 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     return BenchmarkResult(
         batches=accepted,
         strategies={
-            name: StrategyTiming(seconds[name], _bucket_timesteps(steps)) for name, steps in strategies.items()
+            name: StrategyTiming(seconds[name], sum(step.plan(step.lengths).computed_timesteps for step in steps))
+            for name, steps in strategies.items()
         },
         plan_us=median(seconds[_PLANNING]) / len(accepted) * 1e6,
-        gemm_gflops=gemm_gflops(seconds[_GEMM]),
+        gemm_gflops=_GEMM_FLOP / min(seconds[_GEMM]) / 1e9,
         threads=archive.threads,
         backend=archive.manifest.backend,
         stops_rows=get_backend(archive.manifest.backend).ragged and archive.manifest.takes_lengths,
@@ -202,10 +203,6 @@ def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     return call
 
 
-def _bucket_timesteps(steps: Sequence[PlannedBatch]) -> int:
-    return sum(step.plan(step.lengths).computed_timesteps for step in steps)
-
-
 KeyT = TypeVar("KeyT")
 
 
@@ -252,12 +249,3 @@ def _gemm() -> Callable[[], object]:
     """Return a float32 product of two 2048 x 2048 matrices, with all threads that torch has."""
     left, right, product = (torch.rand(_GEMM_SIZE, _GEMM_SIZE) for _ in range(3))
     return lambda: torch.mm(left, right, out=product)
-
-
-def gemm_gflops(seconds: Sequence[float]) -> float:
-    """Compute the best rate of `gemm()`, in GFLOP/s.
-
-    >>> round(gemm_gflops([0.2, 0.1]))
-    172
-    """
-    return _GEMM_FLOP / min(seconds) / 1e9

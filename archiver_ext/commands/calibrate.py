@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from ..report_parts import busy_line, cost_lines, make_table, padding_ms, print_lines
+from ..report_parts import busy_line, cost_lines, cpu_operators, make_table, padding_ms, print_lines
 from . import Commands, add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def _run(options: argparse.Namespace) -> None:
     from ...inference.open_archive import open_archive
     from ...inference.reader import ArchiveReader
     from ..archive.writer import rewrite_manifest
-    from ..evaluation.partitioning import cpu_operators_in
     from ..torch_threads import worker_threads
 
     progress = Console(stderr=True)
-    read = ArchiveReader(options.archive).file_list()
+    reader = ArchiveReader(options.archive)
+    read = reader.file_list()
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         before, after = _measure(model.loaded, progress)
-        on_cpu = cpu_operators_in(model.directory, after.backend)
+        on_cpu = cpu_operators(after, reader)
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output, read):
         tell_unsigned(output)

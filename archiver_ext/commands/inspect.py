@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from ..report_parts import busy_line, cost_lines, machine, make_table, padding_ms, print_lines, software
+from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, padding_ms, print_lines, software
 from . import Commands, add_archive, show
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from ...config.manifest import Manifest
     from ...inference.reader import ArchiveReader
     from ...sessions.settings import SessionSettings
-
-
-_SEGMENTS = "segments.json"
-"""File of a program that is divided between an engine and the CPU."""
 
 
 def add_to(commands: Commands) -> None:
@@ -84,26 +80,6 @@ def _called(reader: ArchiveReader) -> str:
         return "without a name: it cannot be served; package it again, with --model-name"
     version = reader.model_version()
     return f"{name}, version {version}" if version else name
-
-
-def cpu_operators(manifest: Manifest, reader: ArchiveReader) -> list[str]:
-    """List the operators, each once, that the programs of an archive leave to the CPU.
-
-    Raises:
-        ArchiveError: the list of a program's segments is damaged.
-    """
-    files = reader.files_of({f"{variant.directory}/{_SEGMENTS}" for variant in manifest.variants})
-    return list(dict.fromkeys(name for file in sorted(files) for name in _on_cpu(file, files[file], reader)))
-
-
-def _on_cpu(name: str, content: bytes, reader: ArchiveReader) -> list[str]:
-    from ...inference.errors import ArchiveError
-
-    try:
-        segments = json.loads(content)["segments"]
-        return [operator for segment in segments if segment["place"] == "cpu" for operator in segment["operators"]]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArchiveError(f"{reader.path} is damaged: {name} is not a list of segments ({error})") from error
 
 
 @dataclass(frozen=True)

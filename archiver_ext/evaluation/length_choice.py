@@ -24,15 +24,13 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
-from ...handlers.runtime.measurement import Call, measure
+from ...handlers.runtime.measurement import measure
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
 from .candidate_compiler import is_engine_error
 
 _POINTS = 8
-_CALLS = 5
-"""Minimum number of calls in each shape, warm-up included."""
 
 
 def choose_lengths(
@@ -135,20 +133,9 @@ def _compile_and_load(
 def _measure(
     run: LoadedProgram, engine: Backend, program: LoweredModel, buckets: tuple[Bucket, ...], report: ProgressCallback
 ) -> CostModel:
-    total = _CALLS * len(buckets)
-    done = 0
-
-    def counted(call: Call, bucket: Bucket) -> Call:
-        def call_and_report() -> None:
-            nonlocal done
-            call()
-            done = min(done + 1, total)
-            report(done, total, f"{engine.name} {bucket.batch} x {bucket.length}")
-
-        return call_and_report
-
-    turns = measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
-    return CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic()
+    names = {f"{engine.name} {bucket.batch} x {bucket.length}": bucket for bucket in buckets}
+    turns = measure({name: _call(run, program, bucket) for name, bucket in names.items()}, report=report)
+    return CostModel({names[name]: min(times) for name, times in turns.items()}).monotonic()
 
 
 def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:

@@ -11,12 +11,10 @@ from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partitioning.backend import PartitionedBackend, supported_segments
 from ...backends.partitioning.partition import PartitionError
-from ...backends.partitioning.partitioned_program import is_partitioned, read_segments
 from ...backends.partitioning.segments import Segments
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
-from ..archive import layout
 from ..errors import PackagingError
 
 
@@ -53,17 +51,6 @@ def with_cpu_fallback(
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
     whole = all(segment.place == "device" for segments in found for segment in segments.segments)
     return engine if whole else PartitionedBackend(engine, config)
-
-
-def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
-    """List the operators, each once, that the programs in an archive's tree leave to the CPU.
-
-    Raises:
-        LoadError: the list of segments of a program is damaged.
-    """
-    variants = sorted((tree / layout.PROGRAMS / backend).glob("*/*"))
-    segments = [one for variant in variants if is_partitioned(variant) for one in read_segments(variant).segments]
-    return tuple(dict.fromkeys(name for one in segments if one.place == "cpu" for name in one.operators))
 
 
 def _segments(

@@ -103,7 +103,7 @@ def measure(
 
     while pending := [key for key in calls if is_short(key)]:
         take_turns(pending)
-        report(len(calls) - len(pending), len(calls), str(pending[-1]))
+        report(sum(not is_short(key) for key in calls), len(calls), str(pending[-1]))
     until = elapsed_ms() + min(effort.repeated * elapsed_ms(), effort.repeated_ms)
     while (varying := [key for key in calls if not _agree(turns[key], effort)]) and elapsed_ms() < until:
         take_turns(list(calls) if effort.together else varying)

@@ -10,8 +10,7 @@ import pytest
 from fake_model import GRID, SUMS, TOTAL
 from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
 
-from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands import inspect as inspect_command
+from torchserve_neuron_lstm.archiver_ext import cli, report_parts
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import step_times
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import SEGMENTS
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -129,7 +128,7 @@ def test_operators_on_the_cpu_are_read_from_the_programs(
 
 def test_the_file_of_segments_is_the_one_that_is_written() -> None:
     """The command names it again, so that it need not load torch."""
-    assert inspect_command._SEGMENTS == SEGMENTS
+    assert report_parts._SEGMENTS == SEGMENTS
 
 
 @pytest.mark.parametrize("content", ["nonsense", "[]", '{"segments": [{"place": "cpu"}]}'])

@@ -9,7 +9,6 @@ import torch
 from picky_engine import Picky, Telling
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.evaluation.partitioning import cpu_operators_in
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError
@@ -242,4 +241,3 @@ def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> N
     values, order = load_compiled(engine, folder, weights, engine.host(), 1)([X])
     assert torch.equal(order, MODEL(X)[1])
     torch.testing.assert_close(values, MODEL(X)[0])
-    assert cpu_operators_in(tmp_path, "eager") == ()
