@@ -10,6 +10,7 @@ A layer of a GPU that has no persistent kernel goes to torch with its packed dat
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -63,26 +64,16 @@ def lstm(*args: Any) -> tuple[Tensor, ...]:
     return tuple(result.to(dtype) for result, dtype in zip(results, _autocast_dtypes(*args[2]), strict=True))
 
 
-def gru(*args: Any) -> tuple[Tensor, ...]:
-    """Compute `torch._VF.gru`."""
-    return _rnn(_GRU, args)
-
-
-def rnn_tanh(*args: Any) -> tuple[Tensor, ...]:
-    """Compute `torch._VF.rnn_tanh`."""
-    return _rnn(_RNN_TANH, args)
-
-
-def rnn_relu(*args: Any) -> tuple[Tensor, ...]:
-    """Compute `torch._VF.rnn_relu`."""
-    return _rnn(_RNN_RELU, args)
-
-
-def _rnn(cell: _Cell, args: Sequence[Any]) -> tuple[Tensor, ...]:
+def _rnn(cell: _Cell, *args: Any) -> tuple[Tensor, ...]:
     if not _is_supported(cell, args):
         return cell.call(*args)
     data, batch_sizes, state, *rest = args
     return _stack(cell, data, batch_sizes, [state], *rest)
+
+
+gru = functools.partial(_rnn, _GRU)
+rnn_tanh = functools.partial(_rnn, _RNN_TANH)
+rnn_relu = functools.partial(_rnn, _RNN_RELU)
 
 
 def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype, torch.dtype]:

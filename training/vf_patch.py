@@ -75,37 +75,28 @@ def _table() -> _PatchedVF:
     )
 
 
-class _VFPatch:
-    """Replacement of `_VF` in torch's files, from the first thread that needs it to the last one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._needed = 0
-
-    def begin(self) -> None:
-        with self._lock:
-            self._needed += 1
-            for file in _FILES:
-                file._VF = _table()
-
-    def end(self) -> None:
-        with self._lock:
-            self._needed -= 1
-            if not self._needed:
-                for file in _FILES:
-                    file._VF = _VF
-
-
-_exchange = _VFPatch()
+_lock = threading.Lock()
+_running: list[object] = []
+"""The calls in which `_VF` is needed, of all threads."""
 
 
 @contextlib.contextmanager
 def patch_vf() -> Iterator[None]:
     """Use our functions for packed data inside this context, in this thread."""
-    _exchange.begin()
+    with _lock:
+        _running.append(None)
+        _set_vf(_table())
     _depth.value += 1
     try:
         yield
     finally:
         _depth.value -= 1
-        _exchange.end()
+        with _lock:
+            _running.pop()
+            if not _running:
+                _set_vf(_VF)
+
+
+def _set_vf(functions: Any) -> None:
+    for file in _FILES:
+        file._VF = functions
