@@ -17,18 +17,14 @@ ProgressCallback = Callable[[int, int, str], None]
 def show_progress(title: str, console: Console, every_s: float = 0.0) -> Iterator[ProgressCallback]:
     """Show progress; plain lines are at least `every_s` seconds apart, so that short work prints nothing."""
     if console.is_terminal:
-        with _bar(console) as bar:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(title, total=None)
             yield lambda done, total, text: bar.update(
                 task, completed=done, total=total, description=f"{title}: {text}"
             )
     else:
         yield plain_progress(title, console.print, every_s)
-
-
-def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True)
 
 
 def plain_progress(title: str, say: Callable[[str], object], every_s: float) -> ProgressCallback:

@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ..backends.compilation.job import CompileResult
 from ..config.manifest import Manifest
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
@@ -50,18 +49,12 @@ def _rows(trial: CandidateResult) -> Iterator[tuple[str, ...]]:
         yield (
             f"{bucket.batch} x {bucket.length}",
             trial.backend if precision == "float32" else f"{trial.backend} {precision}",
-            *_cost(compiled),
+            *(('"', '"') if compiled is None else (f"{compiled.seconds:.1f}", human_size(compiled.size))),
             f"{trial.verified[bucket].max_error:.1e}",
             f"{milliseconds.of(bucket):.3f}" if trial.simulation is None else "emulated",
             "" if padding is None else f"{padding.of(bucket):.3f}",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
-
-
-def _cost(compiled: CompileResult | None) -> tuple[str, str]:
-    if compiled is None:
-        return '"', '"'
-    return f"{compiled.seconds:.1f}", human_size(compiled.size)
 
 
 def human_size(size: int) -> str:

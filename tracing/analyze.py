@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ..backends.exported_program import specialize
-from ..backends.interface import Backend
 from ..backends.partitioning.cut_analysis import analyze_operators
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
@@ -59,16 +58,11 @@ def analyze(
         analyze_parameters={name: value for name, value in parameters.items() if value is not None}
     )
     options = TraceOptions()
-    engine = _engine(backend, options)
+    lists = backend != AUTO and get_backend(backend).lists_operators()
+    engine = get_backend(backend) if lists else select_engines(backend, options)[0]
     program = export_function(func, example_inputs).program
     bucket = program_bucket(program)
     fixed = specialize(program, bucket)
     result = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
     return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}
-
-
-def _engine(name: str, options: TraceOptions) -> Backend:
-    if name != AUTO and (engine := get_backend(name)).lists_operators():
-        return engine
-    return select_engines(name, options)[0]

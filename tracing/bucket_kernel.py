@@ -76,11 +76,7 @@ def call_factory(factory: Any) -> FactoryFunction:
 
 
 def _serialized(factory: Callable[[], Any], function: Any) -> str:
-    """Serialise a function: a scripted one as TorchScript, any other as the import path of its factory.
-
-    Raises:
-        ValueError: the factory cannot be imported where the file is loaded.
-    """
+    """Serialise a function: a scripted one as TorchScript, any other as the import path of its factory."""
     if isinstance(function, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
         buffer = io.BytesIO()
         torch.jit.save(function, buffer)

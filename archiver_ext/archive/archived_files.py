@@ -115,11 +115,7 @@ def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
-    """Check that the entries of the directory are all that precedes it, one right after the other.
-
-    Raises:
-        BadZipFile: there are other bytes, or an entry is described in two ways.
-    """
+    """Check that the entries of the directory are all that precedes it, one right after the other."""
     position = 0
     for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
         file.seek(position)

@@ -117,11 +117,7 @@ def _packaging_command(options: argparse.Namespace) -> str:
 
 
 def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Path | None) -> dict[str, Any]:
-    """The arguments of the class: those given, and those that the weights tell.
-
-    Raises:
-        PackagingError: one is missing, or the weights are those of another model.
-    """
+    """The arguments of the class: those given, and those that the weights tell."""
     from ...backends.safetensors_file import WeightsError
     from ..checkpoint import load_state_dict
     from ..constructor_arguments import nested

@@ -106,11 +106,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
 
 
 def _own_weights(manifest: Manifest) -> str:
-    """Return the name of the weights' file in the archive.
-
-    Raises:
-        PackagingError: the programs contain the weights, or there are none at all.
-    """
+    """Return the name of the weights' file in the archive."""
     from ...backends.registry import get_backend
 
     if manifest.weights is None:
@@ -124,11 +120,7 @@ def _own_weights(manifest: Manifest) -> str:
 
 
 def _read_new_weights(old: Path, new: Path) -> FoundWeights:
-    """Read the new weights.
-
-    Raises:
-        PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
-    """
+    """Read the new weights."""
     from ...backends.refit import refit_mismatches
     from ...backends.weights import read_weights
     from ..checkpoint import find_weights

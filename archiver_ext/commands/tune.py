@@ -66,13 +66,17 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
+    from .tuning.edit import replace_lengths
     from .tuning.proposal import print_proposal
 
     _check_options(options)
     histogram = _read(options.lengths, options.model)
     target = _find_target(options)
     proposal = _propose(options, histogram, target)
-    changed = None if options.output is None else _changed_text(options.config, proposal)
+    changed = None
+    if options.output is not None:
+        text, lengths = options.config.read_bytes().decode(), proposal.proposed.lengths
+        changed = replace_lengths(text, str(options.config), lengths, options.config.parent)
     if options.json:
         print_json({**proposal.to_json(), "engine": target.engine.engine, "notes": list(target.notes())})
     else:
@@ -146,12 +150,6 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
         return propose(histogram, target, planned, **limits)
     except ValueError as error:
         raise PackagingError(str(error)) from error
-
-
-def _changed_text(config: Path, proposal: Proposal) -> str:
-    from .tuning.edit import replace_lengths
-
-    return replace_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
 
 
 def _write(options: argparse.Namespace, proposal: Proposal, target: Target, changed: str | None) -> Iterator[str]:
