@@ -182,7 +182,10 @@ def load_state_dict(
             )
         check_finite(model, "the model")
         return None
-    found = _found(serialized_file, expected)
+    try:
+        found = find_weights(serialized_file, expected)
+    except (WeightsError, PackagingError) as error:
+        raise PackagingError(f"--serialized-file {error}") from error
     _check_fit(type(model).__name__, expected, found, serialized_file)
     if not found.is_whole_file:
         tell(found.describe(serialized_file))
@@ -190,13 +193,6 @@ def load_state_dict(
     model.load_state_dict(dict(found.weights))
     check_finite(model, source or serialized_file.name)
     return found
-
-
-def _found(serialized_file: Path, expected: Mapping[str, torch.Tensor]) -> FoundWeights:
-    try:
-        return find_weights(serialized_file, expected)
-    except (WeightsError, PackagingError) as error:
-        raise PackagingError(f"--serialized-file {error}") from error
 
 
 def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWeights, file: Path) -> None:

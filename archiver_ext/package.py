@@ -149,7 +149,9 @@ def _build(
         trials = prepare_trials(build, compiler, model)
         results = trials.run([compiler.candidate(engine) for engine in engines])
     selected = select_fastest(results)
-    _install(build, selected, work)
+    install_engine(build, selected.candidate.engine, work)
+    write_manifest(selected.manifest, tree)
+    load_archive(tree, threads)  # once more, as a host will
     return PackagingResult(
         archive=tree,
         size=0,
@@ -185,13 +187,6 @@ def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     if config.streaming is not None:
         check_streamable(program)
     return program
-
-
-def _install(build: BuildInput, selected: CandidateResult, work: Path) -> None:
-    """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
-    install_engine(build, selected.candidate.engine, work)
-    write_manifest(selected.manifest, build.tree)
-    load_archive(build.tree, build.threads)
 
 
 def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[str, ...]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..report_parts import busy_line, cost_lines, cpu_operators, machine, make_table, padding_ms, print_lines, software
@@ -55,7 +54,7 @@ def _inspect(options: argparse.Namespace) -> None:
         return
     times, on_cpu = step_times(manifest), cpu_operators(manifest, reader)
     added = {
-        **({"step_times": [asdict(time) for time in times]} if times else {}),
+        **({"step_times": times} if times else {}),
         **({"on_cpu": on_cpu} if on_cpu else {}),
     }
     if options.json and not added:
@@ -82,20 +81,11 @@ def _called(reader: ArchiveReader) -> str:
     return f"{name}, version {version}" if version else name
 
 
-@dataclass(frozen=True)
-class StepTime:
-    """The next timestep of several sessions in one batch, beside as many whole sequences in one batch."""
-
-    sessions: int
-    step_ms: float
-    whole_timesteps: int
-    whole_ms: float
-
-
-def step_times(manifest: Manifest) -> list[StepTime]:
+def step_times(manifest: Manifest) -> list[dict[str, float]]:
     """Compute the planned cost of a session's next timestep, for each batch size of the grid.
 
-    Milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
+    `step_ms` are of the next timestep of several sessions in one batch, `whole_ms` of as many whole sequences. They are
+    milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
     engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions.
     """
     if manifest.streaming is None:
@@ -105,12 +95,12 @@ def step_times(manifest: Manifest) -> list[StepTime]:
     planner, heads = planner_from_manifest(manifest), measured_cost(manifest, "head")
     longest = manifest.grid.lengths[-1]
     return [
-        StepTime(
-            sessions=rows,
-            step_ms=_planned_ms(planner, [1] * rows, heads),
-            whole_timesteps=longest,
-            whole_ms=_planned_ms(planner, [longest] * rows, heads),
-        )
+        {
+            "sessions": rows,
+            "step_ms": _planned_ms(planner, [1] * rows, heads),
+            "whole_timesteps": longest,
+            "whole_ms": _planned_ms(planner, [longest] * rows, heads),
+        }
         for rows in manifest.grid.batches
     ]
 
@@ -122,7 +112,7 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
 
 
 def print_manifest(
-    manifest: Manifest, console: Console, times: Sequence[StepTime] = (), on_cpu: Sequence[str] = ()
+    manifest: Manifest, console: Console, times: Sequence[Mapping[str, float]] = (), on_cpu: Sequence[str] = ()
 ) -> None:
     """Print the manifest of an archive for people.
 
@@ -166,11 +156,11 @@ def _table_of_programs(manifest: Manifest) -> Table:
     return table
 
 
-def _table_of_times(times: Sequence[StepTime]) -> Table:
+def _table_of_times(times: Sequence[Mapping[str, float]]) -> Table:
     """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
-    table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0].whole_timesteps} timesteps, ms"))
+    table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0]['whole_timesteps']} timesteps, ms"))
     for time in times:
-        table.add_row(str(time.sessions), f"{time.step_ms:.3f}", f"{time.whole_ms:.3f}")
+        table.add_row(str(time["sessions"]), f"{time['step_ms']:.3f}", f"{time['whole_ms']:.3f}")
     return table
 
 

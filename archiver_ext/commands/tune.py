@@ -165,11 +165,6 @@ def _write(options: argparse.Namespace, proposal: Proposal, target: Target, chan
         write_output(options.save_lengths, f"# timesteps:sequences\n{lines}".encode())
         yield f"wrote {options.save_lengths}"
     if options.picture is not None:
-        write_output(options.picture, html_page(proposal, target, _subject(options)).encode())
+        tuned = [str(name) for name in (options.config, options.archive, options.model) if name is not None]
+        write_output(options.picture, html_page(proposal, target, " and ".join(tuned)).encode())
         yield f"wrote {options.picture}"
-
-
-def _subject(options: argparse.Namespace) -> str:
-    """The files that were read, for a title."""
-    tuned = [str(path) for path in (options.config, options.archive) if path is not None]
-    return " and ".join([*tuned, *([options.model] if options.model else [])])

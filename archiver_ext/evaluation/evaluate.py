@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from ...backends.compilation.job import CompileResult
-from ...backends.interface import Backend
 from ...bucketing.shapes import role_buckets
 from ...config.manifest import Manifest
 from ...config.manifest_writer import write_manifest
@@ -60,18 +59,17 @@ def evaluate_engine(
     torch_threads = torch.get_num_threads()
     verified = verify_programs(loaded, cases, report)
     simulation = candidate.device_engine.simulation()
-    costs = _estimated_costs(manifest) if simulation is not None else _measure(loaded, candidate.engine)
+    if simulation is None:
+        # Padding too where plans may choose how much there is, and it costs less than data.
+        padding = candidate.engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
+        costs = measure_costs(loaded, padding=padding)
+    else:
+        costs = _estimated_costs(manifest)
     measured = with_errors(with_costs(manifest, costs), verified)
     planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
     total_ms = sum(planned.plan(lengths).milliseconds(planned.cost) for lengths in compared_batches(manifest))
     result = CandidateResult(candidate, tuple(compiled), verified, measured, total_ms, simulation)
     return EvaluatedEngine(result, planned, torch_threads)
-
-
-def _measure(loaded: LoadedArchive, engine: Backend) -> MeasuredCosts:
-    """Measure the programs; padding too where plans may choose how much there is, and it costs less than data."""
-    manifest = loaded.manifest
-    return measure_costs(loaded, padding=engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any"))
 
 
 def _estimated_costs(manifest: Manifest) -> MeasuredCosts:

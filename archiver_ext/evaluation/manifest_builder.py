@@ -40,11 +40,6 @@ class BuildInput:
     config: ServingConfig
     threads: int
 
-    @property
-    def tolerance(self) -> tuple[float, float]:
-        """(atol, rtol)."""
-        return self.config.tolerance.atol, self.config.tolerance.rtol
-
 
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     """Collect what the serving code has to know of a candidate in the tree, without any measurement."""
@@ -96,7 +91,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         else config.streaming.settings(state_compatibility_id(program, weights)),
         limits=config.limits.limits,
         precision=precision_of(engine, config.precision),
-        tolerance=ErrorTolerance(*build.tolerance),
+        tolerance=ErrorTolerance(**config.tolerance.model_dump()),
         files=files,
         produced_by=_producer_versions(),
     )

@@ -86,7 +86,7 @@ def _drawn_suffix(request: ReferenceRequest, specs: Sequence[TensorSpec]) -> str
     drawn = [
         f"{spec.name} (from {int(tensor.min())} to {int(tensor.max())})"
         for spec, tensor in zip(specs, request.inputs, strict=True)
-        if spec.value_range is None and _are_whole_numbers(tensor) and tensor.numel()
+        if spec.value_range is None and tensor.numel() and spec.dtype.startswith(("int", "uint"))
     ]
     if not drawn:
         return ""
@@ -94,10 +94,6 @@ def _drawn_suffix(request: ReferenceRequest, specs: Sequence[TensorSpec]) -> str
         f". Without a `range`, whole numbers are drawn, here for {', '.join(drawn)}: if the model takes certain "
         "ones only, declare them, as in `range: [1, 24]`"
     )
-
-
-def _are_whole_numbers(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
 
 
 def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

@@ -25,16 +25,16 @@ ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake
 def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
     times = step_times(streaming_manifest(SETTINGS, **ANY_SHAPE))
 
-    assert [time.sessions for time in times] == [1, 4]
-    assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 1)), call_ms(Bucket(4, 1))])
-    assert [time.whole_ms for time in times] == pytest.approx([call_ms(Bucket(1, 8)), call_ms(Bucket(4, 8))])
-    assert {time.whole_timesteps for time in times} == {8}
+    assert [time["sessions"] for time in times] == [1, 4]
+    assert [time["step_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 1)), call_ms(Bucket(4, 1))])
+    assert [time["whole_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 8)), call_ms(Bucket(4, 8))])
+    assert {time["whole_timesteps"] for time in times} == {8}
 
 
 def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
     times = step_times(streaming_manifest(SETTINGS))
 
-    assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
+    assert [time["step_ms"] for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
 
 
 def test_answers_without_time_cost_a_call_of_their_own() -> None:
@@ -50,8 +50,8 @@ def test_answers_without_time_cost_a_call_of_their_own() -> None:
     )
 
     for without, with_ in zip(step_times(plain), step_times(headed), strict=True):
-        assert with_.step_ms - without.step_ms == pytest.approx(0.25 * with_.sessions)
-        assert with_.whole_ms - without.whole_ms == pytest.approx(0.25 * with_.sessions)
+        assert with_["step_ms"] - without["step_ms"] == pytest.approx(0.25 * with_["sessions"])
+        assert with_["whole_ms"] - without["whole_ms"] == pytest.approx(0.25 * with_["sessions"])
 
 
 def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
