@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -56,6 +57,7 @@ from .model import Tagger
 from .traffic import draw_traffic, send
 
 TRIALS = ("disk", "redis", "disturbed")
+Trial = Callable[[Tagger, argparse.Namespace, float], tuple[list[Law], Tally]]
 
 
 def main() -> int:
@@ -64,17 +66,16 @@ def main() -> int:
     # several processes compute at once: threads that spin while they wait would take their cores
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     model, seconds = make_model(), 60 * options.minutes
-    trials: dict[str, Callable[[float], tuple[list[Law], Tally]]] = {"load": lambda time: calm(model, options, time)}
+    trials: dict[str, Trial] = {"load": calm}
     if options.faults == "yes":
-        names = options.trial or TRIALS
-        trials = {name: lambda time, name=name: trial(name, model, options, time) for name in names}  # type: ignore[misc]
+        trials = {name: partial(trial, name) for name in options.trial or TRIALS}
     if options.hosts == "ray":
         from .cluster import run_cluster
 
-        trials = {"Ray": lambda time: run_cluster(model, options, time)}
+        trials = {"Ray": run_cluster}
     broken = []
     for name, run in trials.items():
-        laws, tally = run(seconds / len(trials))
+        laws, tally = run(model, options, seconds / len(trials))
         show(name, laws, tally)
         broken += [*tally.lines, *(f"{name}: {law}" for law in laws if not law.holds)]
     print("\n".join(broken) or "every law holds")
@@ -163,7 +164,7 @@ def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[li
             after = host.workers()
     laws = [*answer_laws(tally, KINDS, {}), Law("workers", len(before), least=2)]
     laws.append(Law("workers that were replaced", len(set(before.values()) - set(after.values())), most=0))
-    return [*laws, *(law for name, of_one in readings.items() for law in process_laws(name, of_one, seconds))], tally
+    return [*laws, *(law for name, read in readings.items() for law in process_laws(name, read, seconds))], tally
 
 
 async def read_workers(
