@@ -110,28 +110,6 @@ def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> 
 
 
 @torch.no_grad()
-def test_the_number_of_threads_changes_no_bit(module: Recurrent, directory: Path) -> None:
-    """This holds for parallel loads too, which have threads of their own."""
-    inputs = ragged_batch(0.0, batch=40, time=20)
-    runs = [Native().load(directory, module.state_dict(), HOST, threads) for threads in (1, 2, 3, 5)]
-    first, *others = [run(inputs) for run in runs]
-
-    for answers in others:
-        assert all(torch.equal(one, two) for one, two in zip(answers, first, strict=True))
-
-
-@torch.no_grad()
-def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Path) -> None:
-    run = Native().load(directory, module.state_dict(), HOST, 2)
-    shapes = [(1, 1), (1, 30), (33, 1), (9, 9), (2, 70)]
-    batches = [ragged_batch(float("nan"), *shape) for shape in shapes]
-    answers = [run(batch) for batch in batches]
-
-    for batch, ours in zip(batches, answers, strict=True):
-        assert largest_error(ours, module.alone(*batch)) <= 1e-5
-
-
-@torch.no_grad()
 def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
     class WithConstants(Recurrent):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
