@@ -61,7 +61,8 @@ def test_gradients_are_those_of_the_layer(case: Case) -> None:
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
     states = module._states(len(x))
     if case.cell == "lstm":
-        y = masked.masked_lstm(masked.aten_lstm, x, lengths, *states, weights, True, case.layers, True, True)[0]
+        h_0, c_0 = states
+        y = masked.masked_lstm(masked.aten_lstm, x, lengths, h_0, c_0, weights, True, case.layers, True, True)[0]
     else:
         y = masked.masked_rnn(masked.aten_rnn(case.cell), x, lengths, states[0], weights, case.layers, True)[0]
     ours = torch.autograd.grad(y.square().sum(), weights)

@@ -32,6 +32,10 @@ def _inputs_of(specs: tuple[TensorSpec, ...], bucket: Bucket, *, takes_lengths: 
     return [*tensors, lengths_tensor(lengths, bucket)] if takes_lengths else tensors
 
 
+def _rehearsal(bucket: Bucket, inputs: list[torch.Tensor]) -> Rehearsal[str]:
+    return Rehearsal(bucket, lambda programs: programs["sequence"](inputs))
+
+
 def assert_equals_program(device: Device, case: Case, directory: Path) -> None:
     """Compile a model, capture it in two buckets, and compare the outputs with those of the program on the CPU."""
     program = lowered(case).program
@@ -40,9 +44,7 @@ def assert_equals_program(device: Device, case: Case, directory: Path) -> None:
     rows = 4 if any("batch" in spec.shape for spec in program.inputs) else 1
     buckets = [Bucket(1, 9), Bucket(rows, 16)]
     inputs = {bucket: _inputs_of(program.inputs, bucket, takes_lengths=program.takes_lengths) for bucket in buckets}
-    rehearsals = [
-        Rehearsal(bucket, lambda programs, bucket=bucket: programs["sequence"](inputs[bucket])) for bucket in buckets
-    ]
+    rehearsals = [_rehearsal(bucket, inputs[bucket]) for bucket in buckets]
     run = load_on_device(device, {"sequence": directory}, weights_of(exported), rehearsals)["sequence"]
 
     for bucket in buckets:
