@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_archive import GRID, VOCABULARY, make_archive, make_model
+from fake_model import GRID
+from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.inference.errors import ArchiveError

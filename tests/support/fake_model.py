@@ -47,8 +47,6 @@ def make_manifest(
         "variants": tuple(Variant("sequence", bucket, "programs/fake") for bucket in GRID.buckets),
         "checks": (),
         "costs": (),
-        "weights": None,
-        "constants": None,
     }
     return Manifest(**(given | facts))
 

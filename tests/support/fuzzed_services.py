@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
+import fake_model
 import torch
+from fake_model import FRAMES, GRID, IDS
 from memory_store import Clock, MemoryStore
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
@@ -21,7 +23,7 @@ from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, Resu
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import AcceptedRange, Manifest, MeasuredCost, MeasuredError, Variant
 from torchserve_neuron_lstm.config.manifest_values import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import make_codec
@@ -34,9 +36,6 @@ from torchserve_neuron_lstm.handlers.streaming.state import SessionSource
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings, SessionFields, SessionSettings
 
-GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
-IDS = TensorSpec("ids", "int64", ("batch", "time"), vocabulary=100)
-FRAMES = TensorSpec("frames", "float32", ("batch", "time", 2))
 MEANS = TensorSpec("means", "float32", ("batch", "time"))
 CLASSES = TensorSpec("classes", "float32", ("batch", 3))
 TOTAL = TensorSpec("total", "float32", ("batch",))
@@ -59,28 +58,7 @@ TIME_FIRST = (
 
 def make_manifest(*inputs: TensorSpec, **facts: Any) -> Manifest:
     """Return the manifest of a model over `GRID`, with some values changed."""
-    given: dict[str, Any] = {
-        "backend": "eager",
-        "requires": (),
-        "host": {},
-        "inputs": inputs,
-        "takes_lengths": True,
-        "outputs": (MEANS,),
-        "padding": "masked",
-        "padding_reason": "lengths are given",
-        "overflow": "reject",
-        "kind": "sequence",
-        "kind_reason": "it reads the whole sequence",
-        "carried": (),
-        "grid": GRID,
-        "shapes": "grid",
-        "longest": GRID.lengths[-1],
-        "variants": tuple(Variant("sequence", bucket, "programs/eager") for bucket in GRID.buckets),
-        "checks": (),
-        "costs": (),
-        "limits": LIMITS,
-    }
-    return Manifest(**given | facts)
+    return fake_model.make_manifest(inputs, **{"outputs": (MEANS,), "limits": LIMITS, **facts})
 
 
 def session_manifest(**settings: Any) -> Manifest:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fake_model import GRID, make_manifest
 from torch import nn
 
 import torchserve_neuron_lstm
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, read_manifest
 from torchserve_neuron_lstm.config.manifest_writer import digest_files, write_manifest
 
 VOCABULARY = 20
-GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
 CODEC = """
 class Codec:
     content_type = "text/plain"
@@ -108,24 +108,12 @@ def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
     given: dict[str, Any] = {
         "backend": "eager",
         "requires": tuple((need.distribution, need.module, need.version) for need in Eager().requirements()),
-        "host": {},
         "inputs": (TensorSpec("ids", "int64", ("batch", "time"), vocabulary=VOCABULARY),),
-        "takes_lengths": True,
         "outputs": (TensorSpec("sums", "float32", ("batch", "time", 3)),),
-        "padding": "masked",
-        "padding_reason": "lengths are given",
-        "overflow": "reject",
-        "kind": "sequence",
-        "kind_reason": "there is no recurrence over time",
-        "carried": (),
-        "grid": GRID,
-        "shapes": "grid",
-        "longest": GRID.lengths[-1],
         "variants": (Variant("sequence", None, "programs/eager/any"),),
         "checks": tuple(MeasuredError(bucket, 0.0) for bucket in GRID.buckets),
         "costs": tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         "weights": "weights.pt",
-        "constants": None,
         "files": digest_files(folder),
     }
-    return Manifest(**(given | facts))
+    return make_manifest(**(given | facts))

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_archive import GRID, make_archive
+from fake_model import GRID
+from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.evaluation import measured_costs

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_archive import GRID, VOCABULARY, make_archive, make_model
+from fake_model import GRID
+from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.inference.request_lines import WINDOW_LINES

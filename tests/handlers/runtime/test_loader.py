@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 import torch
-from tiny_archive import GRID, change_manifest, make_model
+from fake_model import GRID
+from tiny_archive import change_manifest, make_model
 
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
