@@ -1,4 +1,4 @@
-"""Every link from a page of the documentation to another file has a target."""
+"""Documents lead to what is there: links, indexes, names of files, tests of threats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+DOCS = ROOT / "docs"
+INDEX = (DOCS / "README.md").read_text(encoding="utf-8")
+GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
 
 
 def headings(page: Path) -> set[str]:
@@ -55,3 +58,48 @@ def test_files_that_the_code_names_exist() -> None:
         for name in files_named_in(path.read_text(encoding="utf-8")) - known
     }
     assert missing == set()
+
+
+def test_the_index_lists_every_page() -> None:
+    rows = "\n".join(line for line in INDEX.splitlines() if line.startswith("| "))
+    listed = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", rows)}
+
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+
+
+def test_the_index_lists_every_example() -> None:
+    examples = {f"../examples/{page.parent.name}/README.md" for page in ROOT.glob("examples/*/README.md")}
+
+    assert examples
+    assert examples <= set(re.findall(r"\]\(([^)]+)\)", INDEX))
+
+
+def test_the_readme_leads_to_the_index_and_to_the_glossary() -> None:
+    top = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
+
+    assert {"docs/README.md", "docs/glossary.md"} <= set(re.findall(r"\]\(([^)]+)\)", top))
+
+
+def test_every_term_of_the_glossary_is_explained_once() -> None:
+    """Terms are in alphabetical order, each with a meaning and its name elsewhere or "no equivalent"."""
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \| (.+) \|$", GLOSSARY, re.MULTILINE)
+    terms = [term.lower() for term, _, _ in rows]
+
+    assert len(rows) >= 30
+    assert terms == sorted(set(terms))
+    assert len(rows) == sum(line.startswith("| **") for line in GLOSSARY.splitlines())
+
+
+def threats() -> list[list[str]]:
+    table = (ROOT / "SECURITY.md").read_text("utf-8").partition("## Threats")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.strip().splitlines()[2:]]
+
+
+def test_each_threat_names_a_file_with_tests() -> None:
+    assert len(threats()) > 20
+    for row in threats():
+        attack, defence, test = row
+        (file,) = re.findall(r"`(tests/[^`]+\.py)`", test)
+        assert attack
+        assert defence or "all of the above" in row
+        assert "\ndef test_" in (ROOT / file).read_text("utf-8"), file

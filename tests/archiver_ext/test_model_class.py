@@ -1,9 +1,10 @@
-"""The choice of the model among the classes and functions of a file, or the reason of a refusal."""
+"""The import of a model's file, and the choice of the model in it, or the reason of a refusal."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,12 +91,6 @@ def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -
         assert load_class(file).__name__ == "One"
 
 
-def test_the_class_is_found_without_being_built(tmp_path: Path) -> None:
-    """`neuron-lstm init` needs the class alone."""
-    with importable(tmp_path):
-        assert load_class(write(tmp_path, ONE)).__name__ == "One"
-
-
 BLOCK = "class Block: ...\n"
 
 
@@ -137,3 +132,46 @@ def test_a_base_class_without_forward_is_used_by_its_subclass() -> None:
 def test_nothing_is_guessed(rest: str) -> None:
     served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
     assert outermost_class(BLOCK + rest, served) is None
+
+
+def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_path: Path) -> None:
+    write(tmp_path, "import torch\nclass Block(torch.nn.Linear):\n    pass\n", "blocks_of_mine.py")
+    file = write(
+        tmp_path,
+        "import torch\nfrom blocks_of_mine import Block\nclass Whole(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.linear = Block(3, 2)\n",
+    )
+    modules, path = set(sys.modules), list(sys.path)
+    with importable(tmp_path):
+        assert load_class(file).__name__ == "Whole"
+        assert "blocks_of_mine" in sys.modules
+
+    assert set(sys.modules) == modules
+    assert sys.path == path
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
+    assert "SyntaxError" in refusal(tmp_path, write(tmp_path, "class\n"))
+    text = refusal(tmp_path, write(tmp_path, "import not_there_at_all\n"))
+    assert "give not_there_at_all.py with --extra-files" in text.lower()
+
+
+def test_a_script_that_ends_python_is_refused(tmp_path: Path) -> None:
+    """Otherwise packaging would end without an archive, without a message, and as if it had succeeded."""
+    script = write(tmp_path, f"{ONE}\nimport sys\nsys.exit(0)\n")
+    told = refusal(tmp_path, script)
+
+    assert "the_model.py ends Python while it is imported (sys.exit, code 0)" in told
+    assert "if __name__ == '__main__':" in told
+
+
+def test_a_module_that_imports_its_contents_on_first_use_is_left_alone(tmp_path: Path) -> None:
+    """Its attributes may need packages that are not installed."""
+    lazy = "class Lazy(types.ModuleType):\n    def __getattr__(self, name):\n        raise ImportError(name)\n"
+    entry = "sys.modules['lazy_of_mine'] = Lazy('lazy_of_mine')\n"
+    file = write(tmp_path, f"import sys, types\n{lazy}{entry}{ONE}")
+    with importable(tmp_path):
+        assert load_class(file)
+
+    assert sys.modules.pop("lazy_of_mine").__name__ == "lazy_of_mine"

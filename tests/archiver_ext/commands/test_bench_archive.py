@@ -1,10 +1,175 @@
-"""Interleaved timing: all calls pause, warm up, and go first in turn."""
+"""`neuron-lstm bench`: an archive measured on this machine with given lengths, its calls interleaved."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import time_interleaved
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import (
+    sample_batches,
+    smallest_bucket,
+    time_interleaved,
+)
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A small archive for lengths up to 8, as a folder, with a list of lengths beside it."""
+    (tmp_path / "lengths.txt").write_text("1 3 8:2 5 2\n")
+    (tmp_path / "sums").mkdir()
+    return make_archive(tmp_path / "sums")
+
+
+def flags(archive: Path, *more: str) -> list[str]:
+    lengths = str(archive.with_name("lengths.txt"))
+    return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
+
+
+@pytest.mark.ci
+def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
+    command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+
+    assert sorted(length for batch in told["batches"] for length in batch) == [1, 2, 3, 5, 8, 8]
+    assert (told["requests"], told["timesteps"], told["threads"]) == (6, 27, 1)
+    assert set(told["ways"]) == {"as served", "one at a time", "one bucket for all"}
+    assert all(way["requests_per_s"] > 0 and 0 <= way["waste"] < 1 for way in told["ways"].values())
+    assert told["plan_us"] > 0
+    assert told["gemm_gflops"] > 0
+
+
+def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
+    assert cli.main(flags(archive)) == 0
+    told = capsys.readouterr().out
+    assert "as served" in told
+    assert "2 batches of 3 requests, 4.5 timesteps on average, 8 at most" in told
+
+
+def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
+    (archive.with_name("lengths.txt")).write_text("9")
+    assert cli.main(flags(archive)) == 1
+    assert "does not serve all of these lengths: a sequence of 9 timesteps" in capsys.readouterr().err
+    (archive.with_name("lengths.txt")).write_text("long, short")
+    assert cli.main(flags(archive)) == 1
+    assert "lengths.txt: expected whole numbers" in capsys.readouterr().err
+    (archive.with_name("lengths.txt")).write_text("3")
+    (archive / "weights.pt").write_text("others")
+    assert cli.main(flags(archive)) == 1
+    assert "weights.pt was changed" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "lengths.txt").write_text("100")
+    archive = make_archive(tmp_path / "sums", overflow="truncate")
+    assert cli.main(flags(archive, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["batches"] == [[8, 8, 8]]
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
+def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(flags(archive, *wrong))
+    assert ended.value.code == 2
+    assert "expected a whole number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.ci
+def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
+    native_archive: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
+    (tmp_path / "lengths.txt").write_text("1 4")
+    lengths = str(tmp_path / "lengths.txt")
+    arguments = ["bench", str(native_archive), "--lengths", lengths, "--batch", "2", "--rounds", "1"]
+
+    assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
+    padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]
+    assert (padded["waste"], padded["bucket_waste"]) == (0.0, 1 - 5 / 8)
+    assert cli.main([*arguments, "--threads", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "native stops each row at its own end: recurrent layers compute no padding" in shown
+
+
+def test_an_engine_that_computes_padding_shows_it(archive: Path, capsys: Capture) -> None:
+    assert cli.main(flags(archive, "--json")) == 0
+    ways = json.loads(capsys.readouterr().out)["ways"]
+    assert all(way["waste"] == way["bucket_waste"] for way in ways.values())
+    assert ways["one bucket for all"]["waste"] > 0
+
+
+def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "lengths.txt").write_text("3")
+    archive = make_archive(tmp_path / "sums", measurement=CostMeasurement(1, 1.5))
+    monkeypatch.setattr(
+        bench_archive, "time_interleaved", lambda calls, config: dict.fromkeys(calls, (1.0, 1.0)) | {"GEMM": (1.0, 3.0)}
+    )
+
+    assert cli.main(flags(archive, "--json")) == 0
+
+    shown = capsys.readouterr()
+    lines = [
+        "the rounds of GEMM vary: run it again while nothing else runs here",
+        "costs were measured on a busy machine: run neuron-lstm calibrate",
+    ]
+    assert json.loads(shown.out)["doubts"] == lines
+    assert shown.err.splitlines() == [f"these figures are doubtful: {line}" for line in lines]
+
+
+HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1, max_size=12)
+
+
+@given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
+def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
+    """Batches are full and at most as many as requested.
+
+    Until every length was drawn, no length is drawn more often than it was seen.
+    """
+    batches = sample_batches(histogram, size, most)
+    dealt = [length for batch in batches for length in batch]
+
+    assert 1 <= len(batches) <= most
+    assert all(len(batch) == size for batch in batches)
+    first = dealt[: sum(histogram.values())]
+    assert all(first.count(length) <= histogram[length] for length in first)
+    if len(dealt) >= sum(histogram.values()):
+        assert set(dealt) == set(histogram)
+
+
+def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
+    """The list of its sequences is never built."""
+    assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize(
+    ("rows", "longest", "bucket"), [(1, 3, (1, 4)), (2, 8, (4, 8)), (9, 5, (4, 8)), (9, 99, (4, 8))]
+)
+def test_the_bucket_for_all_is_the_smallest_there_is(
+    tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
+) -> None:
+    """The largest bucket is used for more rows or timesteps than any bucket has."""
+    manifest = read_manifest(make_archive(tmp_path))
+    assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)
 
 
 class Day:
