@@ -227,10 +227,6 @@ def test_refusals_of_a_cluster_begin_where_the_page_says() -> None:
     assert "its first start is refused at about 60 sessions (in one of a hundred cases at 30)" in told
 
 
-def test_links_of_the_page_lead_to_files_and_headings() -> None:
-    for link, heading in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", TEXT):
-        target = ROOT / "docs" / link
-        assert target.exists(), link
-        assert not heading or f"## {heading.replace('-', ' ')}" in target.read_text().lower()
+def test_presets_of_the_page_are_valid() -> None:
     for preset in re.findall(r"`(config/presets/[\w.-]+)`", TEXT):
         load_config(ROOT / preset)

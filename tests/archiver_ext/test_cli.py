@@ -132,13 +132,6 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
     assert "not packaged with --handler neuron_lstm" in capsys.readouterr().err
 
 
-def test_a_file_that_is_no_archive_is_refused(capsys: Capture, tmp_path: Path) -> None:
-    assert cli.main(["inspect", "model.py"]) == 1
-    assert "model.py is not an archive" in capsys.readouterr().err
-    assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1
-    assert "there is no archive" in capsys.readouterr().err
-
-
 def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, bytes, bytes]:
     """The exit code of a command whose standard output is a descriptor, and what it wrote."""
     command = [sys.executable, "-m", cli.__name__, *arguments]

@@ -88,21 +88,6 @@ def test_every_backend_of_the_registry_is_valid_where_it_is_not_installed(
     assert "valid" in capsys.readouterr().out
 
 
-def test_a_missing_file_of_lengths_is_told_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["tune", "nothere"]) == 1
-
-    error = capsys.readouterr().err
-    assert "there is no file nothere" in error
-    assert "Errno" not in error
-
-
-def test_an_archive_that_is_a_folder_of_nothing_is_told_in_words(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["tune", "--archive", "nothere.mar", "myproject/layers.py"]) == 1
-    assert "Errno" not in capsys.readouterr().err
-
-
 def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Project) -> None:
     done = project.archive(handler="neuron-lstm")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,3 +75,10 @@ def server(store: Store) -> Iterator[TorchServe]:
     """An unmodified TorchServe that serves them."""
     with serving(store.folder, {name: f"{name}.mar" for name in store.sources}) as running:
         yield running
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder with a short path, because it contains sockets."""
+    with tempfile.TemporaryDirectory(prefix="ts-") as folder:
+        yield Path(folder)

@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,6 @@ pytestmark = pytest.mark.ci
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)%\s+[\d.]+ ms\s+(\S+)\s+[\d.]+ ", re.MULTILINE)
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A temporary folder with a short path, because it contains sockets."""
-    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from mixed_requests import npy
 from rest import JSON, assert_close, assert_refused, post, post_json
 from torchserve_process import TorchServe, serving
 
@@ -26,12 +27,6 @@ def eager_scores(store: Store, frames: torch.Tensor) -> torch.Tensor:
 
 def sequences() -> list[torch.Tensor]:
     return [torch.randn(length, 3) for length in LENGTHS]
-
-
-def npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
 
 
 def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: TorchServe, store: Store) -> None:
@@ -77,7 +72,7 @@ def test_v2_inputs_are_answered_by_v2_outputs(server: TorchServe, store: Store) 
 
 def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
     (frames, *_) = sequences()
-    body = npy_bytes(frames.numpy())
+    body = npy(frames.numpy())
     reply = post(server.inference, "/predictions/scorer", body, {**NPY, "Accept": "application/x-npy"})
     assert (reply.status, reply.content_type) == (200, "application/x-npy")
     answer = np.load(io.BytesIO(reply.body), allow_pickle=False)
@@ -89,6 +84,32 @@ def test_npy_cannot_hold_several_outputs(server: TorchServe) -> None:
     body = json.dumps({"ids": [1], "frames": [[0.0, 0.0, 0.0]]}).encode()
     reply = post(server.inference, "/predictions/tagger", body, {**JSON, "Accept": "application/x-npy"})
     assert_refused(reply, 406)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        *(("scorer", body) for body in (b"", b"7", b"null", b"[[0, NaN, 0]]", b"[[0, Infinity, 0]]", b"[[0, 0]]")),
+        ("tagger", b'{"ids": [1]}'),
+        ("tagger", b'{"ids": [1, 2, 3], "frames": [[0, 0, 0]]}'),
+        ("tagger", b'{"ids": [], "frames": []}'),
+    ],
+)
+def test_values_that_the_model_does_not_take_are_refused(server: TorchServe, model: str, body: bytes) -> None:
+    assert_refused(post(server.inference, f"/predictions/{model}", body, JSON), 400)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("header", ["describe", "explain"])
+def test_a_request_that_looks_like_one_of_torchserves_own_is_answered(
+    server: TorchServe, store: Store, header: str
+) -> None:
+    (frames, *_) = sequences()
+    body = json.dumps(frames.tolist()).encode()
+    reply = post(server.inference, "/predictions/scorer", body, {**JSON, header: "True"})
+    assert reply.status == 200, reply.body
+    assert_close(reply.json, eager_scores(store, frames))
 
 
 def test_describe_tells_what_the_model_takes_and_how_it_was_compiled(server: TorchServe) -> None:

@@ -7,8 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +17,6 @@ FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
 TEXT = "If x is."
 LINE = re.compile(r"^(\S) +(\d+\.\d) ━+$", re.MULTILINE)
 SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits in one request$", re.MULTILINE)
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A temporary folder with a short path, because it contains sockets."""
-    with tempfile.TemporaryDirectory(prefix="type-") as folder:
-        yield Path(folder)
 
 
 @pytest.mark.long
@@ -61,13 +52,3 @@ def test_the_readmes_commands_are_those_of_the_example() -> None:
         assert option in program or option == "--model-name typing"
     for name in re.findall(r"^\| `([\w./-]+)` \|", readme, re.MULTILINE):
         assert (FOLDER / name).is_file()
-    for link in re.findall(r"\]\(([^)#:]+)\)", readme):
-        assert (FOLDER / link).exists()
-
-
-@pytest.mark.parametrize("file", ["typist.py", "codec.py"])
-def test_worked_examples_of_its_files_hold(file: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "doctest", file], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stdout

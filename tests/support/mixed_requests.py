@@ -14,7 +14,7 @@ from rest import JSON
 NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
 
 
-def frames_of(length: int, seed: int) -> np.ndarray:
+def frames_of(length: int, seed: int = 0) -> np.ndarray:
     """Frames float32[T, 3] of one sequence."""
     return np.random.default_rng(seed).standard_normal((length, 3)).astype(np.float32)
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,17 +27,6 @@ from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
 )
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.inference.errors import ArchiveError
-from torchserve_neuron_lstm.inference.private_directory import private_directory
-
-
-def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_path: Path) -> None:
-    with suppress(KeyError), private_directory(tmp_path) as directory:
-        (directory / "deep").mkdir()
-        assert directory.stat().st_mode & 0o777 == 0o700
-        assert directory.parent == tmp_path
-        raise KeyError
-
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> None:

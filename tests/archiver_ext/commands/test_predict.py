@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -151,25 +150,6 @@ def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) ->
         assert process.wait() == 1
 
 
-def test_a_missing_folder_is_named(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    requests = write(tmp_path / "requests.jsonl", [[1]])
-
-    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "missing" / "answers.jsonl")]) == 1
-    assert f"there is no folder {tmp_path / 'missing'}" in capsys.readouterr().err
-
-
-def test_a_link_stays_and_its_file_keeps_its_mode(archive: Path, tmp_path: Path) -> None:
-    requests = write(tmp_path / "requests.jsonl", [[1]])
-    (tmp_path / "real.jsonl").write_text("former\n", "utf-8")
-    (tmp_path / "real.jsonl").chmod(0o600)
-    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
-
-    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "link.jsonl")]) == 0
-    assert (tmp_path / "link.jsonl").is_symlink()
-    assert json.loads((tmp_path / "real.jsonl").read_text("utf-8"))
-    assert (tmp_path / "real.jsonl").stat().st_mode & 0o777 == 0o600
-
-
 def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", archive))
     requests, before = write(tmp_path / "requests.jsonl", [[1]]), file.read_bytes()
@@ -215,13 +195,3 @@ def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: pytest.Ca
     error = capsys.readouterr().err
     assert "codec codec_of_tests:Missing" in error
     assert "bug" not in error
-
-
-def test_a_device_is_written_to_and_not_replaced(archive: Path, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    requests = write(tmp_path / "requests.jsonl", [[1]])
-    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
-        assert main(["predict", str(archive), str(requests), "-o", str(pipe), "--threads", "1"]) == 0
-        assert reader.communicate()[0].count(b"\n") == 1
-    assert pipe.is_fifo()
