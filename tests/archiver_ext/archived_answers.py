@@ -1,15 +1,14 @@
-"""Unpacked archives of the tiny model, and their answers beside those of the model."""
+"""Unpacked archives, and their answers beside those of the model."""
 
 from __future__ import annotations
 
-import tarfile
-import zipfile
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 
 from .conftest import Project
 
@@ -17,13 +16,8 @@ from .conftest import Project
 def unpacked(archive: Path, into: Path) -> Path:
     if archive.is_dir():
         return archive
-    if archive.suffix == ".mar":
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(into)
-        return into
-    with tarfile.open(archive) as tar:
-        tar.extractall(into, filter="data")
-    return into / "tiny"
+    shutil.unpack_archive(archive, into, "zip" if archive.suffix == ".mar" else "gztar")
+    return into if archive.suffix == ".mar" else into / "tiny"
 
 
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
@@ -51,3 +45,16 @@ def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple
 def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
     for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def largest_difference(archive: LoadedArchive, model: torch.nn.Module, lengths: Sequence[int]) -> float:
+    """The largest difference between a ragged batch's answers and the model's for each sequence alone."""
+    sequences = [(torch.arange(length) * 7 + length) % 50 for length in lengths]
+    answers, _ = archive.run_plan(archive.plan(lengths), [[ids] for ids in sequences], lengths)
+    alone = [model(ids[None], torch.tensor([len(ids)])) for ids in sequences]
+    return max(
+        float((ours - theirs[0]).abs().max())
+        for answer, right in zip(answers, alone, strict=True)
+        for ours, theirs in zip(answer, right if isinstance(right, tuple) else (right,), strict=True)
+    )

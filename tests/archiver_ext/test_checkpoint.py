@@ -197,22 +197,20 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     assert "linear.weight: the model has [2, 3], the file [2, 4]" in text
 
 
-def test_a_model_with_weights_needs_a_file() -> None:
-    assert "torch.save(model.state_dict()" in refusal(None)
-
-
-def test_a_pickled_module_is_refused_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda path: None,
+        lambda path: torch.save(torch.nn.Linear(3, 2), path),
+        lambda path: torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), path),
+    ],
+    ids=["no file", "a pickled module", "a TorchScript archive"],
+)
+def test_what_has_no_state_dict_is_refused_with_the_way_out(tmp_path: Path, save: Callable[[Path], None]) -> None:
     path = tmp_path / "weights.pt"
-    torch.save(torch.nn.Linear(3, 2), path)
+    save(path)
 
-    assert "torch.save(model.state_dict()" in refusal(path)
-
-
-def test_a_torchscript_archive_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    path = tmp_path / "weights.pt"
-    torch.jit.save(torch.jit.script(torch.nn.Linear(3, 2)), path)
-
-    assert "state_dict()" in refusal(path)
+    assert "torch.save(model.state_dict()" in refusal(path if path.exists() else None)
 
 
 def test_the_part_of_a_checkpoint_that_was_read_is_told(tmp_path: Path) -> None:

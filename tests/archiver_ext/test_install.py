@@ -12,30 +12,12 @@ from pathlib import Path
 
 import pytest
 from bare_host import make_bare_host
+from import_rules import FOLDERS
 
 from .conftest import Project
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = (
-    "archiver_ext",
-    "backends",
-    "bucketing",
-    "config",
-    "handlers",
-    "lowering",
-    "sessions",
-    "hosts",
-    "inference",
-    "tracing",
-    "training",
-    "src",
-    "docs",
-    "pyproject.toml",
-    "constraints.txt",
-    "CHANGELOG.md",
-    "README.md",
-    "LICENSE",
-)
+SOURCES = (*FOLDERS, "src", "docs", "pyproject.toml", "constraints.txt", "CHANGELOG.md", "README.md", "LICENSE")
 UV = str(Path(sys.executable).with_name("uv"))
 PIP = [sys.executable, "-m", "pip", "--python", "{venv}/bin/python"]
 WAYS = {

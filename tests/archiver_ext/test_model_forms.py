@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import warm_archiver
-from worker import WorkerResponse, loaded, predict, request
+from archiving import archive, write_source
+from worker import WorkerResponse, answered
 
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
@@ -119,39 +116,25 @@ class Minimal(nn.Module):
             states.append(self.out(state))
         return torch.stack(states, 1)
 """
-CONFIG = """
-neuron_lstm:
-  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
-  buckets: {batch: [4], length: [8, 16]}
-  backend: %s
+BLOCK = """
+inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+buckets: {batch: [4], length: [8, 16]}
+backend: %s
 """
 LENGTHS = (16, 1, 9, 4)
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("onnxruntime", "inductor", "openvino", "eager")]
 
 
-def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
-    done, model = archived(folder, backend, source, keys)
-    assert done.returncode == 0, done.stdout + done.stderr
+def packaged(folder: Path, backend: str, code: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
+    done, model = archived(folder, code, BLOCK % backend + keys)
+    assert done.returncode == 0, done.stdout
     return folder / "m", model
 
 
-def archived(
-    folder: Path, backend: str, source: str, keys: str = "", config: str | None = None
-) -> tuple[subprocess.CompletedProcess[str], torch.nn.Module]:
-    (folder / "model.py").write_text(source)
-    (folder / "model-config.yaml").write_text((config or CONFIG) % backend + keys)
-    spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    torch.manual_seed(0)
-    made = next(v for v in vars(module).values() if isinstance(v, type) and issubclass(v, torch.nn.Module))
-    model: torch.nn.Module = made().eval()
-    torch.save(model.state_dict(), folder / "weights.pt")
-    flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt --archive-format no-archive"
-    command = ["neuron-lstm", "archive", *flags.split(), "--config-file", "model-config.yaml"]
-    return warm_archiver.run(command, folder, os.environ), model
+def archived(folder: Path, code: str, block: str) -> tuple[subprocess.CompletedProcess[str], torch.nn.Module]:
+    (folder / "given.py").write_text(code)
+    source = write_source(folder / "source", folder / "given.py", block)
+    return archive(source, "m", folder, ["--archive-format", "no-archive"]), source.model
 
 
 @pytest.mark.ci
@@ -162,8 +145,7 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
     rng = torch.Generator().manual_seed(1)
     requests = [torch.randn(length, 3, generator=rng) for length in LENGTHS]
 
-    with loaded(folder) as service:
-        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+    responses = answered(folder, [x.tolist() for x in requests])
 
     manifest = read_manifest(folder)
     assert manifest.padding == "masked"
@@ -185,8 +167,7 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
     folder, model = packaged(tmp_path, backend, WITHOUT_PADDING)
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (16, 4, 5, 9)]
 
-    with loaded(folder) as service:
-        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+    responses = answered(folder, [x.tolist() for x in requests])
 
     assert read_manifest(folder).shortest == 5
     assert [response.status for response in responses] == [200, 422, 200, 200]
@@ -218,14 +199,13 @@ def assert_answers(
 
 def assert_served(folder: Path, alone: Callable[[torch.Tensor], torch.Tensor]) -> None:
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
-    with loaded(folder) as service:
-        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+    responses = answered(folder, [x.tolist() for x in requests])
     assert_answers(responses, requests, alone)
 
 
 @pytest.mark.ci
 def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
-    folder, model = packaged(tmp_path, "native", MASKED, "  mask: {name: pad, true_for: padding}\n")
+    folder, model = packaged(tmp_path, "native", MASKED, "mask: {name: pad, true_for: padding}\n")
     assert_served(folder, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
 
 
@@ -239,25 +219,24 @@ def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(tmp_path: Path) -> None:
-    done, _ = archived(tmp_path, "onnxruntime", OWN_CELL)
+    done, _ = archived(tmp_path, OWN_CELL, BLOCK % "onnxruntime")
 
     assert done.returncode != 0
-    assert "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX" in done.stderr
+    assert "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX" in done.stdout
     assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.long
 def test_values_outside_of_a_range_that_decides_a_branch_are_refused(tmp_path: Path) -> None:
     """The id of padding within a sequence would shorten it in eager mode; the program has no such branch."""
-    config = CONFIG.replace(
+    block = BLOCK.replace(
         "x: {dtype: float32, shape: [batch, time, 3]}", "ids: {dtype: int64, shape: [batch, time], range: [1, 8]}"
     )
-    done, model = archived(tmp_path, "native", COUNTING, config=config)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done, model = archived(tmp_path, COUNTING, block % "native")
+    assert done.returncode == 0, done.stdout
     bodies = [[1, 2, 8], [3, 0, 4], [5]]
 
-    with loaded(tmp_path / "m") as service:
-        responses = predict(service, [request(json.dumps(ids).encode(), "application/json") for ids in bodies])
+    responses = answered(tmp_path / "m", bodies)
 
     assert [response.status for response in responses] == [200, 400, 200]
     assert (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from zipfile import ZipFile
 
 import pytest
 import torch
@@ -13,7 +12,9 @@ from graph_device import GraphDevice
 
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.backends.interface import LoadError
-from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+
+from .archived_answers import largest_difference, unpacked
 
 MODEL = '''
 import torch
@@ -53,8 +54,7 @@ def packaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     (place / "tagger.py").write_text(text)
     source = write_source(place / "user", place / "tagger.py", f"{BLOCK}backend: cuda\n")
     archived(source, "tagger", place)
-    with ZipFile(place / "tagger.mar") as file:
-        file.extractall(place / "tagger")
+    unpacked(place / "tagger.mar", place / "tagger")
     assert json.loads((place / "tagger" / "variants.json").read_text())["kind"] == request.param
     return source, place / "tagger"
 
@@ -66,9 +66,7 @@ def partitioned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Path]
     keys = 'backend: cuda\npartitioner_config: {ops_to_partition: ["aten::clamp"]}\n'
     source = write_source(place / "user", place / "tagger.py", BLOCK + keys)
     archived(source, "tagger", place)
-    with ZipFile(place / "tagger.mar") as file:
-        file.extractall(place / "tagger")
-    return source, place / "tagger"
+    return source, unpacked(place / "tagger.mar", place / "tagger")
 
 
 @pytest.fixture
@@ -81,25 +79,13 @@ def device(monkeypatch: pytest.MonkeyPatch) -> GraphDevice:
     return made
 
 
-@torch.no_grad()
-def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
-    sequences = [(torch.arange(length) * 7 + length) % 50 for length in LENGTHS]
-    answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
-    alone = [model(one[None], torch.tensor([len(one)])) for one in sequences]
-    return max(
-        float((ours - theirs[0]).abs().max())
-        for answer, right in zip(answers, alone, strict=True)
-        for ours, theirs in zip(answer, right, strict=True)
-    )
-
-
 @pytest.mark.few(1)
 def test_a_host_with_a_gpu_answers_as_the_model(packaged: tuple[Source, Path], device: GraphDevice) -> None:
     source, host = packaged
     variants = load_archive(host, threads=1)
     captured = len(device.captured)
 
-    assert largest_difference(variants, source.model) <= 1e-5
+    assert largest_difference(variants, source.model, LENGTHS) <= 1e-5
     assert len(device.captured) == captured >= 4
 
 
@@ -111,7 +97,7 @@ def test_segments_share_the_weights_and_are_captured_at_load(
     variants = load_archive(host, threads=1, device="cuda:1")
     captured, buckets = len(device.captured), len(variants.manifest.grid.buckets)
 
-    assert largest_difference(variants, source.model) <= 1e-5
+    assert largest_difference(variants, source.model, LENGTHS) <= 1e-5
     assert len(device.captured) == captured == 2 * buckets
     assert device.uploads == len({*source.model.state_dict()})
 

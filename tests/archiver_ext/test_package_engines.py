@@ -10,7 +10,6 @@ from pathlib import Path
 import odd_engines
 import pytest
 import torch
-from python_path import python_path
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli
@@ -27,9 +26,7 @@ from .conftest import MODEL, Package, Project, save_weights
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    site = odd_engines.install(tmp_path / "site")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", python_path(site))
+    odd_engines.use(monkeypatch, tmp_path / "site")
     project.configure(backend="good")
 
     code, output, error = package("--json")
@@ -51,9 +48,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
 
     The time of a simulation says nothing about the device.
     """
-    site = odd_engines.install(tmp_path / "site")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", python_path(site))
+    odd_engines.use(monkeypatch, tmp_path / "site")
     project.configure(backend="simulated")
 
     code, output, error = package("--json")

@@ -96,9 +96,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 def test_a_named_engine_that_fails_stops_the_packaging(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
-    site = odd_engines.install(tmp_path / "site")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", python_path(site))
+    odd_engines.use(monkeypatch, tmp_path / "site")
     project.configure(backend=engine)
     before = project.listing()
 
@@ -113,9 +111,7 @@ def test_a_named_engine_that_fails_stops_the_packaging(
 def test_a_wrong_result_is_reported_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    site = odd_engines.install(tmp_path / "site")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", python_path(site))
+    odd_engines.use(monkeypatch, tmp_path / "site")
     project.configure(backend="wrong")
 
     _, _, error = package()

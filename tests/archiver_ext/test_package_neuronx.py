@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from zipfile import ZipFile
 
 import neuron_doubles
 import pytest
@@ -15,7 +14,9 @@ from archiving import ARCHIVER, Source, archive, archived, write_source
 from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+
+from .archived_answers import largest_difference, unpacked
 
 MODEL = '''
 import torch
@@ -53,32 +54,14 @@ def source_of(place: Path, block: str = BLOCK) -> Source:
     return write_source(place / "user", place / "classifier.py", block)
 
 
-def unpacked(place: Path, name: str) -> Path:
-    with ZipFile(place / f"{name}.mar") as file:
-        file.extractall(place / name)
-    return place / name
-
-
-def sequence(length: int) -> torch.Tensor:
-    return (torch.arange(length) * 7 + length) % 50
-
-
-@torch.no_grad()
-def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
-    sequences = [sequence(length) for length in LENGTHS]
-    answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
-    alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
-    return max(float((answer[0] - right).abs().max()) for answer, right in zip(answers, alone, strict=True))
-
-
 @pytest.mark.ci
 def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     with neuron_doubles.on_path():
         archived(source, "classifier", tmp_path)
-        host = unpacked(tmp_path, "classifier")
+        host = unpacked(tmp_path / "classifier.mar", tmp_path / "classifier")
         variants = load_archive(host, threads=1)
-        difference = largest_difference(variants, source.model)
+        difference = largest_difference(variants, source.model, LENGTHS)
         with pytest.raises(WrongInput, match=r"'ids' is int64 \[3, 5\], but .* compiled for int64 \[3, 4\]"):
             variants.run("sequence", Bucket(3, 4), [torch.zeros(3, 5, dtype=torch.int64), torch.ones(3).long()])
 
@@ -97,7 +80,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURON_DOUBLE_CORES", "0")
         done = archive(source, "classifier", tmp_path)
-    host = unpacked(tmp_path, "classifier")
+    host = unpacked(tmp_path / "classifier.mar", tmp_path / "classifier")
 
     assert done.returncode == 0, done.stdout
     for told in ("emulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
@@ -108,7 +91,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="torch-neuronx is not installed"):
         load_archive(host, threads=1)
     with neuron_doubles.on_path():
-        assert largest_difference(load_archive(host, threads=1), source.model) <= 1e-5
+        assert largest_difference(load_archive(host, threads=1), source.model, LENGTHS) <= 1e-5
 
     other = type(source.model)().eval()
     torch.save(other.state_dict(), tmp_path / "other.pt")
@@ -119,7 +102,8 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     assert replaced.returncode == 0, replaced.stderr
     assert "what was compiled has not run" in replaced.stdout + replaced.stderr
     with neuron_doubles.on_path():
-        assert largest_difference(load_archive(unpacked(tmp_path, "other"), threads=1), other) <= 1e-5
+        changed = load_archive(unpacked(tmp_path / "other.mar", tmp_path / "other"), threads=1)
+        assert largest_difference(changed, other, LENGTHS) <= 1e-5
 
 
 def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:

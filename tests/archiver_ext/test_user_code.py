@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable
 from torchserve_neuron_lstm.archiver_ext.user_code import check_codec
@@ -16,7 +15,7 @@ from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
-from .conftest import Project
+from .conftest import Package, Packaged, Project
 
 
 def test_a_codec_must_be_a_class_in_the_archive(tmp_path: Path) -> None:
@@ -42,31 +41,25 @@ def choose(length, lengths):
 def too_short(length, lengths):
     return 0
 """
-Said = tuple[int, str, str]
-Package = Callable[..., Said]
 
 
 @pytest.fixture
-def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    monkeypatch.chdir(project.folder)
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
-    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+def choose(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Packaged]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (project.folder / "my_kernel.py").write_text(KERNEL)
 
-    def run(kernel: str, *more: str, block: str = "") -> Said:
-        config = Path("model-config.yaml")
-        text = config.read_text().replace(", longest: 4}", f", kernel: '{kernel}'}}")
-        config.write_text(text + block)
-        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *more]
-        flags = model_archiver.parse(given)
-        return archive_command.archive(flags, model_archiver.manifest_json(flags)), *capfd.readouterr()
+    def run(kernel: str, *more: str, block: str = "") -> Packaged:
+        config = project.folder / "model-config.yaml"
+        config.write_text(config.read_text().replace(", longest: 4}", f", kernel: '{kernel}'}}") + block)
+        return package(*more)
 
     return run
 
 
-def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project: Project, package: Package) -> None:
-    code, output, error = package("my_kernel:choose", "--extra-files", "my_kernel.py")
+def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(
+    project: Project, choose: Callable[..., Packaged]
+) -> None:
+    code, output, error = choose("my_kernel:choose", "--extra-files", "my_kernel.py")
 
     assert code == 0, error
     assert "runs as sequence: my_kernel:choose selects a bucket for each whole sequence" in output
@@ -90,11 +83,11 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project:
     ],
 )
 def test_a_choice_that_cannot_be_served_by_is_refused(
-    project: Project, package: Package, kernel: str, more: list[str], block: str, complaint: str
+    project: Project, choose: Callable[..., Packaged], kernel: str, more: list[str], block: str, complaint: str
 ) -> None:
     before = project.listing()
 
-    code, output, error = package(kernel, *more, block=block)
+    code, output, error = choose(kernel, *more, block=block)
 
     assert (code, output) == (1, "")
     assert complaint in error

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from worker import loaded, predict, request
+from worker import answered
 
 from torchserve_neuron_lstm.backends.weights import read_weights
 
+from .archived_answers import unpacked
 from .conftest import Project
 
 MODEL = """
@@ -64,12 +63,9 @@ REQUESTS = ([1, 2, 3], [4])
 def written(project: Project, backend: str = "eager", key: str = "class: Tagger,") -> torch.nn.Module:
     (project.folder / "model.py").write_text(MODEL)
     (project.folder / "model-config.yaml").write_text(CONFIG % (key, backend))
-    spec = importlib.util.spec_from_file_location("model_with_a_method", project.folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model: torch.nn.Module = module.Tagger()
+    names: dict[str, Any] = {}
+    exec(MODEL, names)
+    model: torch.nn.Module = names["Tagger"]()
     checkpoint(project, model, "weights.pt")
     return model
 
@@ -85,8 +81,7 @@ def checkpoint(project: Project, model: torch.nn.Module, name: str) -> None:
 
 
 def served(folder: Path) -> list[torch.Tensor]:
-    with loaded(folder) as service:
-        responses = predict(service, [request(json.dumps(ids).encode(), "application/json") for ids in REQUESTS])
+    responses = answered(folder, REQUESTS)
     assert [response.status for response in responses] == [200, 200]
     return [torch.tensor(json.loads(response.body)) for response in responses]
 
@@ -127,9 +122,8 @@ def test_weights_are_replaced_by_those_of_a_checkpoint(project: Project) -> None
 
     assert done.returncode == 0, done.stderr
     assert "later.pth['state_dict'] holds the weights; the prefix 'module.' of their names was left out" in done.stdout
-    with zipfile.ZipFile(project.folder / "later.mar") as archive:
-        archive.extractall(project.folder / "later")
-    for answer, alone in zip(served(project.folder / "later"), expected(model), strict=True):
+    later = unpacked(project.folder / "later.mar", project.folder / "later")
+    for answer, alone in zip(served(later), expected(model), strict=True):
         torch.testing.assert_close(answer, alone, atol=1e-5, rtol=1e-5)
 
 

@@ -26,3 +26,10 @@ def complaints(text: str) -> str:
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "model-config.yaml")
     return str(refused.value)
+
+
+def problems(text: str) -> list[str]:
+    """The path and message of each problem of a text that is refused."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "f")
+    return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]

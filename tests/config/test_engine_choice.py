@@ -14,6 +14,8 @@ from torchserve_neuron_lstm.config.engine_choice import PartitionerBlock
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
+from .config_texts import problems, small_block
+
 YAML = """\
 minWorkers: 1
 maxWorkers: 1
@@ -80,21 +82,14 @@ def test_a_valid_configuration_may_be_given_again() -> None:
     assert ServingConfig.model_validate({**dict(given)}).auto.engines == ("native",)
 
 
-def text_of(**keys: str) -> str:
-    block = {"inputs": "{x: {dtype: float32, shape: [batch, time, 3]}}", "buckets": "{batch: [1], length: [8]}", **keys}
-    return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
-
-
 def configured(**keys: str) -> ServingConfig:
-    text = text_of(**keys)
+    text = small_block(**keys)
     jsonschema.validate(yaml.safe_load(text), json_schema())
     return parse_config(text, "f")
 
 
 def complaints(**keys: str) -> list[str]:
-    with pytest.raises(ConfigError) as refused:
-        parse_config(text_of(**keys), "f")
-    return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
+    return problems(small_block(**keys))
 
 
 @pytest.mark.parametrize("written", ["--target trn1 '-O 1'", "[--target, trn1, -O 1]"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,28 +106,19 @@ def check(text: str) -> None:
         assert str(refused).encode()
 
 
-@given(TEXTS)
+_KEYS = st.sampled_from(["inputs", "buckets", "model", "lengths", "outputs", "codec", "tolerance"])
+_VALUES = st.tuples(_KEYS, AWKWARD).map(lambda pair: f"{PRESETS[1]}\n  {pair[0]}: {pair[1]}\n")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [TEXTS, mutations(), TEXTS.map("neuron_lstm: {}".format), _VALUES],
+    ids=["texts", "damaged files", "blocks", "values"],
+)
+@given(data=st.data())
 @SETTINGS
-def test_any_text_is_loaded_or_refused(text: str) -> None:
-    check(text)
-
-
-@given(mutations())
-@SETTINGS
-def test_any_damaged_file_is_loaded_or_refused(text: str) -> None:
-    check(text)
-
-
-@given(TEXTS.map("neuron_lstm: {}".format))
-@SETTINGS
-def test_any_block_is_loaded_or_refused(text: str) -> None:
-    check(text)
-
-
-@given(key=st.sampled_from(["inputs", "buckets", "model", "lengths", "outputs", "codec", "tolerance"]), value=AWKWARD)
-@SETTINGS
-def test_any_value_is_loaded_or_refused(key: str, value: str) -> None:
-    check(f"{PRESETS[1]}\n  {key}: {value}\n")
+def test_any_text_is_loaded_or_refused(texts: st.SearchStrategy[str], data: st.DataObject) -> None:
+    check(data.draw(texts))
 
 
 @given(st.binary(max_size=100))

@@ -18,20 +18,18 @@ from torchserve_neuron_lstm.config.frontend import Frontend
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
+from .config_texts import problems, small_block
+
 PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
 IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
 
 
 def parsed(around: str = "", **keys: str) -> ServingConfig:
-    block = {"inputs": IDS, "buckets": "{batch: [1], length: [8]}", **keys}
-    text = "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
-    return parse_config(text + around, "f")
+    return parse_config(small_block(**keys) + around, "f")
 
 
 def refusal(around: str = "", **keys: str) -> str:
-    with pytest.raises(ConfigError) as refused:
-        parsed(around, **keys)
-    return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics)
+    return "\n".join(problems(small_block(**keys) + around))
 
 
 @pytest.mark.parametrize(
@@ -149,37 +147,26 @@ def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: floa
 
 
 @pytest.mark.parametrize(
-    ("dtype", "pad_value", "said"),
+    ("key", "dtype", "value", "said"),
     [
-        ("int64", "0.5", "expected a whole number from -9223372036854775808 to 9223372036854775807 for int64, got 0.5"),
-        ("uint8", "-1", "expected a whole number from 0 to 255 for uint8, got -1"),
-        ("bool", "2", "expected a whole number from 0 to 1 for bool, got 2"),
-        ("float16", "65505", "expected a finite float16, got 65505"),
-        ("float64", "1" + "0" * 400, "expected a finite float64, got 1" + "0" * 56 + "..."),
-        ("float32", ".nan", "expected a finite number, got nan"),
-        ("float32", "-.inf", "expected a finite number, got -inf"),
-        ("float32", "zero", "expected a finite number, got the text 'zero'"),
-        ("float32", "", "expected a finite number, got nothing"),
+        ("pad_value", "int64", "0.5", f"expected a whole number from {-(2**63)} to {2**63 - 1} for int64, got 0.5"),
+        ("pad_value", "uint8", "-1", "expected a whole number from 0 to 255 for uint8, got -1"),
+        ("pad_value", "bool", "2", "expected a whole number from 0 to 1 for bool, got 2"),
+        ("pad_value", "float16", "65505", "expected a finite float16, got 65505"),
+        ("pad_value", "float64", "1" + "0" * 400, "expected a finite float64, got 1" + "0" * 56 + "..."),
+        ("pad_value", "float32", ".nan", "expected a finite number, got nan"),
+        ("pad_value", "float32", "-.inf", "expected a finite number, got -inf"),
+        ("pad_value", "float32", "zero", "expected a finite number, got the text 'zero'"),
+        ("pad_value", "float32", "", "expected a finite number, got nothing"),
+        ("range", "float16", "[0, 100000]", "expected a finite float16, got 100000"),
+        ("range", "float32", "[-1.0e+39, 0]", "expected a finite float32, got -1e+39"),
+        ("range", "uint8", "[0, 256]", "expected a whole number from 0 to 255 for uint8, got 256"),
     ],
 )
-def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value: str, said: str) -> None:
-    inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}"
+def test_values_that_the_dtype_cannot_hold_are_refused(key: str, dtype: str, value: str, said: str) -> None:
+    inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], {key}: {value}}}}}"
 
-    assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.pad_value: {said}"
-
-
-@pytest.mark.parametrize(
-    ("dtype", "values", "said"),
-    [
-        ("float16", "[0, 100000]", "expected a finite float16, got 100000"),
-        ("float32", "[-1.0e+39, 0]", "expected a finite float32, got -1e+39"),
-        ("uint8", "[0, 256]", "expected a whole number from 0 to 255 for uint8, got 256"),
-    ],
-)
-def test_a_range_that_the_dtype_cannot_hold_is_refused(dtype: str, values: str, said: str) -> None:
-    inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], range: {values}}}}}"
-
-    assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.range: {said}"
+    assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.{key}: {said}"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.schema import json_schema
-from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import parse_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text
@@ -20,18 +19,14 @@ from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming.open_sessions import open_store
 from torchserve_neuron_lstm.sessions.settings import SessionSettings
 
+from .config_texts import problems, small_block
+
 REDIS = "store: redis, redis: {url: 'redis://cache:6379/0'"
 STATE = "0123456789abcdef" * 2
 
 
 def text_of(streaming: str, **keys: str) -> str:
-    block = {
-        "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
-        "buckets": "{batch: [1], length: [8]}",
-        "streaming": streaming,
-        **keys,
-    }
-    return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
+    return small_block(streaming=streaming, **keys)
 
 
 def parsed(streaming: str, **keys: str) -> ServingConfig:
@@ -45,9 +40,7 @@ def settings(streaming: str) -> SessionSettings:
 
 
 def complaints(streaming: str, **keys: str) -> list[str]:
-    with pytest.raises(ConfigError) as refused:
-        parsed(streaming, **keys)
-    return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
+    return problems(text_of(streaming, **keys))
 
 
 def test_without_the_block_nothing_streams() -> None:

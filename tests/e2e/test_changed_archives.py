@@ -8,18 +8,16 @@ import py_compile
 import shutil
 import signal
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from importlib.util import cache_from_source
 from pathlib import Path
-from urllib.error import HTTPError
-from zipfile import ZipFile
 
 import pytest
 import torch
 from archiving import Source, archived, write_source
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from rest import assert_close, post, post_json
 from served_models import SCORER
 from torchserve_process import TorchServe, serving
 
@@ -50,25 +48,16 @@ class Host:
         TorchServe starts a worker of it, waits until that is ready or has failed, and forgets a model that failed.
         """
         path = f"models?url={name}&model_name={name}&initial_workers=1"
-        request = urllib.request.Request(f"http://127.0.0.1:{self.server.management}/{path}", method="POST")
-        with pytest.raises(HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=120)
-        refused.value.close()
-        assert refused.value.code == 500
+        assert post(self.server.management, f"/{path}", b"", seconds=120).status == 500
         found = [line for line in self.server.log_lines() if f"Failed to load model {name}, exception " in line]
         assert found, self.server.log_lines()[-40:]
         return found[0].partition("exception ")[2]
 
     def assert_answers(self) -> None:
         frames = torch.randn(3, 3)
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.server.inference}/predictions/scorer",
-            data=json.dumps(frames.tolist()).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer, torch.no_grad():
-            expected = self.source.model(frames[None], torch.tensor([3]))[0]
-            torch.testing.assert_close(torch.tensor(json.load(answer)), expected, atol=1e-5, rtol=1e-5)
+        reply = post_json(self.server.inference, "/predictions/scorer", frames.tolist())
+        with torch.no_grad():
+            assert_close(reply.json, self.source.model(frames[None], torch.tensor([3]))[0])
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +72,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     (place / "trusted.pem").write_bytes(public)
     archived(source, "scorer", store)
-    with ZipFile(store / "scorer.mar") as file:
-        file.extractall(store / "folder")
+    shutil.unpack_archive(store / "scorer.mar", store / "folder", "zip")
     for name in ("scorer.mar", "folder"):
         assert main(["sign", str(store / name), "--key", str(place / "key.pem")]) == 0
         assert main(["verify", "--trusted-keys", str(place / "trusted.pem"), str(store / name)]) == 0

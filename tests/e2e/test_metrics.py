@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rest import JSON, post, post_json
+from rest import JSON, get, post, post_json
 from torchserve_process import TorchServe, free_ports, serving
 
 import torchserve_neuron_lstm.config
@@ -46,8 +45,7 @@ def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
 
 def samples(port: int) -> dict[str, float]:
     """Our metrics of the model as `name{own dimension}`, without the common dimensions."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    text = get(port, "/metrics").body.decode()
     found = {}
     for name, labels, value in SAMPLE.findall(text):
         if name.startswith("neuron_lstm_"):

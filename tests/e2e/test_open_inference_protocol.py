@@ -14,6 +14,7 @@ import pytest
 import torch
 import tritonclient.http as triton
 from archiving import Source, archived, write_source
+from mixed_requests import frames_of
 from rest import JSON, post, post_json
 from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving
@@ -61,10 +62,6 @@ def tensor(name: str, array: np.ndarray, *, binary: bool = True) -> triton.Infer
     kinds = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "float64": "FP64"}
     made = triton.InferInput(name, list(array.shape), kinds[str(array.dtype)])
     return made.set_data_from_numpy(array, binary_data=binary)
-
-
-def frames_of(length: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((length, 3), np.float32)
 
 
 @torch.inference_mode()

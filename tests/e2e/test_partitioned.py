@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import python_path
 import torch
 from archiving import archived, write_source
 from bare_host import make_bare_host
-from rest import JSON, Reply, post
+from rest import assert_close, post_json
 from torchserve_process import serving
 
 pytestmark = pytest.mark.ci
@@ -32,22 +31,12 @@ def test_requests_of_every_length_are_answered_as_eager_answers_them(tmp_path: P
     source = write_source(tmp_path / "source", MODEL, BLOCK.replace("length: [8]", "length: [8], longest: 32"))
     archived(source, "resonator", tmp_path)
     frames = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
-    replies: list[Reply | None] = [None] * len(frames)
     host = make_bare_host(tmp_path / "host")
     with serving(tmp_path, {"resonator": "resonator.mar"}, python=host, environment=python_path.NONE) as server:
-
-        def ask(index: int) -> None:
-            body = json.dumps(frames[index].tolist()).encode()
-            replies[index] = post(server.inference, "/predictions/resonator", body, JSON)
-
-        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(frames))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for reply, own in zip(replies, frames, strict=True):
-        assert reply is not None
+        path = "/predictions/resonator"
+        with ThreadPoolExecutor(len(frames)) as clients:
+            replies = list(clients.map(lambda x: post_json(server.inference, path, x.tolist()), frames))
+    for reply, x in zip(replies, frames, strict=True):
         assert reply.status == 200, reply.body
         with torch.no_grad():
-            theirs = source.model(own[None], torch.tensor([len(own)]))[0]
-        torch.testing.assert_close(torch.tensor(reply.json), theirs, rtol=1e-5, atol=1e-5)
+            assert_close(reply.json, source.model(x[None], torch.tensor([len(x)]))[0])

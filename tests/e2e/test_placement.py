@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
 from archiving import archived, write_source
+from rest import assert_close, post_json
 from served_models import SCORER
 from torchserve_process import TorchServe, serving
 
@@ -40,9 +39,9 @@ def test_workers_keep_to_their_cores_also_in_a_killed_ones_place(tmp_path: Path)
         first = _placed(server, without=set())
         assert sorted(first.values()) == sorted(SHARES)
         frames = torch.randn(3, 3)
-        answer = _ask(server, frames)
+        reply = post_json(server.inference, "/predictions/scorer", frames.tolist())
         with torch.no_grad():
-            torch.testing.assert_close(answer, source.model(frames[None], torch.tensor([3]))[0], atol=1e-5, rtol=1e-5)
+            assert_close(reply.json, source.model(frames[None], torch.tensor([3]))[0])
 
         killed = min(first)
         os.kill(killed, signal.SIGKILL)
@@ -61,13 +60,3 @@ def _placed(server: TorchServe, without: set[int]) -> dict[int, list[int]]:
             return {pid: sorted(os.sched_getaffinity(pid)) for pid in ready}
         time.sleep(0.3)
     raise AssertionError(server.log_lines()[-40:])
-
-
-def _ask(server: TorchServe, frames: torch.Tensor) -> torch.Tensor:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.inference}/predictions/scorer",
-        data=json.dumps(frames.tolist()).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return torch.tensor(json.load(answer))

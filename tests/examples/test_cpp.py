@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -78,8 +78,7 @@ def make_archive(folder: Path, model: str, backend: str, *, safetensors: bool = 
 
 
 def unzipped(archive: Path, into: Path) -> Path:
-    with zipfile.ZipFile(archive) as file:
-        file.extractall(into)
+    shutil.unpack_archive(archive, into, "zip")
     return into
 
 

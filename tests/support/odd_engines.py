@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
+from python_path import python_path
 
 CODE = '''
 import os, subprocess, sys, time
-from torchserve_neuron_lstm.backends.interface import CompileError
+from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.eager import Eager
 
 
@@ -105,18 +109,35 @@ class Unusable(Good):
     name = "unusable"
     def unavailable(self):
         return "no such chip here; buy one"
+
+
+class Choosy(Eager):
+    name = "choosy"
+    def compile(self, program, bucket, directory, settings):
+        raise CompileError("not this program")
+
+
+class Stuck(Eager):
+    name = "stuck"
+    def load(self, directory, weights, host, threads):
+        raise LoadError("not on this host")
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "late", "crashes", "simulated", "unusable")
 
-
-def install(site: Path) -> str:
+def install(site: Path, code: str = CODE) -> str:
     """Write the distribution to a folder, for PYTHONPATH."""
     site.mkdir()
-    (site / "engines_of_others.py").write_text(CODE)
+    (site / "engines_of_others.py").write_text(code)
     info = site / "odd_engines-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-engines\nVersion: 1.0\n")
-    points = "".join(f"{name} = engines_of_others:{name.capitalize()}\n" for name in NAMES)
+    names = re.findall(r'name = "(\w+)"', code)
+    points = "".join(f"{name} = engines_of_others:{name.capitalize()}\n" for name in names)
     (info / "entry_points.txt").write_text(f"[torchserve_neuron_lstm.backends]\n{points}")
     return str(site)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, site: Path, code: str = CODE) -> None:
+    """Install the distribution for this process and for those that it starts."""
+    monkeypatch.syspath_prepend(install(site, code))
+    monkeypatch.setenv("PYTHONPATH", python_path(site))

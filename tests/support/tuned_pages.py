@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import PlannedWork
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.page import html_page
@@ -40,19 +41,20 @@ def _target(engine: EnginePadding, make: MakePlanner, costs: dict[Bucket, float]
 
 def bucketed_page() -> TunedPage:
     """An archive with a program for each bucket."""
-    target = _target(
-        EnginePadding("inductor<b>", "bucket", "a <note> of the engine"),
-        lambda lengths: make_planner("sequence", BucketGrid(GRID.batches, tuple(lengths)), CostModel(_COSTS)),
-        _COSTS,
-    )
-    return _page(target, propose(HISTOGRAM, target))
+    return _in_buckets(EnginePadding("inductor<b>", "bucket", "a <note> of the engine"), "sequence")
 
 
 def chunked_page() -> TunedPage:
     """An archive that runs in chunks of time of the grid's buckets."""
+    return _in_buckets(EnginePadding("inductor", "bucket", "it runs in chunks"), "chunk", longest=128)
+
+
+def _in_buckets(engine: EnginePadding, kind: Literal["sequence", "chunk"], longest: int | None = None) -> TunedPage:
     target = _target(
-        EnginePadding("inductor", "bucket", "it runs in chunks"),
-        lambda lengths: make_planner("chunk", BucketGrid(GRID.batches, tuple(lengths)), CostModel(_COSTS), longest=128),
+        engine,
+        lambda lengths: make_planner(
+            kind, BucketGrid(GRID.batches, tuple(lengths)), CostModel(_COSTS), longest=longest
+        ),
         _COSTS,
     )
     return _page(target, propose(HISTOGRAM, target))

@@ -26,7 +26,6 @@ from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 
 _ONE_AT_A_TIME = threading.Lock()
-COMMANDS = ("torch-model-archiver", "neuron-lstm")
 _AT_START = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "CXX", "PATH")
 """Beginnings of the names of variables that are read when a process starts, or when torch is imported."""
 _IMPORTED = (
@@ -115,7 +114,7 @@ def _command(command: Sequence[str], folder: str, environment: Mapping[str, str]
     os.environ.update(environment)
     tempfile.tempdir = None
     sys.argv[:] = [str(part) for part in command]
-    _without_supervision()
+    supervise.archive_supervised = archive_command.archive
     try:
         return _main(sys.argv[0])
     except SystemExit as end:
@@ -140,10 +139,6 @@ def _main(command: str) -> int:
         return cli.main()
     import_module("model_archiver.model_packaging").generate_model_archive()
     return 0
-
-
-def _without_supervision() -> None:
-    supervise.archive_supervised = archive_command.archive
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import sys
@@ -82,6 +83,12 @@ def predict(service: Any, requests: Sequence[Mapping[str, Any]]) -> list[WorkerR
     """The worker's answers to one batch; an answer for the batch as a whole is an error."""
     numbered = [{**one, "requestId": str(index).encode()} for index, one in enumerate(requests)]
     return list(_decode(bytes(service.predict(numbered)), len(requests)))
+
+
+def answered(folder: Path, bodies: Sequence[object]) -> list[WorkerResponse]:
+    """The worker's answers to one batch of JSON values by an archive."""
+    with loaded(folder) as service:
+        return predict(service, [request(json.dumps(body).encode(), "application/json") for body in bodies])
 
 
 def _decode(message: bytes, count: int) -> Iterator[WorkerResponse]:

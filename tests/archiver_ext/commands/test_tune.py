@@ -168,8 +168,7 @@ def test_an_archive_in_chunks_of_the_grid_is_told_to_pad_less(capsys: Capture, t
 
 
 def test_no_padding_is_told_for_an_engine_that_stops_each_row(capsys: Capture, folder: Path) -> None:
-    with (folder / "model-config.yaml").open("a") as file:
-        file.write("  backend: native\n")
+    (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: native\n")
     found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml")
     assert cli.main(["tune", str(SAMPLE), "--config", "model-config.yaml"]) == 0
     printed = capsys.readouterr().out
@@ -199,8 +198,7 @@ def test_an_archive_whose_engine_stops_each_row_has_no_padding(capsys: Capture, 
 def test_an_engine_that_takes_every_length_pads_by_batch(capsys: Capture, tmp_path: Path, folder: Path) -> None:
     """A configuration cannot tell how much; an archive has the costs to plan batches by."""
     archive = str(make_archive(tmp_path / "archive", shapes="any"))
-    with (folder / "model-config.yaml").open("a") as file:
-        file.write("  backend: onnxruntime\n")
+    (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: onnxruntime\n")
 
     configured = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
     packaged = figures(capsys, "lengths.txt", "--archive", archive, "--longest", "8")
@@ -219,8 +217,7 @@ def test_another_engine_in_the_configuration_is_told(capsys: Capture, tmp_path: 
     both = ("lengths.txt", "--config", "model-config.yaml", "--archive", archive)
 
     assert figures(capsys, *both)["notes"] == []
-    with (folder / "model-config.yaml").open("a") as file:
-        file.write("  backend: native\n")
+    (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: native\n")
     found = figures(capsys, *both)
 
     assert (found["engine"], found["pads_to"]) == ("eager", "bucket")
@@ -239,8 +236,7 @@ def test_sequences_beyond_lengths_that_are_limits_are_counted(capsys: Capture, f
 
 
 def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder: Path) -> None:
-    with (folder / "model-config.yaml").open("a") as file:
-        file.write("  backend: native\n")
+    (folder / "model-config.yaml").write_text(f"{CONFIG}  backend: native\n")
     config = ("lengths.txt", "--config", "model-config.yaml")
 
     assert figures(capsys, *config, "--longest", "100")["proposed"]["lengths"] == [16, 32, 64, 100]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import odd_engines
 import pytest
 import torch
 from model_cases import CASES, Case
-from python_path import python_path
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
@@ -29,26 +29,6 @@ from ..conftest import Project
 
 QUIET = Console(file=io.StringIO())
 SEEN = dict.fromkeys(range(3, 41), 5) | {64: 1}
-
-PICKY_ENGINES = """
-from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
-
-class Refuses(Eager):
-    name = "refuses"
-    def compile(self, program, bucket, directory, settings):
-        raise CompileError("not this program")
-
-class Stuck(Eager):
-    name = "stuck"
-    def load(self, directory, weights, host, threads):
-        raise LoadError("not on this host")
-"""
-ENTRY_POINTS = """
-[torchserve_neuron_lstm.backends]
-refuses = picky_engines:Refuses
-stuck = picky_engines:Stuck
-"""
 
 
 def case(name: str) -> Case:
@@ -123,17 +103,11 @@ def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, 
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("backend", "reason"), [("refuses", "not this program"), ("stuck", "not on this host")])
+@pytest.mark.parametrize(("backend", "reason"), [("choosy", "not this program"), ("stuck", "not on this host")])
 def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, reason: str
 ) -> None:
-    offered = tmp_path / "picky_engines-1.0.dist-info"
-    offered.mkdir()
-    (tmp_path / "picky_engines.py").write_text(PICKY_ENGINES)
-    (offered / "METADATA").write_text("Metadata-Version: 2.1\nName: picky-engines\nVersion: 1.0\n")
-    (offered / "entry_points.txt").write_text(ENTRY_POINTS)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
+    odd_engines.use(monkeypatch, tmp_path / "site")
     config, program = configured(tmp_path, "Tagger", "{auto: 3, histogram: lengths.txt}", backend)
 
     with pytest.raises(PackagingError, match="write objective: timesteps") as refused:

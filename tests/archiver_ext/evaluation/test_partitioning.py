@@ -3,39 +3,18 @@
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
-from ..conftest import Project
-
-Package = Callable[[], tuple[int, str, str]]
+from ..archived_answers import check_answers, unpacked
+from ..conftest import Package, Project
 
 HEAD = "self.head(answers)"
 BESSEL = "torch.special.bessel_j0(self.head(answers))"
-LENGTHS = (3, 1, 4)
-
-
-@pytest.fixture
-def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    monkeypatch.chdir(project.folder)
-
-    def run() -> tuple[int, str, str]:
-        flags = model_archiver.parse(
-            [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
-        )
-        code = archive_command.archive(flags, model_archiver.manifest_json(flags))
-        return code, *capfd.readouterr()
-
-    return run
 
 
 def configure(project: Project, backend: str, partitioner: str | None, model: str = HEAD) -> None:
@@ -45,27 +24,6 @@ def configure(project: Project, backend: str, partitioner: str | None, model: st
             file.write(f"  partitioner_config: {partitioner}\n")
     code = (project.folder / "model.py").read_text()
     (project.folder / "model.py").write_text(code.replace(HEAD, model))
-
-
-def unpacked(project: Project) -> Path:
-    with zipfile.ZipFile(project.folder / "tiny.mar") as archive:
-        archive.extractall(project.folder / "host")
-    return project.folder / "host"
-
-
-def assert_answers(project: Project, host: Path) -> None:
-    variants = load_archive(host, threads=1)
-    rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
-    ours, _ = variants.run_plan(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
-    names: dict[str, Any] = {}
-    exec((project.folder / "model.py").read_text(), names)
-    model = names["Tiny"]().eval()
-    model.load_state_dict(torch.load(project.folder / "weights.pt"))
-    for answers, row in zip(ours, rows, strict=True):
-        with torch.no_grad():
-            theirs = model(row[None], torch.tensor([len(row)]))
-        for mine, other in zip(answers, theirs, strict=True):
-            torch.testing.assert_close(mine, other[0], rtol=1e-5, atol=1e-5)
 
 
 def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
@@ -81,15 +39,15 @@ def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
 @pytest.mark.ci
 def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, package: Package) -> None:
     configure(project, "onnxruntime", None, BESSEL)
-    code, _, error = package()
+    code, _, error = package("--force")
     assert code == 1
     assert "no translation for the operator prims::bessel_j0" in error
     assert "partitioner_config: {}" in error
     configure(project, "onnxruntime", "{}")
-    code, told, _ = package()
+    code, told, _ = package("--force")
     assert code == 0
     assert "on the CPU, not on onnxruntime: aten::special_bessel_j0\n" in told
-    host = unpacked(project)
+    host = unpacked(project.folder / "tiny.mar", project.folder / "host")
     divided = segments(host)
     assert set(divided) == {"onnxruntime/chunk/b2_t4", "onnxruntime/head/b2_t1"}
     assert {place for place, _ in divided["onnxruntime/head/b2_t1"]} == {"device"}
@@ -99,30 +57,30 @@ def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, p
     manifest = read_manifest(host)
     assert manifest.backend == "onnxruntime"
     assert manifest.shapes == "grid"
-    assert_answers(project, host)
+    check_answers(project, host, (3, 1, 4))
 
 
 @pytest.mark.ci
 def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Project, package: Package) -> None:
     configure(project, "onnxruntime", "{}")
-    assert package()[0] == 0
-    host = unpacked(project)
+    assert package("--force")[0] == 0
+    host = unpacked(project.folder / "tiny.mar", project.folder / "host")
     assert not segments(host)
     assert read_manifest(host).shapes == "any"
-    assert_answers(project, host)
+    check_answers(project, host, (3, 1, 4))
 
 
 @pytest.mark.long
 def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
     configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
-    assert package()[0] == 0
-    host = unpacked(project)
+    assert package("--force")[0] == 0
+    host = unpacked(project.folder / "tiny.mar", project.folder / "host")
     (found,) = (operators for name, operators in segments(host).items() if "/chunk/" in name)
     assert {name for place, operators in found if place == "cpu" for name in operators} == {
         "aten::embedding",
         "aten::lstm",
     }
-    assert_answers(project, host)
+    check_answers(project, host, (3, 1, 4))
 
 
 @pytest.mark.few(2)
@@ -139,7 +97,7 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
     options: str, text: str, project: Project, package: Package
 ) -> None:
     configure(project, "eager", options)
-    code, _, error = package()
+    code, _, error = package("--force")
     assert code == 1
     assert f"error: neuron_lstm.partitioner_config.{text}" in error
     assert "compile 1/" not in error
@@ -147,7 +105,7 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
 
 def test_too_little_support_is_refused(project: Project, package: Package) -> None:
     configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
-    code, _, error = package()
+    code, _, error = package("--force")
     assert code == 1
     assert "neuron_lstm.partitioner_config.model_support_percentage_threshold: the engine supports " in error
     assert "aten::special_bessel_j0" in error

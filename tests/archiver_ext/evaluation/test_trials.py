@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import odd_engines
 import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
@@ -13,15 +16,51 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.candidate import Candidate
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import EvaluatedEngine
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 
-from .engine_trials import GRID, auto_tries, names
+from ..conftest import Package, Project
+
+GRID = {"batch": [1, 2, 3], "length": [2, 4]}
+
+
+def auto_tries(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(selection, "auto_engines", lambda purpose: () if purpose == "fallback" else names)
+
+
+def names(report: Mapping[str, Any]) -> list[str]:
+    return [engine["backend"] for engine in report["engines"]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The buckets that the expensive engine, `late`, was compiled for since the last call."""
+    odd_engines.use(monkeypatch, tmp_path / "site")
+    monkeypatch.setenv("LATE_TELLS", str(tmp_path / "told"))
+
+    def lines() -> list[str]:
+        found = (tmp_path / "told").read_text().splitlines() if (tmp_path / "told").exists() else []
+        (tmp_path / "told").write_text("")
+        return found
+
+    return lines
+
+
+@pytest.fixture
+def trial(project: Project, package: Package) -> Callable[..., Any]:
+    """Package in this process: the report as JSON, or the error message."""
+
+    def run(backend: str, *more: str, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> Any:
+        project.configure(backend=backend, batch=batch, length=length)
+        code, output, error = package("--force", *more)
+        return error if code else json.loads(output) if "--json" in more else output
+
+    return run
 
 
 def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_packaged(
-    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    trial: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto_tries(monkeypatch, "late", "eager")
 
-    report = package("auto", **GRID)
+    report = trial("auto", "--json", **GRID)
 
     assert {"1 x 2", "1 x 4", "2 x 2", "2 x 4", "3 x 2", "3 x 4"} <= set(told())
     assert names(report) == ["eager", "late"]
@@ -31,12 +70,12 @@ def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_pac
 
 @pytest.mark.ci
 def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
-    package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    trial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto_tries(monkeypatch, "eager", "onnxruntime")
     monkeypatch.setattr(selection, "measured_totals", lambda _: {"eager": 10.0, "onnxruntime": 9.0})
 
-    output = package("auto", as_json=False)
+    output = trial("auto")
 
     (line,) = (line for line in output.splitlines() if line.startswith("eager is packaged"))
     assert line == (
@@ -47,20 +86,20 @@ def test_an_engine_that_saves_little_does_not_replace_the_one_before_it(
 
 @pytest.mark.ci
 def test_engines_that_are_named_are_compiled_for_all_buckets(
-    package: Callable[..., Any], told: Callable[[], list[str]]
+    trial: Callable[..., Any], told: Callable[[], list[str]]
 ) -> None:
-    report = package("{auto: {try: [late, eager]}}", **GRID)
+    report = trial("{auto: {try: [late, eager]}}", "--json", **GRID)
 
     assert "2 x 2" in told()
     assert sorted(engine["backend"] for engine in report["engines"]) == ["eager", "late"]
 
 
 def test_an_engine_that_answers_wrongly_is_rejected(
-    package: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    trial: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auto_tries(monkeypatch, "wrong", "eager")
 
-    report = package("auto", **GRID)
+    report = trial("auto", "--json", **GRID)
 
     assert report["backend"] == "eager"
     (dropped,) = report["dropped"]
@@ -78,15 +117,15 @@ def test_an_engine_that_answers_wrongly_is_rejected(
     ],
 )
 def test_an_engine_that_cannot_be_compared_is_refused(
-    package: Callable[..., Any], told: Callable[[], list[str]], names: str, message: str
+    trial: Callable[..., Any], told: Callable[[], list[str]], names: str, message: str
 ) -> None:
-    assert message in package(f"{{auto: {{try: {names}}}}}")
+    assert message in trial(f"{{auto: {{try: {names}}}}}")
     assert told() == []
 
 
 @pytest.mark.ci
 def test_an_engine_with_errors_of_its_own_class_is_rejected(
-    package: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    trial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime's are no RuntimeError; the other engine is packaged."""
     auto_tries(monkeypatch, "onnxruntime", "eager")
@@ -99,7 +138,7 @@ def test_an_engine_with_errors_of_its_own_class_is_rejected(
 
     monkeypatch.setattr(trials, "evaluate_engine", failing)
 
-    report = package("auto")
+    report = trial("auto", "--json")
 
     assert names(report) == ["eager"]
     (rejected,) = report["dropped"]

@@ -13,18 +13,28 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOu
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import VerificationCase
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify_programs import verify_streaming
-from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, ProgramRole
+from torchserve_neuron_lstm.bucketing.shapes import ProgramRole
 from torchserve_neuron_lstm.config.manifest import Manifest
 
-from .summing_model import CARRIED, SPLIT, TOLERANCE, ChunkRun, Tensors, eager, forgetful, program, right_chunk
+from .summing_model import (
+    CARRIED,
+    LONGEST,
+    SPLIT,
+    TOLERANCE,
+    ChunkRun,
+    InChunks,
+    Tensors,
+    eager,
+    forgetful,
+    program,
+    right_chunk,
+)
 
-ROWS, LONGEST = 4, 24
+ROWS = 4
 PROGRAM = program(chunked=SPLIT)
 
 
@@ -39,16 +49,11 @@ def cases() -> list[VerificationCase]:
 
 
 @dataclass
-class Served:
-    run: ChunkRun
+class Served(InChunks):
     manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
     pasts: list[ResumedState] = field(default_factory=list)
     swapped: bool = False
     """Whether the sessions of a batch are interchanged."""
-
-    def plan(self, lengths: Sequence[int]) -> Plan:
-        shape = DynamicShape(ROWS, LONGEST)
-        return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
     def run_plan(
         self,
@@ -60,12 +65,7 @@ class Served:
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         assert resumed is not None
         self.pasts.append(resumed)
-        signature = ChunkSignature(PROGRAM.inputs, PROGRAM.outputs, CARRIED)
-
-        def run(part: ProgramRole, bucket: Bucket, tensors: Tensors) -> list[torch.Tensor]:
-            return self.run(part, tensors)
-
-        answers, carried = resume_chunks(plan, requests, lengths, signature, run, resumed)
+        answers, carried = super().run_plan(plan, requests, lengths, pad, resumed)
         return answers, tuple(value.flip(0) for value in carried) if self.swapped else carried
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mixed_requests import npy
 from rest import JSON, assert_close, assert_refused, post
 
 from .chunks_and_replies import END, ID, START, STEP, TOKEN, cut, draw, told
@@ -83,11 +84,9 @@ def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
     frames = draw(9)
     scores: list[Any] = []
     for piece in (frames[:4], frames[4:]):
-        content = io.BytesIO()
-        np.save(content, piece.numpy())
         headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npy", ID: "by-npy"}
         headers |= {START: "true"} if not scores else {STEP: "4"}
-        reply = post(streaming.server.inference, "/predictions/disk", content.getvalue(), headers)
+        reply = post(streaming.server.inference, "/predictions/disk", npy(piece.numpy()), headers)
         assert (reply.status, reply.content_type) == (200, "application/x-npy"), reply.body
         scores.append(np.load(io.BytesIO(reply.body), allow_pickle=False))
 

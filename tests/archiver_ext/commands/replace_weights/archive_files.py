@@ -15,7 +15,6 @@ from torchserve_neuron_lstm.config.manifest_writer import digest_files
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
-Package = Callable[[str], Path]
 Said = tuple[int, str, str]
 Replace = Callable[..., Said]
 

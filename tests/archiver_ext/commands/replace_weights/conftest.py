@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import cli
 
-from ...conftest import MODEL, Project, save_weights
-from .archive_files import Package, Replace, Said
+from ...conftest import MODEL, Package, Project, save_weights
+from .archive_files import Replace, Said
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +41,11 @@ def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
 
 
 @pytest.fixture
-def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
+def packaged(project: Project, package: Package) -> Callable[[str], Path]:
     def run(name: str) -> Path:
-        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
-        flags = model_archiver.parse([*given, "--model-name", name])
-        assert archive_command.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
-        capfd.readouterr()
-        return model_archiver.archive_path(project.folder, flags)
+        code, _, error = package("--model-name", name)
+        assert code == 0, error
+        return project.folder / f"{name}.mar"
 
     return run
 

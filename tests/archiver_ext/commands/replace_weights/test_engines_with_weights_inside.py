@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import odd_engines
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
@@ -49,7 +50,7 @@ def test_programs_with_weights_inside_are_refused(
     complaint: str,
 ) -> None:
     """The engine's property decides or, without it, the programs' answers."""
-    install_engines(tmp_path / "site", monkeypatch)
+    odd_engines.use(monkeypatch, tmp_path / "site", ENGINES)
     folder = as_format(project.folder / "tiny.mar", "")
     for program in (folder / "programs" / "eager").glob("*/*"):
         shutil.copy("weights.pt", program / "inside.pt")
@@ -63,13 +64,3 @@ def test_programs_with_weights_inside_are_refused(
     assert code == 1
     assert complaint in error
     assert (entries(folder), project.listing()) == (before, listing)
-
-
-def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (site / "stubborn-1.dist-info").mkdir(parents=True)
-    (site / "stubborn_engines.py").write_text(ENGINES)
-    (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")
-    (site / "stubborn-1.dist-info" / "entry_points.txt").write_text(
-        "[torchserve_neuron_lstm.backends]\nstubborn = stubborn_engines:Stubborn\ninlines = stubborn_engines:Inlines\n"
-    )
-    monkeypatch.syspath_prepend(site)

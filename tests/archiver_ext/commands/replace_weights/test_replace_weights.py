@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.lowering.chunks.streaming import with_weight_digests
 
 from ...conftest import Project
-from .archive_files import Package, Replace, answers, as_format, entries, manifest_of
+from .archive_files import Replace, answers, as_format, entries, manifest_of
 
 
 @pytest.mark.ci
@@ -27,21 +28,21 @@ from .archive_files import Package, Replace, answers, as_format, entries, manife
     ["native", *(pytest.param(name, marks=pytest.mark.long) for name in ("inductor", "eager", "onnxruntime"))],
 )
 def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
-    project: Project, package: Package, replace_weights: Replace, backend: str
+    project: Project, packaged: Callable[[str], Path], replace_weights: Replace, backend: str
 ) -> None:
     model = project.folder / "model.py"
     model.write_text(model.read_text().replace("self.head(answers), state[-1]", "self.head(answers)"))
     project.configure(backend=backend, batch=[1], length=[4])
     config = project.folder / "model-config.yaml"
     config.write_text(config.read_text().replace("[logits, final]", "[logits]"))
-    old = package("old")
+    old = packaged("old")
     before = old.read_bytes()
 
     code, output, error = replace_weights(old, "new.pt", "-o", "replaced.mar", "--json")
 
     assert code == 0, error
     shutil.copy("new.pt", "weights.pt")
-    replaced, rebuilt = answers(project.folder / "replaced.mar"), answers(package("rebuilt"))
+    replaced, rebuilt = answers(project.folder / "replaced.mar"), answers(packaged("rebuilt"))
     for ours, theirs, past in zip(replaced, rebuilt, answers(old), strict=True):
         assert all(map(torch.equal, ours, theirs))
         assert not any(map(torch.equal, ours, past))
