@@ -236,7 +236,6 @@ def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> 
 
 
 def _range(dtype: torch.dtype) -> tuple[float, float]:
-    """Return the lowest and the highest value of a dtype."""
     if dtype.is_floating_point:
         return float("-inf"), float("inf")
     return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

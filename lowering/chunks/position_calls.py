@@ -180,10 +180,8 @@ class PositionValues:
 
 
 def _is_pointwise(node: Node) -> bool:
-    """Whether a call computes each element from the elements at its place."""
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or operator_name(node) == "aten.where"
 
 
 def _is_number(node: Node) -> bool:
-    """Whether a node is a number, such as a size."""
     return not isinstance(node.meta.get("val"), torch.Tensor)

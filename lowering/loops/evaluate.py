@@ -46,7 +46,6 @@ class Evaluation:
             compute_recurrence(self._values, units)
 
     def _call(self, unit: Unit) -> Any:
-        """Compute a single call."""
         if unit.node.op == "placeholder":
             return self._inputs[unit.target]
         args = [self._values.single(operand) for operand in unit.args]

@@ -143,7 +143,6 @@ class Steps:
         return values, final
 
     def _step(self, given: Mapping[str, Sequence[torch.Tensor]]) -> dict[int, Any]:
-        """Compute the calls of one step."""
         values: dict[int, Any] = {}
 
         def filled(argument: Any) -> Any:

@@ -217,7 +217,6 @@ def _layouts(exported: ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Lay
 
 
 def _values(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> NodeValues:
-    """Run the graph and return the value of every node."""
     values: NodeValues = {}
 
     class Recorder(torch.fx.Interpreter):
