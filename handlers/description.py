@@ -16,7 +16,7 @@ from .streaming.state import SessionSource
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
     """Describe inputs, outputs, buckets, engine and measurements as a JSON object."""
     return {
-        "inputs": [_describe_tensor(spec) | _limits(spec) for spec in manifest.inputs],
+        "inputs": [_describe_tensor(spec) for spec in manifest.inputs],
         "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
         "buckets": {"batch": list(manifest.grid.batches), "length": list(manifest.grid.lengths)},
         "overflow": manifest.overflow,
@@ -62,15 +62,12 @@ def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
 
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
-    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    limits = {} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape), **limits}
 
 
 def _describe_bucket(bucket: Bucket) -> dict[str, object]:
     return {"batch": bucket.batch, "length": bucket.length}
-
-
-def _limits(spec: TensorSpec) -> dict[str, object]:
-    return {} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}
 
 
 _log = logging.getLogger(__name__)

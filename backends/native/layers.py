@@ -22,60 +22,10 @@ MOST_TABLE_BYTES = 64 * 2**20
 """Memory of an embedding's rows that are multiplied ahead: 16,000 ids for 256 hidden units of an LSTM."""
 
 
-class NativeRecurrence:
-    """A recurrent operator of `masked.py` with its weights: a function of x, lengths and states."""
-
-    def __init__(
-        self, stack: LayerStack, *, time_major: bool, outputs: bool = True, table: Optional[torch.Tensor] = None
-    ) -> None:
-        """`outputs`: y is read. `table`: x are ids of the rows of this embedding, [N, F]."""
-        self.stack, self.time_major, self.outputs = stack, time_major, outputs
-        self.table = None if table is None else table.contiguous()
-        if self.table is not None:
-            stack.multiply_table(self.table, MOST_TABLE_BYTES)
-
-    def __call__(
-        self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor | None
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Return (y, h_n, c_n), or (y, h_n) for cells without a cell state; y is None if it is not read.
-
-        A state that is None is zero.
-        """
-        if lengths is None:
-            lengths = torch.full((x.shape[0],), x.shape[1])
-        h_0, *others = [None if state is None else state.contiguous() for state in states]
-        is_lstm = self.stack.cell == "lstm"
-        found = self.stack.run(
-            self._prepared(x),
-            lengths,
-            h_0,
-            others[0] if is_lstm else None,
-            table=self.table,
-            outputs=self.outputs,
-            time_major=self.time_major,
-        )
-        return found if is_lstm else found[:2]
-
-    def _prepared(self, x: torch.Tensor) -> torch.Tensor:
-        if self.table is not None:
-            return x if x.dtype is torch.int64 else x.to(torch.int64)
-        return x if x.stride(2) == 1 else x.contiguous()
-
-
-def recurrence(
-    pool: ThreadPool,
-    cell: str,
-    weights: Sequence[torch.Tensor],
-    layers: int,
-    directions: int,
-    time_major: bool,
-    outputs: bool = True,
-    table: Optional[torch.Tensor] = None,
-) -> NativeRecurrence:
-    """Make the layers of an `nn.LSTM`, `nn.GRU` or `nn.RNN` with its flat weights.
-
-    `outputs`: the outputs of every timestep are read. `table[N, F]`: the layers begin with this embedding.
-    """
+def layer_stack(
+    pool: ThreadPool, cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int
+) -> LayerStack:
+    """Pack the flat weights of an `nn.LSTM`, `nn.GRU` or `nn.RNN`."""
     each = len(weights) // (layers * directions)
     lanes, interleave, kind = pool.library.lanes, pool.library.interleaved_gates(cell), pool.library.weights
     packed = [
@@ -87,9 +37,46 @@ def recurrence(
     projects = has_projection(weights[:each])
     hidden = others[-1].shape[1] if projects else w_hh.shape[1]
     projected = w_hh.shape[1] if projects else None
-    kept = in_huge_pages(packed)
-    stack = LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, kept, projected)
-    return NativeRecurrence(stack, time_major=time_major, outputs=outputs, table=table)
+    return LayerStack(pool, cell, layers, directions, w_ih.shape[1], hidden, in_huge_pages(packed), projected)
+
+
+def recurrence(
+    pool: ThreadPool,
+    cell: str,
+    weights: Sequence[torch.Tensor],
+    layers: int,
+    directions: int,
+    time_major: bool,
+    outputs: bool = True,
+    table: Optional[torch.Tensor] = None,
+) -> Callable[..., tuple[Optional[torch.Tensor], ...]]:
+    """Make a recurrent operator of `masked.py` with its weights: a function of x, lengths and states, None for zeros.
+
+    It returns (y, h_n, c_n), or (y, h_n) for cells without a cell state. `outputs`: y is read, else it is None.
+    `table[N, F]`: the layers begin with this embedding, and x are ids of its rows.
+    """
+    stack = layer_stack(pool, cell, weights, layers, directions)
+    is_lstm = cell == "lstm"
+    rows = None if table is None else table.contiguous()
+    if rows is not None:
+        stack.multiply_table(rows, MOST_TABLE_BYTES)
+
+    def prepared(x: torch.Tensor) -> torch.Tensor:
+        if rows is not None:
+            return x if x.dtype is torch.int64 else x.to(torch.int64)
+        return x if x.stride(2) == 1 else x.contiguous()
+
+    def run(
+        x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        if lengths is None:
+            lengths = torch.full((x.shape[0],), x.shape[1])
+        h_0, *others = [None if state is None else state.contiguous() for state in states]
+        c_0 = others[0] if is_lstm else None
+        found = stack.run(prepared(x), lengths, h_0, c_0, table=rows, outputs=outputs, time_major=time_major)
+        return found if is_lstm else found[:2]
+
+    return run
 
 
 def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:

@@ -56,7 +56,8 @@ def native_source(program: ExportedProgram) -> NativeSource:
     for name, branch in program.graph_module.named_children():  # of control flow
         module.add_submodule(name, branch)
     names = weight_names(program)
-    weights = {node: names[node.name] for node in module.graph.nodes if _is_weight(node, names)}
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    weights = {node: names[node.name] for node in placeholders if node.name in names}
     simplify(module.graph)
     module.graph.eliminate_dead_code()  # unread outputs then have no users
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
@@ -64,15 +65,11 @@ def native_source(program: ExportedProgram) -> NativeSource:
             _replace_recurrence(node, weights)
         elif node.target is _LINEAR:
             _replace_linear(node, weights)
-        elif node.target is _CONVOLUTION and _supports_convolution(node):
+        elif node.target is _CONVOLUTION:
             _replace_convolution(node, weights)
     module.graph.eliminate_dead_code()
     layers = tuple(LAYERS[node.target] for node in module.graph.nodes if node.target in LAYERS)
     return NativeSource(graph_source(module, weights, LAYERS), layers)
-
-
-def _is_weight(node: Node, names: Mapping[str, str]) -> bool:
-    return node.op == "placeholder" and node.name in names
 
 
 def _replace_recurrence(node: Node, weights: Mapping[Node, str]) -> None:
@@ -162,24 +159,14 @@ class _Convolution(NamedTuple):
     dilation: Sequence[int] = (1,)
     groups: int = 1
 
-    @classmethod
-    def of(cls, call: Node) -> _Convolution:
-        """The arguments of a call."""
-        arguments: Any = call.args
-        return cls(*arguments)
-
-
-def _supports_convolution(node: Node) -> bool:
-    """Whether a convolution is large, and reads neighbouring timesteps and all channels."""
-    call = _Convolution.of(node)
-    large = call.weight.meta["val"].numel() >= _LARGE_WINDOW
-    return large and call.x.meta["val"].dim() == 3 and (call.dilation[0], call.groups) == (1, 1)
-
 
 def _replace_convolution(node: Node, weights: Mapping[Node, str]) -> None:
-    """Replace one call if its weights are constants of float32."""
-    call = _Convolution.of(node)
-    if _are_constants((call.weight, call.bias), weights):
+    """Replace one call if its weights are large, and it reads neighbouring timesteps and all channels."""
+    arguments: Any = node.args
+    call = _Convolution(*arguments)
+    is_large = call.weight.meta["val"].numel() >= _LARGE_WINDOW
+    is_supported = call.x.meta["val"].dim() == 3 and (call.dilation[0], call.groups) == (1, 1)
+    if is_large and is_supported and _are_constants((call.weight, call.bias), weights):
         _replace_call(node, convolution, (call.weight, call.bias, call.stride[0], call.padding[0]), (call.x,))
 
 

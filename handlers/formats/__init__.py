@@ -52,11 +52,9 @@ def load_codec(
     Raises:
         RuntimeError: the user's codec cannot be loaded, or the class names do not fit the model.
     """
-    if manifest.codec is not None:
-        user_codec = load_user_codec(manifest.codec, directory)
-        return make_codec(manifest, identity, user_codec=user_codec, max_response_bytes=max_response_bytes)
-    labels = read_labels(directory, manifest.outputs)
-    return make_codec(manifest, identity, labels, max_response_bytes=max_response_bytes)
+    user_codec = None if manifest.codec is None else load_user_codec(manifest.codec, directory)
+    labels = read_labels(directory, manifest.outputs) if user_codec is None else None
+    return make_codec(manifest, identity, labels, user_codec, max_response_bytes)
 
 
 def make_codec(

@@ -335,8 +335,9 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
         installed.append((distribution, packaged, here))
     for distribution, packaged, here in installed:
         pinned = distribution == "torch" and get_backend(backend).pins_torch_minor
-        if not (_same_minor(here, packaged) if pinned else _at_least(here, packaged)):
-            wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if pinned else packaged
+        given, needed = release(here), release(packaged)
+        if not (given[:2] == needed[:2] if pinned else given >= needed):
+            wanted = f"{'.'.join(map(str, needed[:2]))}.*" if pinned else packaged
             relation = "==" if pinned else ">="
             raise RuntimeError(
                 f"this archive needs {distribution} {relation} {wanted}; version {here} is installed, which cannot run "
@@ -360,11 +361,3 @@ def installed_version(distribution: str, module: str) -> str | None:
     except metadata.PackageNotFoundError:
         version = getattr(importlib.import_module(module), "__version__", None)
         return version if isinstance(version, str) else None
-
-
-def _same_minor(here: str, packaged: str) -> bool:
-    return release(here)[:2] == release(packaged)[:2]
-
-
-def _at_least(here: str, packaged: str) -> bool:
-    return release(here) >= release(packaged)

@@ -61,7 +61,8 @@ async def _is_ready(name: str, version: str, archives: Archives) -> bool:
 async def _infer(content: bytes, metadata: Metadata, archives: Archives) -> bytes:
     most = max((archive.manifest.limits.body_bytes for archive in archives.values()), default=0)
     if len(content) > most + _BESIDE_TENSORS:  # it is not parsed: its model is not known
-        raise _too_large(len(content), most)
+        told = f"the message has {len(content)} bytes, one request may have at most {most}"
+        raise GrpcRefusalError("BodyTooLarge", told)
     message = parse("ModelInferRequest", content)
     archive = _find(message.model_name, message.model_version, archives)
     if archive.manifest.codec is not None:
@@ -94,7 +95,3 @@ def _shortened(name: str) -> str:
 def _message(method: str, fields: Mapping[str, Any]) -> bytes:
     content: bytes = message_class(f"{method}Response")(**fields).SerializeToString()
     return content
-
-
-def _too_large(size: int, most: int) -> GrpcRefusalError:
-    return GrpcRefusalError("BodyTooLarge", f"the message has {size} bytes, one request may have at most {most}")

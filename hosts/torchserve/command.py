@@ -48,7 +48,8 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
         files = {name: name + _ending(Path(path)) for name, path in paths.items()}
         settings = _write_files(options, files, home, with_log_file=bool(logs))
         check_files(options.overrides)
-        _check_free_ports(settings)
+        for host, port in _listening_addresses(settings):
+            check_free(host, port)
         store = _link_archives({files[name]: path for name, path in paths.items()}, home / "store")
         say(f"Starting TorchServe with {', '.join(paths)}.")
         with running(home, _command(home, store), environment, write) as server:
@@ -119,11 +120,6 @@ def _ending(archive: Path) -> str:
     if archive.is_dir():
         return ""
     return ".tar.gz" if archive.name.endswith((".tar.gz", ".tgz")) else ".mar"
-
-
-def _check_free_ports(settings: Mapping[str, str]) -> None:
-    for host, port in _listening_addresses(settings):
-        check_free(host, port)
 
 
 def _listening_addresses(found: Mapping[str, str]) -> list[tuple[str, int]]:
