@@ -133,8 +133,7 @@ def _in_fork() -> None:
 
 
 def _threads_of_blas() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_threads_beside_python(), cores - 1)
+    return min(_threads_beside_python(), _affinity() - 1)
 
 
 _renewed = _threads_of_blas()

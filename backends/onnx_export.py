@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from .error_causes import causes
 from .exported_program import quiet
 from .exported_tensors import weights_of
 from .interface import CompileError
+from .onnx_engine import OnnxEngine
 from .partitioning.operator_names import operator_name, operators_of
 from .partitioning.operator_support import single_operator_program
 from .recurrent_operators import is_recurrent
@@ -56,18 +58,24 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
     return {name: one for name, one in weights.items() if name in program.state_dict or _is_large(one)}
 
 
-@contextlib.contextmanager
-def trial_errors(product: str) -> Iterator[None]:
-    """Report any failure of a trial of a compiled program.
+def try_program(
+    engine: OnnxEngine,
+    program: ExportedProgram,
+    directory: Path,
+    check: Callable[[Sequence[torch.Tensor]], None] = lambda outputs: None,
+) -> None:
+    """Load a compiled program, run it on example inputs if it has any, and check the outputs.
 
     Raises:
-        CompileError: the engine does not support the program.
+        CompileError: the engine does not support the program, because one of these fails.
     """
     try:
-        yield
+        run = engine.load(directory, weights_of(program), {}, threads=1)
+        if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
+            check(run(program.example_inputs[0]))
     except Exception as error:
         reason = str(error.__cause__ or error).strip()
-        raise CompileError(f"{product} does not support this program: {reason}") from error
+        raise CompileError(f"{engine.product} does not support this program: {reason}") from error
 
 
 def _is_large(tensor: torch.Tensor) -> bool:

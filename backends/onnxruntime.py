@@ -44,13 +44,12 @@ class OnnxRuntime(OnnxEngine):
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the ONNX graph without weights."""
-        from .exported_tensors import weights_of
         from .onnx_export import (
             export_onnx,
             external_names,
             externalize_weights,
             lifted_weights,
-            trial_errors,
+            try_program,
             unfolded_weights,
         )
 
@@ -58,10 +57,7 @@ class OnnxRuntime(OnnxEngine):
         externalize_weights(model, lifted_weights(program))
         (directory / _AS_THEY_ARE).write_text(json.dumps(unfolded_weights(model)), encoding="utf-8")
         write_graph(model, program, external_names(model), directory)
-        with trial_errors(self.product):
-            run = self.load(directory, weights_of(program), {}, threads=1)
-            if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
-                run(program.example_inputs[0])
+        try_program(self, program, directory)
 
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
         """Create the session."""

@@ -41,17 +41,17 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
         raise WeightsError(
             f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
         )
-    others = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not _is_named_tensor(key, value)]
+    others = [
+        f"{key!r} ({type(value).__name__})"
+        for key, value in content.items()
+        if not (isinstance(key, str) and isinstance(value, torch.Tensor))
+    ]
     if others:
         raise WeightsError(
             f"{path.name} is no flat state dict: {', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not a "
             f"named tensor, nor does it hold one. Save the model's alone: torch.save(model.state_dict(), ...)"
         )
     return {name: tensor.detach() for name, tensor in content.items()}
-
-
-def _is_named_tensor(key: object, value: object) -> bool:
-    return isinstance(key, str) and isinstance(value, torch.Tensor)
 
 
 def load_checkpoint(path: Path) -> Any:

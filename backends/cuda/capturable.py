@@ -24,12 +24,6 @@ _FEWEST_SORTED = 10
 """Elements from which on `isin` sorts out equal ones first, whose number is a size."""
 
 
-def _waits_for_value(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call waits for a value of a tensor, although torch has no tag for it."""
-    waits = _WAITING.get(target)
-    return waits is not None and waits(_in_order(target, args, kwargs))
-
-
 def _in_order(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """All arguments of a call, with their defaults."""
     left = target._schema.arguments[len(args) :]
@@ -95,10 +89,10 @@ _WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
     _aten.logspace.Tensor_Scalar: _always,
     _aten.logspace.Scalar_Tensor: _always,
 }
+"""Operators that wait for a value of a tensor, although torch has no tag for it."""
 
 
 _LOG = logging.getLogger(__name__)
-_aten = torch.ops.aten
 _INDEXED = (_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default)
 _READ_ON_HOST = frozenset({"cond", "while_loop"})
 
@@ -146,7 +140,8 @@ def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Map
         return "selects by a mask, so that a size depends on data" if _has_mask(args[1]) else None
     if target == _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
         return None  # the size is given, so nothing is read
-    if _waits_for_value(target, args, kwargs):
+    waits = _WAITING.get(target)
+    if waits is not None and waits(_in_order(target, args, kwargs)):
         return "reads a value of a tensor"
     return _tag_refusal(target)
 

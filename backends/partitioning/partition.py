@@ -21,7 +21,7 @@ from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..exported_program import is_assertion
 from ..interface import CompileError
 from .operator_names import operator_names, operators_of, queried_operators, torch_operator_name
-from .segments import Segment, Segments, build_segments
+from .segments import Segment, SegmentBuilder, Segments
 
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
 """Logger that reports the segments of each program at INFO."""
@@ -55,7 +55,7 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
         on_cpu |= copies  # the engine would have nothing else
     on_cpu |= _without_inputs(on_cpu, program, graph)
     module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
-    segments = build_segments(program, module)
+    segments = SegmentBuilder(program, module).segments()
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
     return segments

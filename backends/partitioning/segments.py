@@ -31,19 +31,11 @@ class Segments(SegmentList):
     segments: tuple[Segment, ...]
 
 
-def build_segments(program: ExportedProgram, module: torch.fx.GraphModule) -> Segments:
-    """Export each part of `module`, the fused graph of `program`.
+class SegmentBuilder:
+    """Builder of segments from a fused graph; names the values that go from one segment to the next.
 
-    It consists of calls of `device_0`, `cpu_0` and so on.
-
-    Raises:
-        CompileError: a value between two parts is not a tensor.
+    The graph consists of calls of `device_0`, `cpu_0` and so on.
     """
-    return _SegmentBuilder(program, module).segments()
-
-
-class _SegmentBuilder:
-    """Builder of segments from a fused graph; names the values that go from one segment to the next."""
 
     def __init__(self, program: ExportedProgram, module: torch.fx.GraphModule) -> None:
         self._program, self._module = program, module
@@ -51,6 +43,7 @@ class _SegmentBuilder:
         self._names: dict[torch.fx.Node, str] = {}
 
     def segments(self) -> Segments:
+        """Export each part of the graph. Raises `CompileError`: a value between two parts is not a tensor."""
         inputs = tuple(str(name) for name in self._program.graph_signature.user_inputs)
         for node in self._module.graph.nodes:
             if node.op == "placeholder" and node.name in inputs:

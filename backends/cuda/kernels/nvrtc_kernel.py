@@ -70,16 +70,11 @@ def geometry(hidden: int, batch: int, directions: int, multiprocessors: int) -> 
     >>> geometry(hidden=100, batch=1, directions=2, multiprocessors=132)
     Geometry(units=14, cluster=8, rows=1)
     """
-    units = max(_FEWEST_UNITS, _even(-(-hidden // _CLUSTERS[-1])))
+    units = max(_FEWEST_UNITS, 2 * -(-hidden // (2 * _CLUSTERS[-1])))  # an even number: two units are a warp
     cluster = next(size for size in _CLUSTERS if size * units >= hidden)
     at_once = multiprocessors * (_MOST_UNITS // units) // cluster
     rows = next((rows for rows in _ROWS if -(-batch // rows) * directions <= at_once), _ROWS[-1])
     return Geometry(units, cluster, rows)
-
-
-def _even(number: int) -> int:
-    """The next even number: two units are a warp."""
-    return number + number % 2
 
 
 _SOURCE = Path(__file__).with_name("recurrence.cu")
