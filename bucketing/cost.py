@@ -19,18 +19,10 @@ _Points = Sequence[tuple[int, float]]
 
 
 class LinearCost(NamedTuple):
-    """Milliseconds of one call for a given number of rows, linear in its timesteps.
-
-    >>> LinearCost(call_ms=0.5, step_ms=0.25).milliseconds(6)
-    2.0
-    """
+    """Milliseconds of one call for a given number of rows, linear in its timesteps."""
 
     call_ms: float
     step_ms: float
-
-    def milliseconds(self, steps: int) -> float:
-        """Return the cost of a call of `steps` timesteps."""
-        return self.call_ms + steps * self.step_ms
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import CostMeasurement, Manifest, MeasuredCost
 from ...handlers.runtime.loader import LoadedArchive, device_of
-from ...handlers.runtime.measurement import Call, CostKey, full_call, measure, padded_call, spread
+from ...handlers.runtime.measurement import CostKey, call_of, measure, spread
 from ..progress import ProgressCallback
 
 Costs = dict[ProgramRole, dict[Bucket, float]]
@@ -44,15 +44,10 @@ def measure_costs(
     the same in every plan, so that plans differ only in their padding. No bucket costs more than a larger one.
     """
     manifest = variants.manifest
-    calls: dict[CostKey, Call] = {
-        CostKey(part, bucket): full_call(variants, part, bucket)
-        for part in variants.programs
-        for bucket in buckets_to_measure(part, manifest)
-    }
+    keys = [CostKey(part, bucket) for part in variants.programs for bucket in buckets_to_measure(part, manifest)]
     if padding:
-        for bucket in buckets_to_measure("sequence", manifest):
-            calls[CostKey("sequence", bucket, padded=True)] = padded_call(variants, bucket)
-    turns = measure(calls, report=report)
+        keys += [CostKey("sequence", bucket, padded=True) for bucket in buckets_to_measure("sequence", manifest)]
+    turns = measure({key: call_of(variants, key) for key in keys}, report=report)
     costs: Costs = {}
     padded: dict[Bucket, float] = {}
     for key, times in turns.items():

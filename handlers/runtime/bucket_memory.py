@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 
@@ -11,7 +13,6 @@ from ...bucketing.shapes import Bucket
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, ManifestError
 
-_MEMINFO = Path("/proc/meminfo")
 _LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 
 
@@ -29,7 +30,7 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
     grid = manifest.grid
     largest = Bucket(grid.batches[-1], grid.lengths[-1])
     needed = _tensor_bytes(manifest, largest)
-    if available is not None and needed > available:
+    if needed > available:
         raise ManifestError(
             f"{FILE_NAME}: grid: the inputs, outputs and carried values of the largest bucket, "
             f"{largest.batch} x {largest.length}, take {needed / 2**30:.4g} GiB, and this host has "
@@ -38,9 +39,9 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
         )
 
 
-def total_memory(meminfo: Path = _MEMINFO, limits: tuple[Path, ...] = _LIMITS) -> int | None:
-    """Return the bytes of memory of this host or its control group, the less; None if unknown."""
-    return min([*_of_host(meminfo), *_of_groups(limits)], default=None)
+def total_memory(limits: tuple[Path, ...] = _LIMITS) -> int:
+    """Return the bytes of memory of this host or its control group, the less."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_of_groups(limits)])
 
 
 def _tensor_bytes(manifest: Manifest, bucket: Bucket) -> int:
@@ -48,22 +49,7 @@ def _tensor_bytes(manifest: Manifest, bucket: Bucket) -> int:
     return sum(prod(spec.sizes(*bucket)) * item_bytes(torch_dtype(spec)) for spec in specs)
 
 
-def _of_host(meminfo: Path) -> Iterator[int]:
-    for line in _read(meminfo).splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal" and value.split()[:1] and value.split()[0].isdigit():
-            yield int(value.split()[0]) * 1024
-
-
 def _of_groups(limits: tuple[Path, ...]) -> Iterator[int]:
     for file in limits:
-        text = _read(file).strip()
-        if text.isdigit():  # `max` is no limit
-            yield int(text)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text("ascii")
-    except (OSError, ValueError):
-        return ""
+        with suppress(OSError, ValueError):  # `max` is no limit
+            yield int(file.read_text("ascii"))

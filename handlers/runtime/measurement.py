@@ -119,17 +119,16 @@ def spread(measured: Mapping[KeyT, Sequence[float]]) -> float:
     return median(median(times) / min(times) for times in measured.values())
 
 
-def full_call(archive: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
-    """Return one call with every row at the bucket's full length; a chunk hands on its carry."""
-    return _advance(archive, bucket) if part == "chunk" else _run(archive, part, bucket)
+def call_of(archive: LoadedArchive, key: CostKey) -> Call:
+    """Return one call with every row at the bucket's full length; a chunk hands on its carry.
 
-
-def padded_call(archive: LoadedArchive, bucket: Bucket) -> Call:
-    """Return one call with as much padding as possible: one row has all timesteps, the others have one.
-
-    For an engine that stops each row at its own end: it shows what padding costs.
+    Padded, one row has all timesteps and the others have one: for an engine that stops each row at its own end, this
+    shows what padding costs.
     """
-    return _run(archive, "sequence", bucket, padded=True)
+    part, bucket, padded = key
+    if part == "chunk":
+        return _advance(archive, bucket)
+    return partial(archive.run, part, bucket, example_inputs(archive.manifest, part, bucket, padded=padded))
 
 
 def _take_turn(call: Call, least_ms: float, clock: Callable[[], float]) -> tuple[float, float]:
@@ -158,7 +157,3 @@ def _advance(archive: LoadedArchive, bucket: Bucket) -> Call:
     signature, chain = archive.chunk_signature, archive.chain
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, archive.run, chain=chain)
     return partial(batch.run_chunks, plan.calls[:1])
-
-
-def _run(archive: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:
-    return partial(archive.run, part, bucket, example_inputs(archive.manifest, part, bucket, padded=padded))
