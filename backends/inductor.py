@@ -21,7 +21,6 @@ from .cores import set_torch_threads
 from .interface import (
     DEFAULTS,
     Backend,
-    CompileError,
     CompilerOption,
     CompileSettings,
     LoadedProgram,
@@ -85,8 +84,7 @@ class Inductor(Backend):
         """
         from .inductor_compiler import compile_library
 
-        if bucket is None:
-            raise CompileError("inductor compiles for one bucket at a time")
+        assert bucket is not None  # it is not polymorphic
         write_signature(signature_of(program, bucket), directory)
         compile_library(program, bucket, settings, library=directory / _LIBRARY, calls=directory / _CALLS)
 

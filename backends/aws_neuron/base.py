@@ -79,8 +79,7 @@ class NeuronBackend(Backend):
         from .source_export import export_source
         from .toolchain import trace
 
-        if bucket is None:
-            raise CompileError(f"{self.name} compiles for one bucket at a time")
+        assert bucket is not None  # it is not polymorphic
         source = export_source(program, bucket)
         if not source.signature.inputs:
             raise CompileError(f"{self.name} cannot compile a program without inputs: tracing needs one")

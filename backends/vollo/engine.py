@@ -93,8 +93,7 @@ class Vollo(_Installed):
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
 
-        if bucket is None:
-            raise CompileError("Vollo compiles for one bucket at a time")
+        assert bucket is not None  # it is not polymorphic
         if settings.precision != "bfloat16":
             raise CompileError(
                 f"Vollo computes in bfloat16, not in {settings.precision}: write precision: bfloat16 if that suffices"

@@ -133,11 +133,6 @@ def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, mo
     assert before == dict(os.environ)
 
 
-def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="one bucket at a time"):
-        Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
-
-
 class WithConstants(Recurrent):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         few = torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0])

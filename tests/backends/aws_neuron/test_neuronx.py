@@ -255,8 +255,6 @@ def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.M
         small(Sorted(), tmp_path)
     with pytest.raises(CompileError, match="unrecognized arguments: --no-such-option"):
         small(Doubled(), tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
-    with pytest.raises(CompileError, match="one bucket at a time"):
-        NeuronX().compile(torch.export.export(Doubled(), (torch.zeros(5, 3),)), None, tmp_path)
     with pytest.raises(CompileError, match="neuronx cannot compile a program without inputs"):
         NeuronX().compile(torch.export.export(Constant(), ()), Bucket(2, 1), tmp_path, TARGET)
 

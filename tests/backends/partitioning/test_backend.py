@@ -227,11 +227,6 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         load_compiled(Picky(), tmp_path, {}, {}, 1)
 
 
-def test_a_bucket_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="one bucket at a time"):
-        PartitionedBackend(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
-
-
 def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> None:
     """Only a directory with a list of segments is a partitioned program."""
     engine, folder = get_backend("eager"), tmp_path / "programs" / "eager" / "sequence" / "any"
