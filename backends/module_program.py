@@ -10,11 +10,6 @@ import torch
 from ..bucketing.padding import storage_ptr
 from .signature import Signature
 
-
-def _do_nothing() -> None:
-    """Wake no threads."""
-
-
 # The first exists since torch 2.4, which warns of the second.
 _is_autocasting: Callable[[], bool] = (
     partial(torch.is_autocast_enabled, "cpu") if hasattr(torch, "get_autocast_dtype") else torch.is_autocast_cpu_enabled
@@ -33,7 +28,7 @@ class ModuleProgram:
         signature: Signature,
         module: Callable[..., Sequence[torch.Tensor]],
         weights: Iterable[torch.Tensor] = (),
-        wake: Callable[[], None] = _do_nothing,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._signature, self._module, self._weights = signature, module, tuple(weights)
         self._storages = storage_ptrs(self._weights)

@@ -54,8 +54,11 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
 
     Shape inference may need the values of small ones.
     """
-    weights = weights_of(program)
-    return {name: one for name, one in weights.items() if name in program.state_dict or _is_large(one)}
+    return {
+        name: tensor
+        for name, tensor in weights_of(program).items()
+        if name in program.state_dict or tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
+    }
 
 
 def try_program(
@@ -76,10 +79,6 @@ def try_program(
     except Exception as error:
         reason = str(error.__cause__ or error).strip()
         raise CompileError(f"{engine.product} does not support this program: {reason}") from error
-
-
-def _is_large(tensor: torch.Tensor) -> bool:
-    return tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
 
 
 def _without_projections(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

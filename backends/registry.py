@@ -145,11 +145,7 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
 
 
 def _built_in() -> list[str]:
-    return [name for name, spec in ENGINES.items() if _file_of(spec).is_file()]
-
-
-def _file_of(spec: EngineSpec) -> Path:
-    return _HERE.joinpath(*spec.module.split(".")).with_suffix(".py")
+    return [name for name, spec in ENGINES.items() if (_HERE / f"{spec.module.replace('.', '/')}.py").is_file()]
 
 
 def _provided() -> dict[str, EntryPoint]:

@@ -63,7 +63,7 @@ class DynamicChunkPlanner:
         groups = self._groups(own, largest)
         for size in smaller:
             if size < len(rows):
-                groups = min(groups, self._groups(own, size), key=_total_cost)
+                groups = min(groups, self._groups(own, size), key=lambda groups: sum(group.cost for group in groups))
         calls: list[ProgramCall] = []
         for group in groups:
             calls += group.calls(rows)
@@ -140,10 +140,6 @@ def _choose(ends: list[int], active: list[int], costs: Sequence[IntegerCost]) ->
         indices.append(index)
         lowest_from.append(lower_from)
     return choices, best
-
-
-def _total_cost(groups: list[_RowGroup]) -> int:
-    return sum(group.cost for group in groups)
 
 
 def _group_sizes(costs: Sequence[IntegerCost], measured: Sequence[int]) -> tuple[int, ...]:

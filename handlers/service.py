@@ -32,10 +32,6 @@ DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """The time of a host that names none: TorchServe's default `responseTimeout`."""
 
 
-def _do_nothing(*_: object) -> None:
-    """Do nothing."""
-
-
 @dataclass(frozen=True)
 class Service:
     """Service of one loaded archive. Requests are decoded, run together, and encoded separately."""
@@ -44,7 +40,7 @@ class Service:
     codec: Codec
     description: Mapping[str, object] = field(default_factory=dict)
     max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
-    report: Callable[[BatchMetrics], None] = _do_nothing
+    report: Callable[[BatchMetrics], None] = lambda batch: None
     """A function that receives the metrics of each batch, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """A function that returns seconds."""
@@ -54,7 +50,7 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: SessionSource | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
-    wake: Callable[[], None] = _do_nothing
+    wake: Callable[[], None] = lambda: None
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
     def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:

@@ -44,8 +44,9 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         traced = toolchain.trace(module, inputs, **job["options"])
     if job["strip_weights"]:
-        # Weights that the compiler keeps apart are set at every load: only their shapes are saved.
-        toolchain.replace_weights(traced, {name: _without_data(tensor) for name, tensor in module.state_dict().items()})
+        # Weights that the compiler keeps apart are set at every load: only their shapes are saved, of one number each.
+        weights = module.state_dict().items()
+        toolchain.replace_weights(traced, {name: held.new_zeros(()).expand(held.shape) for name, held in weights})
     torch.jit.save(traced, job["output"])
     return {
         "module": job["module"],
@@ -61,11 +62,6 @@ def _module(folder: Path) -> torch.nn.Module:
     source = (folder / "program.py").read_text(encoding="utf-8")
     module: torch.nn.Module = source_module.SourceModule(source, torch.load(str(folder / "tensors.pt")), operators)
     return module.eval()
-
-
-def _without_data(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of the same shape with one number in memory."""
-    return tensor.new_zeros(()).expand(tensor.shape)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ def _load(
     rehearsals: Sequence[Rehearsal[Key]],
     kernel: RecurrenceKernel | None,
 ) -> Mapping[Key, LoadedProgram]:
-    wanted = {name: tensor for one in programs.values() for name, tensor in _weights(one, weights).items()}
+    signatures = {key: read_signature(directory) for key, directory in programs.items()}
+    wanted = {name: tensor for one in signatures.values() for name, tensor in one.pick_weights(weights).items()}
     try:
         with device.current():
             uploaded = {name: device.upload(tensor) for name, tensor in wanted.items()}
@@ -171,7 +172,7 @@ def _load(
     loaded = {
         key: GraphProgram(
             device,
-            read_signature(directory),
+            signatures[key],
             _module(directory, uploaded, derived, device.flatten, kernel, device.torch_device),
             turn,
         )
@@ -224,19 +225,13 @@ def _rehearse(rehearsal: Rehearsal[Key], loaded: Mapping[Key, GraphProgram]) -> 
     return called
 
 
-def _weights(directory: Path, weights: Weights) -> Mapping[str, torch.Tensor]:
-    return read_signature(directory).pick_weights(weights)
-
-
 def _on_cpu(directory: Path, weights: Weights) -> LoadedProgram:
     """The same source, run by torch on this CPU."""
-    own = _weights(directory, weights)
-    module = _module(directory, own, DerivedWeights(own.values()), _as_they_are, None, torch.device("cpu"))
-    return ModuleProgram(read_signature(directory), module, own.values())
-
-
-def _as_they_are(cell: str, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    return weights
+    signature = read_signature(directory)
+    own = signature.pick_weights(weights)
+    derived = DerivedWeights(own.values())
+    module = _module(directory, own, derived, lambda cell, weights: weights, None, torch.device("cpu"))
+    return ModuleProgram(signature, module, own.values())
 
 
 def _module(

@@ -110,16 +110,12 @@ Translate = Callable[[_Translation, torch.fx.Node], torch.fx.Node]
 Limit = Callable[[torch.fx.Node], "str | None"]
 
 
-def _no_limit(node: torch.fx.Node) -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class OperatorEntry:
     """Translation of an operator, and a function that returns why a call of it is not supported."""
 
     translate: Translate
-    limit: Limit = _no_limit
+    limit: Limit = lambda node: None
 
 
 def _unary(function: Callable[..., Any]) -> OperatorEntry:

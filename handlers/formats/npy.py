@@ -142,15 +142,12 @@ def _dtype(description: object) -> tuple[torch.dtype, bool]:
     if isinstance(description, str) and description[:1] in {"<", ">", "|", "="}:
         dtype = _READ.get(description[1:])
         if dtype is not None:
-            return dtype, _is_big(description[0])
+            order = description[0]
+            return dtype, order == ">" or (order == "=" and sys.byteorder == "big")
     raise malformed(
         f".npy: arrays of type {abbreviate(description)} are not accepted: send bool, integers or "
         f"floats of 16, 32 or 64 bits"
     )
-
-
-def _is_big(order: str) -> bool:
-    return order == ">" or (order == "=" and sys.byteorder == "big")
 
 
 def _shape(shape: object) -> tuple[int, ...]:

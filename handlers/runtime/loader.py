@@ -110,7 +110,7 @@ class LoadedArchive:
     @cached_property
     def wake(self) -> Callable[[], None]:
         """The function that wakes the engine's threads: a plan will be run soon."""
-        return getattr(self.programs[self.manifest.kind].get(None), "wake", _do_nothing)
+        return getattr(self.programs[self.manifest.kind].get(None), "wake", lambda: None)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for sequences of these lengths."""
@@ -146,10 +146,6 @@ class LoadedArchive:
                 return execute_chunks(plan, sequences, lengths, signature, self.run, pad, self.chain), ()
             run = partial(self.run, "sequence")
             return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
-
-
-def _do_nothing() -> None:
-    """Wake no threads."""
 
 
 def load_archive(

@@ -65,15 +65,11 @@ class Effort:
     """Whether all calls have further rounds while some vary, so that none has its turns at quieter times."""
 
 
-def _discard_progress(done: int, total: int, text: str) -> None:
-    """Discard the progress."""
-
-
 def measure(
     calls: Mapping[KeyT, Call],
     effort: Effort = Effort(),
     clock: Callable[[], float] = time.perf_counter,
-    report: Report = _discard_progress,
+    report: Report = lambda done, total, text: None,
 ) -> dict[KeyT, tuple[float, ...]]:
     """Time each call in rounds; returns the milliseconds of the shortest call in each of its turns.
 

@@ -34,6 +34,13 @@ _MAX_ATTEMPTS = 8
 """Attempts for one request, while other workers apply requests of the same session."""
 
 
+_DAMAGED = "the stored record of this session is damaged: send `start` to start the session again"
+_BUSY = "other requests of this session came at the same time: send them one after the other"
+_CHUNK_BEFORE_FAILED = (
+    "the session's request before this one, which came at the same time, failed: send both again, in order"
+)
+
+
 class SessionRequest(NamedTuple):
     """An accepted request of a session."""
 
@@ -145,11 +152,12 @@ class SessionService:
                 if isinstance(result, RevisionConflict) and attempts[index] < _MAX_ATTEMPTS:
                     conflicts.append(index)
                 else:
-                    outcomes[index] = _busy() if isinstance(result, RevisionConflict) else result
+                    busy = RequestError("SessionBusy", _BUSY, 1.0)
+                    outcomes[index] = busy if isinstance(result, RevisionConflict) else result
             failed = {requests[index].id for index in current if isinstance(outcomes.get(index), RequestError)}
             # A request without a step number would be applied in place of the failed one before it.
             skipped = [index for index in rest if requests[index].id in failed and requests[index].fields.step is None]
-            outcomes.update(dict.fromkeys(skipped, _predecessor_failed()))
+            outcomes.update(dict.fromkeys(skipped, RequestError("ChunkBeforeFailed", _CHUNK_BEFORE_FAILED)))
             pending = conflicts + [index for index in rest if index not in skipped]
         return [outcomes[index] for index in range(len(requests))], merge_stats(stats)
 
@@ -194,7 +202,7 @@ class SessionService:
     def _decide(self, request: SessionRequest, loaded: LoadedSession) -> LoadedSession | RawResponse | RequestError:
         """Return the session that the request continues, or else its response."""
         if loaded.damaged and not request.chunk.start:
-            return _damaged()
+            return RequestError("SessionDamaged", _DAMAGED)
         decision = decide(request.chunk, loaded.session, self.state_id)
         if isinstance(decision, Reject):
             return RequestError(decision.kind, decision.message)
@@ -288,7 +296,7 @@ def without_successors(
         outcome = now
         if isinstance(before, SessionRequest):
             if before.id in refused_sessions and before.fields.step is None:
-                outcome = _predecessor_failed()
+                outcome = RequestError("ChunkBeforeFailed", _CHUNK_BEFORE_FAILED)
             if isinstance(outcome, RequestError):
                 refused_sessions.add(before.id)
         elif isinstance(before, RequestError) and before.session is not None:
@@ -329,18 +337,3 @@ def _chunk_input(request: SessionRequest, loaded: LoadedSession) -> ChunkInput:
     (sequence,) = request.request.sequences
     session = loaded.session
     return ChunkInput(sequence, 0, None) if session is None else ChunkInput(sequence, session.steps, session.state)
-
-
-def _damaged() -> RequestError:
-    message = "the stored record of this session is damaged: send `start` to start the session again"
-    return RequestError("SessionDamaged", message)
-
-
-def _busy() -> RequestError:
-    message = "other requests of this session came at the same time: send them one after the other"
-    return RequestError("SessionBusy", message, 1.0)
-
-
-def _predecessor_failed() -> RequestError:
-    message = "the session's request before this one, which came at the same time, failed: send both again, in order"
-    return RequestError("ChunkBeforeFailed", message)
