@@ -95,22 +95,15 @@ class Inductor(Backend):
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         set_torch_threads(threads)
-        runner = _open(directory)
+        # Mapped in place, so that all workers share its pages. torch's own package loader would unpack it into a
+        # temporary directory for each worker, and takes more than a second to import.
+        with target_machine.executable_copy(directory, (_LIBRARY, _CALLS)) as mapped:
+            runner = _map(mapped / _LIBRARY)
         wanted = runner.get_constant_names_to_original_fqns()
         # All of them, before the first call: otherwise the library would read from address 0.
         shared = {name: real[original] for name, original in wanted.items()}
         runner.update_constant_buffer(shared, False, True, True)  # used at once, none missing, memory not copied
         return ModuleProgram(signature, lambda *inputs: runner.run(list(inputs)), shared.values())
-
-
-def _open(directory: Path) -> Any:
-    """Map the library in place, so that all workers share its pages.
-
-    torch's own package loader would unpack it into a temporary directory for each worker, and takes more than a second
-    to import.
-    """
-    with target_machine.executable_copy(directory, (_LIBRARY, _CALLS)) as mapped:
-        return _map(mapped / _LIBRARY)
 
 
 def _check_torch(packaged: Mapping[str, str]) -> None:

@@ -32,8 +32,8 @@ class Plan:
 
     >>> chunks = (ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3))
     >>> plan = Plan(chunks, heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
-    >>> plan.computed_timesteps, plan.useful_timesteps([3, 7])
-    (10, 10)
+    >>> plan.computed_timesteps
+    10
     """
 
     calls: tuple[ProgramCall, ...]
@@ -44,14 +44,6 @@ class Plan:
     def computed_timesteps(self) -> int:
         """B x T summed over the calls: the timesteps that the engine computes, padding included."""
         return sum(call.bucket.batch * call.bucket.length for call in self.calls)
-
-    def useful_timesteps(self, lengths: Sequence[int]) -> int:
-        """Count the real timesteps of the planned requests."""
-        return sum(min(call.bucket.length, lengths[row] - call.start) for call in self.calls for row in call.rows)
-
-    def padded_timesteps(self, lengths: Sequence[int]) -> int:
-        """Count the computed timesteps that are padding."""
-        return self.computed_timesteps - self.useful_timesteps(lengths)
 
     def milliseconds(self, cost: CostModel) -> float:
         """Sum the costs of the calls. The heads run another program, with other costs."""

@@ -22,14 +22,13 @@ _LAST_LINES = 20
 
 
 @contextmanager
-def compile_processes(scratch: Path, most: int | None = None) -> Iterator[CompileProcesses]:
+def compile_processes(scratch: Path) -> Iterator[CompileProcesses]:
     """Provide compiling processes; at the end of the block, they end with the compilers that they started.
 
-    `scratch` is a private directory for the compilers' files, `most` the largest number of processes; None: one for
-    each core.
+    `scratch` is a private directory for the compilers' files.
     """
     with fork_server() as server:
-        processes = CompileProcesses(server, scratch, most)
+        processes = CompileProcesses(server, scratch)
         try:
             yield processes
         finally:
@@ -40,10 +39,9 @@ def compile_processes(scratch: Path, most: int | None = None) -> Iterator[Compil
 class CompileProcesses:
     """The compiling processes of one `compile_processes` block."""
 
-    def __init__(self, server: ForkServer, scratch: Path, most: int | None) -> None:
+    def __init__(self, server: ForkServer, scratch: Path) -> None:
         self._server = server
         self._scratch = scratch
-        self._most = most or available_cores()
         self._numbers = count()
         self._running: list[CompileProcess] = []
         self._stopped: list[CompileProcess] = []
@@ -53,8 +51,8 @@ class CompileProcesses:
         self._server.prepare()
 
     def take(self, wanted: int) -> list[CompileProcess]:
-        """Return so many processes, or as many as there may be."""
-        number = min(wanted, self._most)
+        """Return so many processes, or one for each core."""
+        number = min(wanted, available_cores())
         while len(self._running) < number:
             self._running.append(CompileProcess(self._server, self._scratch / f"worker{next(self._numbers)}"))
         return self._running[:number]
@@ -113,12 +111,9 @@ class CompileProcess:
             if self._process is None:
                 if self._stopped:
                     raise RuntimeError("compilation was stopped")
-                self._process = self._start()
+                self._scratch.mkdir(parents=True, exist_ok=True)
+                self._process = self._server.start(self._scratch, self._log())
             return self._process
-
-    def _start(self) -> ForkedProcess:
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        return self._server.start(self._scratch, self._log())
 
     def _log(self) -> Path:
         return self._scratch / "stderr.log"

@@ -100,13 +100,14 @@ class PartitionedBackend(Backend):
 
     def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
         """Save a segment as source, in the form of the AWS Neuron engines if hosts have an older torch."""
-        if release(_torch_of(self.engine)) >= release(LOWEST_TORCH):
-            Eager().compile(segment.program, None, directory)
-        else:
+        needs = [release(need.version) for need in self.engine.requirements() if need.module == "torch"]
+        if any(version < release(LOWEST_TORCH) for version in needs):
             from ..aws_neuron.device import write_artifact
             from ..aws_neuron.source_export import export_source
 
             write_artifact(directory, export_source(segment.program, bucket), {})
+        else:
+            Eager().compile(segment.program, None, directory)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the estimates of the engine's segments together; the CPU's segments have none."""
@@ -131,11 +132,6 @@ def supported_segments(
     reasons = unsupported_operators(engine, fixed, bucket, config, settings)
     unsupported = {node.name for node, reason in reasons.items() if reason is not None}
     return partition(fixed, lambda node: node.name not in unsupported, config)
-
-
-def _torch_of(engine: Backend) -> str:
-    """Return the release of torch on the engine's hosts."""
-    return next((need.version for need in engine.requirements() if need.module == "torch"), LOWEST_TORCH)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

@@ -118,9 +118,9 @@ class OperatorEntry:
     limit: Limit = lambda node: None
 
 
-def _unary(function: Callable[..., Any]) -> OperatorEntry:
+def _unary(function: Callable[..., Any], limit: Limit = lambda _: None) -> OperatorEntry:
     """Translate to a function of one value, with defaults for all other arguments."""
-    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0])))
+    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0])), limit)
 
 
 def _binary(function: Callable[..., Any]) -> OperatorEntry:
@@ -130,10 +130,6 @@ def _binary(function: Callable[..., Any]) -> OperatorEntry:
         return None if node.kwargs.get("alpha", 1) == 1 else "it supports no factor alpha"
 
     return OperatorEntry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
-
-
-def _identity(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    return new.node(node.args[0])
 
 
 def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -289,7 +285,7 @@ _DATA_MOVEMENT: dict[Any, OperatorEntry] = {
             _aten.dropout.default, _aten.contiguous.default, _aten.clone.default, _aten.alias.default,
             _aten.detach.default, _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default,
         ),
-        OperatorEntry(_identity),
+        OperatorEntry(lambda new, node: new.node(node.args[0])),
     ),
     **dict.fromkeys(
         (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints),
@@ -315,9 +311,7 @@ _TABLE: dict[Any, OperatorEntry] = {
     _aten.sigmoid.default: _unary(torch.sigmoid),
     _aten.tanh.default: _unary(torch.tanh),
     _aten.silu.default: _unary(nn.functional.silu),
-    _aten.softplus.default: OperatorEntry(
-        lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _default_softplus
-    ),
+    _aten.softplus.default: _unary(nn.functional.softplus, _default_softplus),
     _aten.gelu.default: OperatorEntry(_gelu),
     _aten.exp.default: _unary(torch.exp),
     _aten.exp2.default: _unary(torch.exp2),

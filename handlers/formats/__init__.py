@@ -81,10 +81,6 @@ class Codec:
     def _body_formats(self) -> tuple[RequestFormat, ...]:
         return tuple(one for one in self.formats if not one.parses_json)
 
-    @cached_property
-    def _json_formats(self) -> tuple[RequestFormat, ...]:
-        return tuple(one for one in self.formats if one.parses_json)
-
     def is_json(self, body: Body) -> bool:
         """Whether the body is parsed as JSON."""
         return not any(one.matches(body) for one in self._body_formats)
@@ -159,8 +155,8 @@ class Codec:
 
     def _decode_value(self, value: object) -> InferenceRequest:
         try:
-            for one in self._json_formats:
-                if one.matches(value):
+            for one in self.formats:
+                if one.parses_json and one.matches(value):
                     return one.decode(value)
         except RequestError as error:
             self.add_keys(error, value)

@@ -81,7 +81,7 @@ def properties(options: ServeOptions, files: Mapping[str, str], body_bytes: int,
         "grpc_inference_port": str(options.port + 3),
         "grpc_management_address": "127.0.0.1",
         "grpc_management_port": str(options.port + 4),
-        "disable_token_authorization": _word(not options.tokens),
+        "disable_token_authorization": str(not options.tokens).lower(),
         "token_expiration_min": str(_MINUTES_OF_A_YEAR),
         "load_models": ",".join(_model(name, file) for name, file in files.items()),
         "allowed_urls": "none",
@@ -106,10 +106,6 @@ def _model(name: str, file: str) -> str:
     if "," in file:
         raise ArchiveError(f"TorchServe reads a comma in {file} as the end of a file's name: rename it")
     return f"{name}={file}"
-
-
-def _word(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def unknown_settings(names: list[str]) -> list[str]:

@@ -163,8 +163,9 @@ class SqliteChanges:
             self.written = dict(zip(self._keys, map(_info, columns)))
             return [*map(Written, revisions)]
         self._infos = find_infos(self._connection, self._keys)
-        if after is not None:
-            self._count_replaced(rows, read)
+        if after is not None:  # another worker has replaced the others first
+            grown = sum(len(one.record) - read[key].size for key, one, number in rows if self._is_written(key, number))
+            self.usage = self.usage._replace(bytes=self.usage.bytes + grown)
         outcomes = [
             Written(number) if self._is_written(key, number) else self._decide(key, change, number)
             for key, change, number in rows
@@ -174,13 +175,6 @@ class SqliteChanges:
 
     def _is_written(self, key: bytes, number: int) -> bool:
         return (found := self._infos.get(key)) is not None and found.revision == number
-
-    def _count_replaced(
-        self, rows: Sequence[tuple[bytes, RecordUpdate, int]], read: Mapping[bytes, RecordInfo]
-    ) -> None:
-        # Another worker has replaced the others first.
-        grown = sum(len(one.record) - read[key].size for key, one, number in rows if self._is_written(key, number))
-        self.usage = self.usage._replace(bytes=self.usage.bytes + grown)
 
     def _decide(self, key: bytes, change: RecordUpdate, number: int) -> WriteOutcome:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import useful_timesteps
 
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
@@ -105,4 +106,4 @@ def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, 
         assert refusal.value.length in foreign
         assert refusal.value.available == grid.lengths
     else:
-        assert plan_exact(lengths, grid, cost).useful_timesteps(lengths) == sum(lengths)
+        assert useful_timesteps(plan_exact(lengths, grid, cost), lengths) == sum(lengths)

@@ -10,28 +10,14 @@ from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
 
-def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
-    result = Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,))))
-    lengths = [7, 12, 3]
-
-    assert (result.computed_timesteps, result.useful_timesteps(lengths), result.padded_timesteps(lengths)) == (
-        48,
-        22,
-        26,
-    )
-
-
 def test_a_plan_costs_what_its_runs_cost() -> None:
     cost = CostModel({Bucket(4, 8): 1.5, Bucket(1, 16): 0.25})
 
     assert Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,)))).milliseconds(cost) == 1.75
 
 
-def test_a_row_that_ends_inside_a_chunk_is_useful_to_its_end() -> None:
-    """A call of eight timesteps that starts at four has two timesteps of a row of six."""
-    result = Plan((ProgramCall(Bucket(2, 4), (1, 0)), ProgramCall(Bucket(2, 8), (1, 0), start=4)))
-
-    assert (result.computed_timesteps, result.useful_timesteps([6, 12])) == (24, 18)
+def test_dummy_rows_and_padding_are_computed_timesteps() -> None:
+    assert Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,)))).computed_timesteps == 48
 
 
 def test_heads_are_counted_apart() -> None:

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plans import useful_timesteps
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
@@ -185,16 +186,16 @@ def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Pla
         assert refusal.value.length == max(lengths)
         assert refusal.value.available in ((16,), (8, 16))
     else:
-        assert make().plan(lengths).useful_timesteps(lengths) == sum(lengths)
+        assert useful_timesteps(make().plan(lengths), lengths) == sum(lengths)
 
 
 @given(chunk_problems())
 def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, CostModel, list[int]]) -> None:
     grid, cost, lengths = problem
 
-    result = make_planner("chunk", grid, cost).plan([*lengths, 40 * grid.lengths[-1]])
+    longer = [*lengths, 40 * grid.lengths[-1]]
 
-    assert result.useful_timesteps([*lengths, 40 * grid.lengths[-1]]) == sum(lengths) + 40 * grid.lengths[-1]
+    assert useful_timesteps(make_planner("chunk", grid, cost).plan(longer), longer) == sum(longer)
 
 
 def test_requests_of_one_length_keep_their_order() -> None:

@@ -118,7 +118,7 @@ def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
 
-    with compile_processes(tmp_path / "scratch", 1) as processes:
+    with compile_processes(tmp_path / "scratch") as processes:
         for turn in range(2):
             compile_all([CompileJob("good", "sequence", BUCKETS[0], program, tmp_path / f"{turn}")], processes, print)
         first, second = map(int, (tmp_path / "pids").read_text().split())

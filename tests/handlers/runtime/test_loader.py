@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 import torch
 from fake_model import GRID
+from plans import useful_timesteps
 from tiny_archive import change_manifest, make_model
 
 from torchserve_neuron_lstm.backends.eager import Eager
@@ -74,7 +75,7 @@ def test_the_planner_is_told_what_the_programs_take(
     manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
 
     assert supported_shapes(manifest) == found
-    assert planner_from_manifest(manifest).plan([longest]).useful_timesteps([longest]) == longest
+    assert useful_timesteps(planner_from_manifest(manifest).plan([longest]), [longest]) == longest
     with pytest.raises(SequenceTooLong):
         planner_from_manifest(manifest).plan([longest + 1])
 
