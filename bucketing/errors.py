@@ -27,13 +27,6 @@ class LengthNotAccepted(ValueError):
         )
 
 
-class SequenceTooShort(ValueError):
-    """A sequence of fewer timesteps than the model takes."""
-
-    def __init__(self, length: int, shortest: int) -> None:
-        super().__init__(f"a sequence of {length} timesteps is not accepted: the model takes {shortest} or more")
-
-
 class InvariantError(RuntimeError):
     """A violated invariant: a bug, not the fault of a request."""
 

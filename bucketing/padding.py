@@ -119,8 +119,8 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
     >>> torch_dtype(TensorSpec("ids", "int64", ("time",)))
     torch.int64
     """
-    dtype = _dtypes().get(spec.dtype)
-    if dtype is None:
+    dtype = getattr(torch, spec.dtype, None)
+    if not isinstance(dtype, torch.dtype):
         raise InvariantError(f"{spec.name} has the dtype {spec.dtype!r}, which torch does not know")
     return dtype
 
@@ -129,11 +129,6 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
 def item_bytes(dtype: torch.dtype) -> int:
     """Return the bytes of a number; the dtypes of an old torch have no `itemsize`."""
     return torch.empty(0, dtype=dtype).element_size()
-
-
-@cache
-def _dtypes() -> dict[str, torch.dtype]:
-    return {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 
 
 def zeros(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:

@@ -133,14 +133,12 @@ def main() -> None:
         parser.error(f"--threads: expected 1 or more, got {given.threads}")
     try:
         archive = load(given.archive, given.model_name, given.threads)
+        try:
+            ArchiveServer({archive.name: archive}).serve()
+        finally:
+            asyncio.run(archive.close())
     except ArchiveError as error:
         sys.exit(f"error: {error}")
-    try:
-        ArchiveServer({archive.name: archive}).serve()
-    except ArchiveError as error:
-        sys.exit(f"error: {error}")
-    finally:
-        asyncio.run(archive.close())
 
 
 class _PrometheusMetrics:

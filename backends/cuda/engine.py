@@ -38,7 +38,7 @@ from .graph_program import GraphProgram, Module, WarmShape, bytes_together
 from .kernel_layers import DerivedWeights
 from .kernels.interface import KernelError, RecurrenceKernel
 from .memory_plan import MemoryUse, memory_message
-from .recurrences import Flatten, recurrent_functions
+from .recurrences import DeviceRecurrences, Flatten
 from .torch_device import TorchDevice, gpu_index, gpu_missing, gpu_name
 
 if TYPE_CHECKING:
@@ -246,8 +246,8 @@ def _module(
     own = {name: tensors[name] for name in read_signature(directory).weights}
     source = placed_source(read_source(directory), device)
     precision = read_program_file(_Facts, directory / _FACTS).precision
-    functions = recurrent_functions(derived, flatten, kernel, getattr(torch, precision))
-    return load_source(source, own, functions, directory / FILE_NAME)
+    operators = DeviceRecurrences(derived, flatten, kernel, getattr(torch, precision))
+    return load_source(source, own, {"lstm": operators.lstm, "rnn": operators.rnn}, directory / FILE_NAME)
 
 
 def placed_source(source: str, device: torch.device) -> str:

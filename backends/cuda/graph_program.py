@@ -77,7 +77,7 @@ class GraphProgram:
             OutOfMemory: the graph does not fit into the device's memory.
         """
         with self._turn, self._device.current(), torch.no_grad():
-            self._graphs[_shapes(shape.inputs)] = self._capture(shape)
+            self._graphs[tuple([place.shape for place in shape.inputs.places])] = self._capture(shape)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call; inputs and outputs are on the CPU.
@@ -183,7 +183,3 @@ class GraphProgram:
                 result.copy_(value)
 
         return _CapturedGraph(shape, self._device.capture(body))
-
-
-def _shapes(layout: BufferLayout) -> tuple[tuple[int, ...], ...]:
-    return tuple([place.shape for place in layout.places])

@@ -7,9 +7,8 @@ and last states are read at each row's own end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,25 +22,16 @@ Compute = Callable[[masked.Layer, Sequence[Tensor], Sequence[Tensor]], Sequence[
 """A recurrent operator by a fused layer: layer, x and states, weights -> results."""
 
 
-def recurrent_functions(
-    derived: DerivedWeights, flatten: Flatten, kernel: RecurrenceKernel | None, precision: torch.dtype
-) -> Mapping[str, Callable[..., Any]]:
-    """Return the recurrent operators by the names that sources of programs call.
-
-    `flatten` lays a layer's weights out for the device's own layers. Recurrences of float32 compute in `precision`.
-    """
-    operators = _DeviceRecurrences(derived, flatten, kernel, precision)
-    return {"lstm": operators.lstm, "rnn": operators.rnn}
-
-
 @dataclass(frozen=True)
-class _DeviceRecurrences:
+class DeviceRecurrences:
     """The operators of `masked.py`, by the project's kernel or by the device's own layers."""
 
     derived: DerivedWeights
     flatten: Flatten
+    """A function that lays a layer's weights out for the device's own layers."""
     kernel: RecurrenceKernel | None
     precision: torch.dtype
+    """The one in which recurrences of float32 are computed."""
 
     def lstm(
         self,
@@ -55,6 +45,7 @@ class _DeviceRecurrences:
         bidirectional: bool,
         need_cell: bool,
     ) -> tuple[Tensor, ...]:
+        """Compute the `lstm` operator."""
         kernel = None if masked.is_projected(h_0, c_0) else self._kernel_for(x, weights)
         if kernel is not None:
             directions = 2 if bidirectional else 1
@@ -82,6 +73,7 @@ class _DeviceRecurrences:
         layers: int,
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
+        """Compute the `rnn` operator."""
         kernel = self._kernel_for(x, weights)
         if kernel is not None:
             directions = 2 if bidirectional else 1

@@ -32,7 +32,7 @@ from ..signature import signature_of, write_signature
 from ..versions import LOWEST_TORCH, release
 from .operator_support import unsupported_operators
 from .partition import PartitionError, partition
-from .partitioned_program import SEGMENTS, SegmentList, load_compiled, read_segments, segment_directory
+from .partitioned_program import SEGMENTS, SegmentList, device_folders, load_compiled, segment_directory
 from .segments import Segment, Segments
 
 
@@ -111,8 +111,7 @@ class PartitionedBackend(Backend):
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the estimates of the engine's segments together; the CPU's segments have none."""
-        segments = enumerate(read_segments(directory).segments)
-        folders = [directory / segment_directory(i, one.place) for i, one in segments if one.place == "device"]
+        folders = device_folders(directory).values()
         estimates = [estimate for folder in folders if (estimate := self.engine.estimate_us(folder)) is not None]
         return sum(estimates) if folders and len(estimates) == len(folders) else None
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.operator_support import create_op_support
 
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..exported_program import is_assertion
@@ -137,17 +137,6 @@ def _without_inputs(on_cpu: set[torch.fx.Node], program: ExportedProgram, graph:
     return moved
 
 
-class _Chosen(OperatorSupportBase):
-    """Selection of nodes in the form that torch.fx's partitioner needs."""
-
-    def __init__(self, chosen: Callable[[torch.fx.Node], bool]) -> None:
-        self._chosen = chosen
-
-    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        """Whether the node belongs into a partition."""
-        return node.op == "call_function" and self._chosen(_producer(node))
-
-
 def _producer(node: torch.fx.Node) -> torch.fx.Node:
     """Return the call that computes a value; for one of several results, the call that returns all."""
     while node.op == "call_function" and node.target is operator.getitem:
@@ -165,5 +154,6 @@ def _fused(module: torch.fx.GraphModule, on_cpu: set[torch.fx.Node]) -> torch.fx
 def _with_parts(
     module: torch.fx.GraphModule, chosen: Callable[[torch.fx.Node], bool], prefix: str
 ) -> torch.fx.GraphModule:
-    partitioner = CapabilityBasedPartitioner(module, _Chosen(chosen), allows_single_node_partition=True)
+    support = create_op_support(lambda _, node: node.op == "call_function" and chosen(_producer(node)))
+    partitioner = CapabilityBasedPartitioner(module, support, allows_single_node_partition=True)
     return partitioner.fuse_partitions(partitioner.propose_partitions(), prefix=prefix)

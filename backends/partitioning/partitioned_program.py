@@ -70,7 +70,7 @@ def load_compiled(
     """
     if not is_partitioned(directory):
         return engine.load(directory, weights, host, threads)
-    folders = _device_folders(directory)
+    folders = device_folders(directory)
     on_device = {index: engine.load(folder, weights, host, threads) for index, folder in folders.items()}
     return _parts(directory, weights, threads).joined(on_device)  # the CPU's come last: they set torch's threads
 
@@ -89,7 +89,7 @@ def load_sharing_device(
         LoadError: as for `Backend.load_together`, or a file is damaged.
     """
     parts = {key: _parts(directory, weights, threads) for key, directory in directories.items()}
-    folders = {key: _device_folders(directory) for key, directory in directories.items()}
+    folders = {key: device_folders(directory) for key, directory in directories.items()}
 
     def joined(segments: Mapping[tuple[Key, int], LoadedProgram]) -> Mapping[Key, LoadedProgram]:
         return {key: one.joined({index: segments[key, index] for index in folders[key]}) for key, one in parts.items()}
@@ -101,7 +101,7 @@ def load_sharing_device(
     return joined(engine.load_together(stored, weights, device, [of_segments(one) for one in rehearsals]))
 
 
-def _device_folders(directory: Path) -> dict[int, Path]:
+def device_folders(directory: Path) -> dict[int, Path]:
     """The directories of the engine's segments, by their index."""
     places = [segment.place for segment in read_segments(directory).segments]
     return {index: directory / segment_directory(index, place) for index, place in enumerate(places) if place != "cpu"}

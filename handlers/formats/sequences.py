@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ...bucketing.errors import LengthNotAccepted, SequenceTooLong, SequenceTooShort
+from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ..responses import RequestError, abbreviate, invalid
@@ -127,7 +127,8 @@ def _check_length(length: int, manifest: Manifest) -> None:
     if length > manifest.limits.timesteps:
         check_timesteps(length, "the sequence", manifest)
     if length < manifest.shortest:
-        raise RequestError("LengthNotAccepted", str(SequenceTooShort(length, manifest.shortest)))
+        taken = f"the model takes {manifest.shortest} or more"
+        raise RequestError("LengthNotAccepted", f"a sequence of {length} timesteps is not accepted: {taken}")
     lengths = manifest.grid.lengths
     if manifest.padding == "exact_lengths":
         if length not in lengths:

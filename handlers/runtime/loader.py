@@ -169,11 +169,14 @@ def load_archive(
     check_memory(manifest)
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or (1 if are_threads_lost() else manifest.threads or available_cores())
+    files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
+    # Mapped, so that workers share the pages.
+    weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
     archive = LoadedArchive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, select(manifest, directory)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads, _read_all(directory, manifest)),
+        programs=_load_programs(directory, manifest, threads, weights),
     )
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
@@ -286,12 +289,6 @@ def _rehearsals(manifest: Manifest, variant: Variant) -> Iterator[Rehearsal[tupl
 
     for bucket in role_buckets(variant.part, manifest.grid) if variant.bucket is None else (variant.bucket,):
         yield Rehearsal(bucket, partial(call, bucket))
-
-
-def _read_all(directory: Path, manifest: Manifest) -> Weights:
-    """Map the weights from the files whose digests were checked; workers share the pages."""
-    files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
-    return {name: tensor for file in files for name, tensor in read_weights(file).items()}
 
 
 def example_inputs(
