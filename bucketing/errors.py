@@ -1,4 +1,4 @@
-"""Errors of the core. Each carries its facts, so that the response to a request can word them."""
+"""Errors of the core."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ class SequenceTooLong(ValueError):
     """A sequence longer than every bucket. `available` has the lengths of the buckets, or the longest one alone."""
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
-        self.length = length
-        self.available = available
         buckets = f" (buckets: {', '.join(map(str, available))})" if len(available) > 1 else ""
         super().__init__(f"a sequence of {length} timesteps fits no bucket: the longest holds {available[-1]}{buckets}")
 
@@ -19,8 +17,6 @@ class LengthNotAccepted(ValueError):
     """A length that no bucket has, for a model that must not be padded."""
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
-        self.length = length
-        self.available = available
         super().__init__(
             f"a sequence of {length} timesteps is not accepted: padding would change this model's outputs, so only "
             f"lengths {', '.join(map(str, available))} are served"

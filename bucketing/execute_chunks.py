@@ -137,7 +137,7 @@ def resume_chunks(
 
 def _execute_plan(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
     signature = batch.signature
-    if signature.start_indices and batch.has_new_sequences:
+    if signature.start_indices and (batch.resumed is None or len(batch.resumed.rows) < len(batch.index)):
         for head in plan.heads:
             batch.run_start(head)
     batch.resume()
@@ -194,11 +194,6 @@ class ChunkedExecution:
         self.output_specs = signature.step_outputs
         self.outputs: list[torch.Tensor] = []
         self.outputs_are_borrowed = False
-
-    @property
-    def has_new_sequences(self) -> bool:
-        """Whether a sequence of the batch starts with it."""
-        return self.resumed is None or len(self.resumed.rows) < len(self.index)
 
     def run_start(self, head: ProgramCall) -> None:
         """Run the `start` program for the initial carried values of these rows."""

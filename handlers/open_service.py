@@ -57,7 +57,8 @@ def _collect_seldom() -> None:
 def _open(host: Host) -> Service:
     manifest = read_manifest(host.directory)
     placed = apply_placement(manifest, host.directory, host.workers, host.environment)  # before anything starts threads
-    torch.set_num_threads(_threads(placed, manifest, host))
+    threads = host.threads or placed or manifest.threads  # `placed`: those of the cores that it is pinned to
+    torch.set_num_threads(threads or threads_per_worker(available_cores(), host.workers))
     archive = load_archive(host.directory, torch.get_num_threads(), device=host.device)
     manifest = archive.manifest
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
@@ -95,12 +96,6 @@ def _warn_of_costs(manifest: Manifest) -> None:
         _log.warning("costs were not measured on this host's %s: run neuron-lstm calibrate", device)
     elif measurement is not None and measurement.was_busy:
         _log.warning("costs were measured on a busy machine: run neuron-lstm calibrate")
-
-
-def _threads(placed: int | None, manifest: Manifest, host: Host) -> int:
-    """Return the threads of each program call; `placed` are those of the cores that the process is pinned to."""
-    given = host.threads or placed or manifest.threads
-    return given or threads_per_worker(available_cores(), host.workers)
 
 
 Report = Callable[[BatchMetrics, BucketGrid], None]

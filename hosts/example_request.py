@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 
 _TIMESTEPS = 3
@@ -22,13 +21,9 @@ def curl_command(url: str, name: str, manifest: Manifest, *, torchserve: bool = 
     if manifest.codec is not None:
         return f"curl -s {url}/v2/models/{name}"
     length = min(max(_TIMESTEPS, manifest.shortest), manifest.longest)
-    body = json.dumps(_body(manifest.inputs, length))
+    values = {spec.name: _nested(spec.item_sizes(length), _value(spec.dtype)) for spec in manifest.inputs}
+    body = json.dumps(next(iter(values.values())) if len(values) == 1 else values)
     return f"curl -s -H 'Content-Type: application/json' -d '{body}' {url}/predictions/{name}"
-
-
-def _body(inputs: tuple[TensorSpec, ...], length: int) -> Any:
-    values = {spec.name: _nested(spec.item_sizes(length), _value(spec.dtype)) for spec in inputs}
-    return next(iter(values.values())) if len(values) == 1 else values
 
 
 def _value(dtype: str) -> bool | int | float:

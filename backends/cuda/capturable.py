@@ -137,7 +137,8 @@ def _inner_refusal(target: torch._ops.OpOverload, given: _ExampleArguments) -> s
 def _own_refusal(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Why an operator that is no composite cannot be captured."""
     if target in _INDEXED:
-        return "selects by a mask, so that a size depends on data" if _has_mask(args[1]) else None
+        masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        return "selects by a mask, so that a size depends on data" if masked else None
     if target == _aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
         return None  # the size is given, so nothing is read
     waits = _WAITING.get(target)
@@ -197,10 +198,6 @@ def _data_dependent(node: Node) -> set[Any]:
     """The symbols of a node's sizes that depend on data."""
     tensors = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
     return {symbol for tensor in tensors for symbol in free_unbacked_symbols(tensor)}
-
-
-def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 _Tell = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any]], None]

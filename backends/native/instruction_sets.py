@@ -67,23 +67,16 @@ def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, 
         return (InstructionSet(least, frozenset()),)
     without = (InstructionSet("x86-64-v4", _AVX512, precision), InstructionSet(least, frozenset(), precision))
     if precision == "bfloat16":
-        return (*_of_bfloat16(), *without)
-    return (*_of_int8(least), *without) if precision == "int8" else without
-
-
-def _of_bfloat16() -> tuple[InstructionSet, ...]:
-    """Return the sets that multiply bfloat16."""
-    # Intel's processors with tiles multiply float32 at the rate of pairs.
-    slow = frozenset({"amx_tile"})
-    pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, "bfloat16", ("avx512bf16",), slow)
-    flags = pairs.cpu_flags | {"amx_tile", "amx_bf16"}
-    return InstructionSet("x86-64-v4", flags, "bfloat16", ("avx512bf16", "amx-tile", "amx-bf16")), pairs
-
-
-def _of_int8(least: str) -> tuple[InstructionSet, ...]:
-    """Return the sets that sum products of int8 in 32 bits."""
-    wide = InstructionSet("x86-64-v4", _AVX512 | {"avx512_vnni"}, "int8", ("avx512vnni",))
-    return wide, InstructionSet(least, frozenset({"avx_vnni"}), "int8", ("avxvnni",))
+        # Intel's processors with tiles multiply float32 at the rate of pairs.
+        slow = frozenset({"amx_tile"})
+        pairs = InstructionSet("x86-64-v4", _AVX512 | {"avx512_bf16"}, "bfloat16", ("avx512bf16",), slow)
+        flags = pairs.cpu_flags | {"amx_tile", "amx_bf16"}
+        tiles = InstructionSet("x86-64-v4", flags, "bfloat16", ("avx512bf16", "amx-tile", "amx-bf16"))
+        return tiles, pairs, *without
+    if precision == "int8":  # products are summed in 32 bits
+        wide = InstructionSet("x86-64-v4", _AVX512 | {"avx512_vnni"}, "int8", ("avx512vnni",))
+        return wide, InstructionSet(least, frozenset({"avx_vnni"}), "int8", ("avxvnni",)), *without
+    return without
 
 
 def is_built(directory: Path) -> bool:

@@ -200,7 +200,7 @@ class _Writer:
             layer, *inputs = (self._value(value) for value in node.args)
             return f"{layer}({', '.join(inputs)})"
         if target in _EXPRESSIONS:
-            values = [_in_parentheses(self._value(value)) for value in node.args]
+            values = [f"({text})" if text.startswith("-") else text for text in map(self._value, node.args)]
             return _EXPRESSIONS[target].format(*values, args=", ".join(values))
         if target in self._operators:
             return f"{self._operators[target]}({self._arguments(node)})"
@@ -260,16 +260,13 @@ def _check(called: list[Any], layers: Mapping[Callable[..., Any], str]) -> None:
     """Check that source can express every call. Raises `CompileError`: it cannot express one."""
     for target in called:
         known = isinstance(target, torch._ops.OpOverload) or target is call_layer or target in layers
-        if not known and not _is_control_flow(target) and not _is_size_function(target):
+        control_flow = isinstance(target, torch._ops.HigherOrderOperator) and target.name() in CONTROL_FLOW
+        if not known and not control_flow and not _is_size_function(target):
             raise CompileError(f"the program calls {target}, which cannot be written as source")
 
 
 def _is_call(node: Node) -> bool:
     return node.op == "call_function" and node.target not in _EXPRESSIONS and not is_assertion(node)
-
-
-def _is_control_flow(target: Any) -> bool:
-    return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in CONTROL_FLOW
 
 
 def _is_size_function(target: Any) -> bool:
@@ -295,10 +292,6 @@ def _last_uses(calls: list[Node], output: Node) -> dict[Node, list[Node]]:
         if readers and output not in node.users:
             freed[max(readers, key=places.__getitem__)].append(node)
     return freed
-
-
-def _in_parentheses(expression: str) -> str:
-    return f"({expression})" if expression.startswith("-") else expression
 
 
 def python_literal(value: Any) -> str:

@@ -92,11 +92,6 @@ def replace_records(
     return written.rowcount == len(changes)
 
 
-def _new_revisions(count: int) -> tuple[int, ...]:
-    """Return random revisions of 63 bits, unique even among removed records."""
-    return tuple([number >> 1 for number in struct.unpack(f"{count}Q", token_bytes(8 * count))])
-
-
 def count_others(connection: sqlite3.Connection, key: bytes, unconfirmed: bool, client: bytes | None) -> OtherSessions:
     """Count the open sessions other than `key`: unconfirmed ones, and those of its client."""
     others = of_client = 0
@@ -153,7 +148,9 @@ class SqliteChanges:
         assumption.
         """
         self._keys = [store_key(change.id, self._model) for change in changes]
-        revisions = _new_revisions(len(changes))
+        # Random numbers of 63 bits, unique even among removed records.
+        numbers = struct.unpack(f"{len(changes)}Q", token_bytes(8 * len(changes)))
+        revisions = [number >> 1 for number in numbers]
         rows = [*zip(self._keys, changes, revisions)]
         after = admit_all(changes, [*map(read.get, self._keys)], self.usage, self._limits, self._now)
         if after is not None and replace_records(self._connection, rows, self._now):

@@ -103,7 +103,6 @@ def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, 
     if foreign:
         with pytest.raises(LengthNotAccepted) as refusal:
             plan_exact(lengths, grid, cost)
-        assert refusal.value.length in foreign
-        assert refusal.value.available == grid.lengths
+        assert str(refusal.value) in {str(LengthNotAccepted(length, grid.lengths)) for length in foreign}
     else:
         assert useful_timesteps(plan_exact(lengths, grid, cost), lengths) == sum(lengths)

@@ -183,8 +183,7 @@ def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Pla
     if max(lengths) > 16:
         with pytest.raises(SequenceTooLong) as refusal:
             make().plan(lengths)
-        assert refusal.value.length == max(lengths)
-        assert refusal.value.available in ((16,), (8, 16))
+        assert str(refusal.value) in {str(SequenceTooLong(max(lengths), edges)) for edges in ((16,), (8, 16))}
     else:
         assert useful_timesteps(make().plan(lengths), lengths) == sum(lengths)
 

@@ -30,7 +30,7 @@ def test_the_smallest_length_that_fits_is_found_or_the_request_is_refused(grid: 
     else:
         with pytest.raises(SequenceTooLong) as refusal:
             grid.bucket_length_for(length)
-        assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)
+        assert str(refusal.value) == str(SequenceTooLong(length, grid.lengths))
 
 
 def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> None:
@@ -48,7 +48,7 @@ def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> 
     else:
         with pytest.raises(LengthNotAccepted, match=f"a sequence of {length} timesteps is not accepted") as refusal:
             grid.require_bucket_length(length)
-        assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)
+        assert str(refusal.value) == str(LengthNotAccepted(length, grid.lengths))
 
 
 @given(st.integers(1, 5), st.integers(-3, 3), st.integers(1, 4), st.integers(1, 10_000))
