@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .interface import Backend, LoadedProgram, LoadError, Requirement, Weights
+from .interface import Backend, CompileError, LoadedProgram, LoadError, Requirement, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
 from .versions import lowest_torch_requirement
 
@@ -60,6 +60,27 @@ class OnnxEngine(Backend):
                 f"this host's {self.product} cannot load {directory}: {error}; install the version the program was "
                 f"packaged with, or package the model again"
             ) from error
+
+    def try_program(
+        self,
+        program: ExportedProgram,
+        directory: Path,
+        check: Callable[[Sequence[torch.Tensor]], None] = lambda outputs: None,
+    ) -> None:
+        """Load a compiled program, run it on example inputs if it has any, and check the outputs.
+
+        Raises:
+            CompileError: the engine does not support the program, because one of these fails.
+        """
+        from .exported_tensors import weights_of
+
+        try:
+            run = self.load(directory, weights_of(program), {}, threads=1)
+            if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
+                check(run(program.example_inputs[0]))
+        except Exception as error:
+            reason = str(error.__cause__ or error).strip()
+            raise CompileError(f"{self.product} does not support this program: {reason}") from error
 
     @abstractmethod
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:

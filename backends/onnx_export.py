@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from .error_causes import causes
 from .exported_program import quiet
 from .exported_tensors import weights_of
 from .interface import CompileError
-from .onnx_engine import OnnxEngine
 from .partitioning.operator_names import operator_name, operators_of
 from .partitioning.operator_support import single_operator_program
 from .recurrent_operators import is_recurrent
@@ -59,26 +57,6 @@ def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Ten
         for name, tensor in weights_of(program).items()
         if name in program.state_dict or tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
     }
-
-
-def try_program(
-    engine: OnnxEngine,
-    program: ExportedProgram,
-    directory: Path,
-    check: Callable[[Sequence[torch.Tensor]], None] = lambda outputs: None,
-) -> None:
-    """Load a compiled program, run it on example inputs if it has any, and check the outputs.
-
-    Raises:
-        CompileError: the engine does not support the program, because one of these fails.
-    """
-    try:
-        run = engine.load(directory, weights_of(program), {}, threads=1)
-        if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
-            check(run(program.example_inputs[0]))
-    except Exception as error:
-        reason = str(error.__cause__ or error).strip()
-        raise CompileError(f"{engine.product} does not support this program: {reason}") from error
 
 
 def _without_projections(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

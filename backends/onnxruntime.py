@@ -49,7 +49,6 @@ class OnnxRuntime(OnnxEngine):
             external_names,
             externalize_weights,
             lifted_weights,
-            try_program,
             unfolded_weights,
         )
 
@@ -57,7 +56,7 @@ class OnnxRuntime(OnnxEngine):
         externalize_weights(model, lifted_weights(program))
         (directory / _AS_THEY_ARE).write_text(json.dumps(unfolded_weights(model)), encoding="utf-8")
         write_graph(model, program, external_names(model), directory)
-        try_program(self, program, directory)
+        self.try_program(program, directory)
 
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
         """Create the session."""

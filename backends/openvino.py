@@ -53,12 +53,12 @@ class OpenVino(OnnxEngine):
         precision = settings.precision
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)
-        from .onnx_export import export_onnx, lifted_weights, try_program, without_lengths
+        from .onnx_export import export_onnx, lifted_weights, without_lengths
 
         model = export_onnx(without_lengths(program))
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
         write_graph(model, program, _lift_weights(model, lifted_weights(program)), directory)
-        try_program(self, program, directory, lambda outputs: _reject_wrong_outputs(program, outputs, precision))
+        self.try_program(program, directory, lambda outputs: _reject_wrong_outputs(program, outputs, precision))
 
     def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
         """Compile the graph for this processor."""
