@@ -26,6 +26,8 @@ from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.proof.differential import random_tensor
 
+from .summing_model import program, silent
+
 IDS = "ids: {dtype: int64, shape: [batch, time]%s}"
 
 
@@ -89,18 +91,10 @@ class Packed(nn.Module):
 
 
 def drawn(model: nn.Module, settings: ServingConfig) -> int:
-    program = lower(model.eval(), settings)
-    reference = make_reference(model, settings, program.outputs)
-    return len(draw_cases(_Facts(program), settings.grid, reference, lambda *_: None))
-
-
-class _Facts:
-    kind: Any = "sequence"
-    shortest = 1
-    padding: Any = "masked"
-
-    def __init__(self, program: Any) -> None:
-        self.inputs, self.outputs = program.inputs, program.outputs
+    lowered = lower(model.eval(), settings)
+    reference = make_reference(model, settings, lowered.outputs)
+    padded = program(inputs=lowered.inputs, outputs=lowered.outputs)
+    return len(draw_cases(padded, settings.grid, reference, silent))
 
 
 @pytest.mark.parametrize(
