@@ -94,15 +94,12 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != _ARCHIVER:
             return None
-        spec = self._others_spec(fullname, path, target)
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _WrappingLoader(spec.loader)
         return spec
-
-    def _others_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        return next((spec for spec in specs if spec is not None), None)
 
 
 class _WrappingLoader(Loader):

@@ -52,15 +52,6 @@ def _sessions(options: argparse.Namespace) -> None:
         sys.stdout.write(f"{summarize(found)}\n")
 
 
-def _own_name(reader: ArchiveReader) -> str:
-    from ...inference.errors import NamelessArchiveError
-
-    try:
-        return reader.model_name()
-    except NamelessArchiveError as error:
-        raise PackagingError(f"{error}; give --name") from error
-
-
 def count_sessions(archive: Path, name: str | None, environment: Mapping[str, str]) -> OpenSessions:
     """Count the sessions in the store of `archive`, served as `name`; None: under the archive's own name.
 
@@ -70,13 +61,17 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
         PackagingError: the archive has no sessions, its clients keep them, or the store cannot be read.
     """
     from ...handlers.streaming.open_sessions import open_store
+    from ...inference.errors import NamelessArchiveError
     from ...inference.reader import ArchiveReader
     from ...sessions.sqlite.store import SqliteStore
     from ...sessions.store import StoreTotals, StoreUnavailableError
 
     reader = ArchiveReader(archive)
     settings = _settings(reader)
-    model = _own_name(reader) if name is None else name
+    try:
+        model = reader.model_name() if name is None else name
+    except NamelessArchiveError as error:
+        raise PackagingError(f"{error}; give --name") from error
     try:
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):

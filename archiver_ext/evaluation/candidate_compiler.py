@@ -24,9 +24,6 @@ from ..progress import show_progress
 from .candidate import Candidate, RejectedEngine, make_candidate
 from .partitioning import partitioner_config, with_cpu_fallback
 
-Compiled = tuple[Candidate, tuple[CompileResult, ...]]
-"""A candidate with its compiled programs."""
-
 
 @dataclass(frozen=True)
 class CandidateCompiler:
@@ -56,10 +53,12 @@ class CandidateCompiler:
         beyond_grid = self.config.longest > self.config.grid.lengths[-1]
         return make_candidate(engine, self.program, streams=self.config.streaming is not None, beyond_grid=beyond_grid)
 
-    def compile(self, candidates: Sequence[Candidate], grid: BucketGrid) -> tuple[list[Compiled], list[RejectedEngine]]:
+    def compile(
+        self, candidates: Sequence[Candidate], grid: BucketGrid
+    ) -> tuple[list[tuple[Candidate, tuple[CompileResult, ...]]], list[RejectedEngine]]:
         """Compile for all candidates together, in the buckets of `grid`.
 
-        Returns the compiled candidates, and the engines that failed.
+        Returns the candidates with their compiled programs, and the engines that failed.
         """
         self.work.mkdir(exist_ok=True)
         jobs = [job for candidate in candidates for job in self._jobs(candidate, grid)]

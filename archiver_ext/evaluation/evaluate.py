@@ -88,13 +88,12 @@ def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:
-    """Return the lengths of one batch of each size of the grid."""
-    return [_spread(count, manifest) for count in manifest.grid.batches]
+    """Return the lengths of one batch of each size of the grid: spread evenly up to the longest.
 
-
-def _spread(count: int, manifest: Manifest) -> list[int]:
-    """Lengths spread evenly up to the longest; or the bucket lengths in turn, where no others are served."""
+    Where no others are served, they are the bucket lengths in turn.
+    """
+    lengths, counts = manifest.grid.lengths, manifest.grid.batches
     if manifest.padding == "exact_lengths":
-        lengths = manifest.grid.lengths
-        return [lengths[index % len(lengths)] for index in range(count)]
-    return [max(manifest.shortest, round(manifest.longest * (index + 1) / count)) for index in range(count)]
+        return [[lengths[row % len(lengths)] for row in range(count)] for count in counts]
+    shortest, longest = manifest.shortest, manifest.longest
+    return [[max(shortest, round(longest * (row + 1) / count)) for row in range(count)] for count in counts]
