@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -139,5 +140,6 @@ def install(site: Path, code: str = CODE) -> str:
 
 def use(monkeypatch: pytest.MonkeyPatch, site: Path, code: str = CODE) -> None:
     """Install the distribution for this process and for those that it starts."""
+    monkeypatch.delitem(sys.modules, "engines_of_others", raising=False)  # an earlier test may have had other engines
     monkeypatch.syspath_prepend(install(site, code))
     monkeypatch.setenv("PYTHONPATH", python_path(site))
