@@ -184,10 +184,12 @@ def test_lengths_outside_the_bucket_are_refused(lengths: list[int]) -> None:
         lengths_tensor(lengths, Bucket(2, 4))
 
 
+@pytest.mark.parametrize("pad_value", [7, 2**53 + 1], ids=["a float", "no float"])
 @pytest.mark.parametrize("shape", [("time", "batch"), ("batch", "time")])
-def test_a_pad_value_that_is_no_float_is_kept(shape: tuple[int | Axis, ...]) -> None:
-    spec = TensorSpec("ids", "int64", shape, pad_value=2**53 + 1)
+def test_short_rows_and_dummy_rows_hold_the_pad_value(shape: tuple[int | Axis, ...], pad_value: int) -> None:
+    spec = TensorSpec("ids", "int64", shape, pad_value=pad_value)
 
-    padded = pad([torch.tensor([1, 2])], spec, Bucket(2, 3))
+    padded = pad([torch.tensor([1, 2]), torch.tensor([3])], spec, Bucket(3, 3))
 
-    assert sorted(padded.flatten().tolist()) == [1, 2] + [2**53 + 1] * 4
+    by_row = padded if shape[0] == "batch" else padded.T
+    assert by_row.tolist() == [[1, 2, pad_value], [3, pad_value, pad_value], [pad_value] * 3]

@@ -91,6 +91,12 @@ def test_buckets_that_do_not_fit_the_inputs_are_refused(inputs: str, buckets: st
     assert refusal(inputs=inputs, buckets=buckets) == f"neuron_lstm.{said}"
 
 
+def test_a_mask_is_true_for_timesteps_unless_it_says_otherwise() -> None:
+    assert (
+        parsed(mask="m").mask == parsed(mask="{name: m, dtype: bool, true_for: timesteps, shape: [batch, time]}").mask
+    )
+
+
 def test_elements_of_a_tuple_have_dotted_names() -> None:
     state = "{state.0: {dtype: float32, shape: [time, batch, 3]}, state.1: {dtype: float32, shape: [2, batch, 3]}}"
 
