@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Mapping
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..config.schema import ModelArguments
 from ..config.strict import closest_key
+from ..handlers.runtime.constructor_arguments import ArgumentError, as_argument
+from ..handlers.runtime.served_method import run_method
 from .checkpoint import load_state_dict
-from .constructor_arguments import as_argument
 from .errors import PackagingError
 from .model_class import Tell, load_class, tell_nothing
 
@@ -87,9 +86,19 @@ def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[
             f"the class takes {model_class.__name__}{signature}. Write them as `model: {{args: {{NAME: VALUE}}}}` "
             "under `neuron_lstm:`; `neuron-lstm init` with --serialized-file finds sizes"
         ) from error
-    tuples = {name for name, parameter in signature.parameters.items() if _takes_tuple(parameter)}
-    values = {name: as_argument(value) for name, value in args.items()}
-    return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in values.items()}
+    tuples = taken_as_tuples(model_class, args)
+    try:
+        values = {name: as_argument(value) for name, value in args.items()}
+    except ArgumentError as error:
+        raise PackagingError(str(error)) from error
+    return {name: tuple(value) if name in tuples else value for name, value in values.items()}
+
+
+def taken_as_tuples(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that are lists in YAML, and that the class takes as tuples."""
+    parameters = inspect.signature(model_class).parameters
+    lists = (name for name, value in args.items() if isinstance(value, list) and name in parameters)
+    return tuple(name for name in lists if _takes_tuple(parameters[name]))
 
 
 def _takes_tuple(parameter: inspect.Parameter) -> bool:
@@ -112,25 +121,7 @@ def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> 
         raise PackagingError(_no_method(model, name, method))
     if name == "forward" and batched:
         return
-    own = model.forward
-
-    @functools.wraps(method)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        outer = model.__dict__.get("forward")
-        model.forward = own
-        try:
-            return method(*args, **kwargs) if batched else _of_one_request(method, args, kwargs)
-        finally:
-            del model.forward
-            if outer is not None:
-                model.forward = outer
-
-    model.forward = forward
-
-
-def _of_one_request(method: Any, args: Any, kwargs: Any) -> Any:
-    alone, named = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.select(0, 0), (args, kwargs))
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.unsqueeze(0), method(*alone, **named))
+    run_method(model, method, batched=batched)
 
 
 def _no_method(model: torch.nn.Module, name: str, found: object) -> str:

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
-from torchserve_neuron_lstm.archiver_ext.constructor_arguments import as_argument, nested
+from torchserve_neuron_lstm.archiver_ext.constructor_arguments import nested
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class
 from torchserve_neuron_lstm.archiver_ext.user_model import build_model
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ModelArguments
+from torchserve_neuron_lstm.handlers.runtime.constructor_arguments import as_argument
 
 MODEL = """
 import torch

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.commands.infer_arguments import infer_arguments, required_arguments
-from torchserve_neuron_lstm.archiver_ext.constructor_arguments import Options
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.handlers.runtime.constructor_arguments import Options
 
 
 class Sized(nn.Module):
