@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import lzma
@@ -195,6 +196,10 @@ class ArchiveReader:
             yield
         except DAMAGE as error:
             raise ArchiveError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise ArchiveError(f"{self.path} is damaged: it names a place before its start") from error
 
     def _not_an_archive(self) -> ArchiveError:
         with self.path.open("rb") as file:
