@@ -15,14 +15,15 @@ from ..backends.compilation.processes import compile_processes
 from ..backends.cores import available_cores
 from ..backends.interface import Backend, Precision
 from ..backends.torch_files import disk_size
+from ..config.engine_choice import AUTO
 from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
-from ..config.schema import ServingConfig
+from ..config.schema import ServingConfig, Tolerance
 from ..handlers.runtime.loader import load_archive
 from ..handlers.runtime.placement import threads_per_worker
 from ..inference.private_directory import private_directory
 from ..inference.reader import ArchiveReader
-from ..lowering import lower
+from ..lowering import LoweringError, lower
 from ..lowering.chunks.streaming import check_streamable
 from ..lowering.program import LoweredModel, unused_inputs
 from . import model_archiver
@@ -36,8 +37,10 @@ from .evaluation.candidate_compiler import CandidateCompiler
 from .evaluation.length_choice import choose_lengths
 from .evaluation.manifest_builder import BuildInput
 from .evaluation.selection import candidate_engines, select_fastest
-from .evaluation.trials import install_engine, prepare_trials, write_constants
+from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_constants
+from .evaluation.verification_cases import NotRepeatable
 from .model_class import importable
+from .own_model.package import OwnModelResult, package_own_model
 from .report_parts import cpu_operators
 from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
@@ -63,7 +66,7 @@ class PackagingResult:
     """The choices that were made where the user's files leave one."""
 
 
-def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult:
+def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult | OwnModelResult:
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
     Raises:
@@ -82,7 +85,10 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         with importable(tree):
             result = _build(flags, config, tree, work, console, engines)
         publish(flags, tree, manifest)
-    return replace(result, archive=destination, size=disk_size(destination), rejected=(*rejected, *result.rejected))
+    written = replace(result, archive=destination, size=disk_size(destination))
+    if isinstance(written, OwnModelResult):
+        return written
+    return replace(written, rejected=(*rejected, *written.rejected))
 
 
 def _checked_config_file(flags: model_archiver.Flags) -> str:
@@ -131,6 +137,44 @@ def _build(
     work: Path,
     console: Console,
     engines: Sequence[Backend],
+) -> PackagingResult | OwnModelResult:
+    """Lower the model if that is possible and asked for; else let its own code answer."""
+    refusal: LoweringError | PackagingError | None = None
+    if config.lowering != "off":
+        try:
+            return _build_lowered(flags, config, tree, work, console, engines)
+        except (LoweringError, AllDiffer, NotRepeatable) as error:
+            if not _may_answer_itself(error, config):
+                raise
+            refusal = error
+    (tree / layout.CONSTANTS).unlink(missing_ok=True)
+    notes: list[str] = []
+    model = _load(flags, config, tree, notes)
+    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
+    build = BuildInput(tree, _weights_name(flags), config, threads)
+    return package_own_model(build, model, _model_file(flags, tree), refusal, tuple(notes))
+
+
+def _may_answer_itself(refusal: LoweringError | PackagingError, config: ServingConfig) -> bool:
+    """Whether the model's own code may answer in place of the programs that were refused.
+
+    Sessions need programs. Programs of the engine that the user names, or within a tolerance that is stricter than the
+    default, may differ by rounding alone.
+    """
+    if config.lowering == "required" or config.streaming is not None:
+        return False
+    default = Tolerance()
+    strict = config.tolerance.atol < default.atol or config.tolerance.rtol < default.rtol
+    return isinstance(refusal, LoweringError) or (config.engine == AUTO and not strict)
+
+
+def _build_lowered(
+    flags: model_archiver.Flags,
+    config: ServingConfig,
+    tree: Path,
+    work: Path,
+    console: Console,
+    engines: Sequence[Backend],
 ) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the selected engine."""
     directory = Path(str(flags.config_file)).resolve().parent
@@ -169,11 +213,15 @@ def _load(flags: model_archiver.Flags, config: ServingConfig, tree: Path, notes:
     check_codec(config.codec, tree)
     weights = _weights_name(flags)
     serialized_file = None if weights is None else tree / weights
-    model = build_model(tree / Path(str(flags.model_file)).name, config.model, notes.append)
+    model = build_model(_model_file(flags, tree), config.model, notes.append)
     found = load_state_dict(model, serialized_file, notes.append)
     if found is not None and serialized_file is not None and not found.is_whole_file:
         write_weights(found.weights, serialized_file)  # the archive holds the weights alone, under the model's names
     return model
+
+
+def _model_file(flags: model_archiver.Flags, tree: Path) -> Path:
+    return tree / Path(str(flags.model_file)).name
 
 
 def _weights_name(flags: model_archiver.Flags) -> str | None:

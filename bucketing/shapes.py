@@ -1,7 +1,8 @@
 """Grid of (batch, length) buckets; layout of tensors and carried values.
 
 Sizes may follow from a sequence's number of timesteps, as a convolution with a stride makes them. They are written as
-expressions of `time` in integers: `time`, `2*time - 1`, `(time - 1)//2 + 1`.
+expressions of `time` in integers: `time`, `2*time - 1`, `(time - 1)//2 + 1`. An output of a model that is served by its
+own code may have a size that differs by request, which is written as `any`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 _FUNCTIONS: dict[str, Callable[..., int]] = {"Max": max, "Min": min}
 
 
+ANY_SIZE = "any"
+"""A size of an output that follows from the values of a request, or from its timesteps in an unknown way."""
+
+
 def check_time_size(text: str) -> None:
-    """Refuse what is no expression of `time`.
+    """Refuse what is neither an expression of `time` nor `any`.
 
     >>> check_time_size("time / 2")
     Traceback (most recent call last):
@@ -36,6 +41,8 @@ def check_time_size(text: str) -> None:
     Raises:
         ValueError: it is none; the message has its first characters.
     """
+    if text == ANY_SIZE:
+        return
     try:
         _parsed(text)
     except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
@@ -43,12 +50,14 @@ def check_time_size(text: str) -> None:
 
 
 def size_at(size: str, time: int) -> int:
-    """Return a size for a sequence of `time` timesteps.
+    """Return a size for a sequence of `time` timesteps; 0, the least, for one that is not known before.
 
     >>> size_at("(time - 1)//2 + 1", 23)
     12
     """
-    return time if size == "time" else _evaluated(_parsed(size), time)
+    if size == "time":
+        return time
+    return 0 if size == ANY_SIZE else _evaluated(_parsed(size), time)
 
 
 @cache

@@ -40,6 +40,8 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             ("buckets", "kernel"),
             "expected none: it chooses by the length of the whole sequence, which is not known in a session",
         )
+    if given.get("lowering") in ("off", False):
+        yield ("lowering",), "expected auto or required: only a lowered model serves sessions"
     if given.get("overflow") == "truncate":
         yield (
             ("overflow",),

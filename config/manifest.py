@@ -25,6 +25,7 @@ from .manifest_values import (
     valid_grid,
     valid_spec,
 )
+from .own_model import OwnModel
 
 FILE_NAME = "variants.json"
 FORMAT = 1
@@ -186,6 +187,8 @@ class Manifest:
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
     limits: RequestLimits = _LIMITS
     """Bounds of one request."""
+    model: Optional[OwnModel] = None
+    """The model that answers by its own code, each request alone. None: the programs of `variants` answer."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)
@@ -298,6 +301,8 @@ def _check_consistency(manifest: Manifest) -> None:
     duplicates = [shape for shape, count in counts.items() if count > 1]
     if duplicates:
         raise _invalid("variants", "each bucket of a part once", list(duplicates[0]))
+    if manifest.model is not None and (manifest.kind, manifest.grid.batches) != ("sequence", (1,)):
+        raise _invalid("model", "none except for one whole sequence in each call", manifest.model.name)
     for part in _needed_parts(manifest):
         for bucket in [None] if manifest.shapes == "any" else role_buckets(part, manifest.grid):
             if (part, None) not in counts and (part, bucket) not in counts:
@@ -310,6 +315,8 @@ def _invalid(path: str, expected: str, found: Any) -> JsonError:
 
 
 def _needed_parts(manifest: Manifest) -> tuple[ProgramRole, ...]:
+    if manifest.model is not None:
+        return ()
     if manifest.kind == "sequence":
         return ("sequence",)
     starts = any(value.fill is None for value in manifest.carried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.shapes import BucketGrid, DType, TensorSpec
@@ -162,6 +162,12 @@ class Tolerance(Strict):
     """The part relative to eager mode's output; left out, 1e-5 or the default of the precision."""
 
 
+Lowering = Annotated[
+    Literal["auto", "required", "off"],
+    BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads off as a boolean
+]
+
+
 class NeuronLstmBlock(Strict):
     """The model that the plug-in compiles, and the way it is served."""
 
@@ -206,6 +212,8 @@ class NeuronLstmBlock(Strict):
 
     Left out, such a model is refused. {} takes all the defaults.
     """
+    lowering: Lowering = "auto"
+    """auto: a model that cannot be lowered is served by its own code; required: it is refused; off: its code serves."""
     precision: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     """The lowest precision that programs may compute in.
 

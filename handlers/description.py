@@ -8,6 +8,7 @@ from dataclasses import asdict
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
+from ..config.own_model import OwnModel
 from ..sessions.settings import SessionSettings
 from .runtime.loader import ServedModel, warm_up
 from .streaming.state import SessionSource
@@ -25,6 +26,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "kernel": manifest.kernel,
         "placement": manifest.placement,
         "backend": manifest.backend,
+        "own_model": None if manifest.model is None else _describe_own_model(manifest.model),
         "precision": manifest.precision,
         "threads": threads,
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
@@ -48,6 +50,10 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),
     }
+
+
+def _describe_own_model(model: OwnModel) -> dict[str, object]:
+    return {"name": model.name, "file": model.file, "draws_random_numbers": model.draws, "reason": model.reason}
 
 
 def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
@@ -86,6 +92,9 @@ def readiness(model: ServedModel, sessions: SessionSource | None) -> dict[str, o
 
 
 def _runs(model: ServedModel) -> bool:
+    own = model.manifest.model
+    if own is not None and not own.answers_zeros:
+        return True  # it was made, and there is no request to try it with
     try:
         warm_up(model, model.manifest.grid.buckets[0], rows=1)
     except Exception:  # noqa: BLE001 - whatever the engine raises, it does not work

@@ -30,6 +30,7 @@ class Metric:
 METRICS = (
     Metric("neuron_lstm_requests_total", "counter", lambda batch, _: {"": batch.requests}),
     Metric("neuron_lstm_sequences_total", "counter", lambda batch, _: {"": batch.sequences}),
+    Metric("neuron_lstm_own_model_sequences_total", "counter", lambda batch, _: {"": batch.by_model}),
     Metric("neuron_lstm_useful_timesteps_total", "counter", lambda batch, _: {"": batch.stats.real_timesteps}),
     Metric("neuron_lstm_padded_timesteps_total", "counter", lambda batch, _: {"": batch.padded_timesteps}),
     Metric("neuron_lstm_executions_total", "counter", lambda batch, grid: batch.executions(grid), "Bucket"),
@@ -62,6 +63,8 @@ class BatchMetrics(NamedTuple):
     """Requests of sessions that were applied before, and were answered by the stored response."""
     expired: int = 0
     """Sessions removed because they were idle."""
+    by_model: int = 0
+    """Sequences that the model itself answered, because it was not lowered."""
 
     @property
     def sequences(self) -> int:

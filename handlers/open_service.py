@@ -64,6 +64,8 @@ def _open(host: Host) -> Service:
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))
     _warn_of_costs(manifest)
+    if manifest.model is not None:
+        _log.info("%s answers by its own code, each request alone: %s", manifest.model.name, manifest.model.reason)
     _log.info("%s: programs: %d, threads: %d", manifest.backend, programs, archive.threads)
 
     def report(batch: BatchMetrics) -> None:

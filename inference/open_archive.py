@@ -61,7 +61,7 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     try:
         reader = ArchiveReader(Path(archive))
         directory = stack.enter_context(reader.unpacked()).resolve()
-        loaded = load_archive(directory, threads, _selected_lengths)
+        loaded = load_archive(directory, threads, _selected_lengths, importing=isolated_modules)
         return OpenArchive(loaded, directory, name or _model_name(reader), stack)
     except BaseException as error:
         stack.close()

@@ -18,6 +18,9 @@ _HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runti
 _CPU_SEGMENTS = ("backends/eager.py",)
 """Start point of programs that are divided between the engine and the CPU."""
 
+_OWN_MODEL = ("handlers/runtime/own_model.py",)
+"""Start point of a model that answers by its own code."""
+
 _SESSIONS = "handlers/streaming/open_sessions.py"
 STORES = {
     "client": (_SESSIONS,),
@@ -27,13 +30,22 @@ STORES = {
 """Start points of each kind of store of sessions."""
 
 
-def carried_files(engine: str, *, cpu_segments: bool = False, store: str | None = None) -> tuple[Path, ...]:
+def carried_files(
+    engine: str, *, cpu_segments: bool = False, store: str | None = None, own_model: bool = False
+) -> tuple[Path, ...]:
     """Return the files that an archive served by this engine carries, relative to the package.
 
     `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
-    serves none. An engine of another distribution is installed with that distribution.
+    serves none. `own_model`: the model itself answers.
+
+    An engine of another distribution is installed with that distribution.
     """
-    start = [*_HANDLER, *(_CPU_SEGMENTS if cpu_segments else ()), *(STORES[store] if store is not None else ())]
+    start = [
+        *_HANDLER,
+        *(_CPU_SEGMENTS if cpu_segments else ()),
+        *(STORES[store] if store is not None else ()),
+        *(_OWN_MODEL if own_model else ()),
+    ]
     data: tuple[str, ...] = ()
     if engine in ENGINES:
         start.append(f"backends/{ENGINES[engine].module.replace('.', '/')}.py")

@@ -68,6 +68,11 @@ def _measure(loaded: LoadedArchive, console: Console) -> tuple[Manifest, Manifes
 
     _refuse_simulation(loaded.manifest.backend)
     before = loaded.manifest
+    if before.model is not None and not before.model.answers_zeros:
+        raise PackagingError(
+            f"{before.model.name} answers by its own code, and fails on the zeros that calls are measured with: its "
+            "costs stay as they were measured while it was packaged"
+        )
     with show_progress("measure", console, every_s=2.0) as report:
         return before, with_costs(before, measure_costs(loaded, report, padding=bool(before.padding_costs)))
 

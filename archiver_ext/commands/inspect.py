@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...bucketing.planner import Planner
     from ...bucketing.shapes import Bucket, TensorSpec
     from ...config.manifest import Manifest
+    from ...config.own_model import OwnModel
     from ...inference.reader import ArchiveReader
     from ...sessions.settings import SessionSettings
 
@@ -172,6 +173,7 @@ def _facts(manifest: Manifest) -> list[str]:
     made = ", ".join(f"{name} {version}" for name, version in manifest.produced_by.items())
     allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     return [
+        *_own_model(manifest.model),
         f"engine      {manifest.backend}",
         f"precision   {manifest.precision}, within {allowed} of the model in eager mode",
         f"host needs  {software(manifest.requires, manifest.host)}",
@@ -188,6 +190,15 @@ def _facts(manifest: Manifest) -> list[str]:
         *(["placement   each worker is pinned to its own cores"] if manifest.placement else []),
         *_streaming(manifest.streaming),
         f"made by     {made}",
+    ]
+
+
+def _own_model(model: OwnModel | None) -> list[str]:
+    if model is None:
+        return []
+    random = "; it draws random numbers" if model.draws else ""
+    return [
+        f"not lowered {model.name} of {model.file} answers by its own code, each request alone: {model.reason}{random}"
     ]
 
 

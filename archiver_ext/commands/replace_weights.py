@@ -111,6 +111,10 @@ def _own_weights(manifest: Manifest) -> str:
 
     if manifest.weights is None:
         raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
+    if manifest.model is not None:
+        raise PackagingError(
+            f"{manifest.model.name} answers by its own code, which is compared while it is packaged: {_REBUILD}"
+        )
     engine = get_backend(manifest.backend)
     if engine.inlines_weights:
         raise PackagingError(

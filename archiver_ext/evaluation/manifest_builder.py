@@ -93,7 +93,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         precision=precision_of(engine, config.precision),
         tolerance=ErrorTolerance(**config.tolerance.model_dump()),
         files=files,
-        produced_by=_producer_versions(),
+        produced_by=producer_versions(),
     )
 
 
@@ -122,6 +122,7 @@ def _programs(build: BuildInput, candidate: Candidate) -> Path:
     return build.tree / layout.engine_directory(candidate.engine.name)
 
 
-def _producer_versions() -> dict[str, str]:
+def producer_versions() -> dict[str, str]:
+    """Return the versions with which an archive is made, by distribution."""
     names = ("torchserve-neuron-lstm", "torch", "torch-model-archiver")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}

@@ -32,6 +32,10 @@ from .verification_cases import VerificationCase, draw_cases
 from .verify import ToleranceExceeded
 
 
+class AllDiffer(PackagingError):
+    """A lowered model that differs from the user's on every engine."""
+
+
 @dataclass
 class Trials:
     """The trials for one archive, in the archive's own tree, and the engines so far."""
@@ -45,6 +49,8 @@ class Trials:
     """Engines that compiled the model and then failed."""
     refused: list[RejectedEngine] = field(default_factory=list)
     """Engines that did not compile the model."""
+    differing: int = 0
+    """Engines that differ from the model by more than the tolerance."""
 
     def run(self, candidates: Sequence[Candidate]) -> tuple[CandidateResult, ...]:
         """Evaluate each candidate. Under `auto` an engine that fails is rejected; otherwise packaging fails.
@@ -52,7 +58,8 @@ class Trials:
         Returns the engines that may be selected, in the order of the candidates.
 
         Raises:
-            PackagingError: no engine is left.
+            AllDiffer: every engine differs from the model.
+            PackagingError: no engine is left, for other reasons too.
         """
         self._try_all(candidates)
         if not self.evaluated and not self.failed:
@@ -60,7 +67,8 @@ class Trials:
             engines = fallback_engines(self.build.config, tried)
             self._try_all([self.compiler.plain_candidate(engine) for engine in engines])
         if not self.evaluated:
-            raise PackagingError("\n".join(rejection.reason for rejection in self.rejected))
+            reasons = "\n".join(rejection.reason for rejection in self.rejected)
+            raise AllDiffer(reasons) if self.differing == len(self.rejected) else PackagingError(reasons)
         return compare(self.evaluated)
 
     @property
@@ -89,6 +97,7 @@ class Trials:
                 self.evaluated.append(evaluate_engine(self.build, candidate, programs, self.cases, report))
         except ToleranceExceeded as error:
             self.failed.append(RejectedEngine(name, str(error)))
+            self.differing += 1
         except ManifestError:
             raise  # this package wrote what it cannot read: the engine is not at fault
         except Exception as error:

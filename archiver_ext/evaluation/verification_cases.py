@@ -40,6 +40,10 @@ ProgramInfo: TypeAlias = LoweredModel | Manifest
 """Facts of the programs, from the model that is packaged or from an archive."""
 
 
+class NotRepeatable(PackagingError):
+    """A model whose output follows from earlier calls, or from random numbers."""
+
+
 @dataclass(frozen=True)
 class VerificationCase:
     """A request and its reference outputs."""
@@ -101,7 +105,7 @@ def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference)
     for case in cases:
         again = reference(case.request)
         if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):
-            raise PackagingError(
+            raise NotRepeatable(
                 f"the model returns different outputs when it is called again with the same request "
                 f"({case.request.length} timesteps): it keeps state between calls, as in `self.hidden = ...` in "
                 "forward(), or draws random numbers. Compute the initial state in forward(), or take it as an input"

@@ -13,7 +13,7 @@ from functools import cache, cached_property, lru_cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Optional, Protocol
+from typing import TYPE_CHECKING, Optional, Protocol
 
 import torch
 
@@ -35,7 +35,10 @@ from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest, verify_files
 from .bucket_memory import check_memory
-from .user_code import selected_lengths
+from .user_code import Importing, own_modules, selected_lengths, user_modules
+
+if TYPE_CHECKING:
+    from .own_model import OwnProgram
 
 Programs = Mapping[Optional[Bucket], Program]
 """The loaded programs of one role, by the bucket that each serves; None serves every one."""
@@ -81,6 +84,8 @@ class LoadedArchive:
     threads: int
     """Threads that each program may use."""
     programs: Mapping[ProgramRole, Programs]
+    own: OwnProgram | None = None
+    """The model itself, if it answers in place of programs."""
 
     @property
     def cost(self) -> CostModel:
@@ -138,6 +143,10 @@ class LoadedArchive:
         besides is the carry after it, from which the one after it is resumed. Else the carry is empty.
         """
         facts = self.manifest
+        if self.own is not None:
+            rows = [row for call in plan.calls for row in call.rows]
+            answers = {row: self.own.answer(sequences[row], lengths[row], facts.outputs) for row in rows}
+            return [answers[row] for row in range(len(sequences))], ()
         with torch.no_grad():
             if resumed is not None:
                 return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)
@@ -149,14 +158,18 @@ class LoadedArchive:
 
 
 def load_archive(
-    directory: Path, threads: int | None = None, select: SelectLengths = selected_lengths, device: str | None = None
+    directory: Path,
+    threads: int | None = None,
+    select: SelectLengths = selected_lengths,
+    device: str | None = None,
+    importing: Importing = own_modules,
 ) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is the number that each program may use; None: the manifest's, or else one for each available core; one in
     a fork that has lost its parent's threads.
     `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
-    own comes before it.
+    own comes before it. `importing` lets the files of a model be imported that answers by its own code.
 
     Raises:
         RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
@@ -172,16 +185,34 @@ def load_archive(
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     # Mapped, so that workers share the pages.
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
+    own = _load_own_model(directory, manifest, threads, weights, importing)
     archive = LoadedArchive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, select(manifest, directory)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads, weights),
+        programs=_load_programs(directory, manifest, threads, weights) if own is None else {"sequence": {None: own}},
+        own=own,
     )
+    if manifest.model is not None and not manifest.model.answers_zeros:
+        return archive
     # The largest first: where the device keeps memory for each, that of the largest serves the others.
     for bucket in sorted(manifest.grid.buckets, key=lambda bucket: bucket.batch * bucket.length, reverse=True):
         _call_first(archive, bucket)
     return archive
+
+
+def _load_own_model(
+    directory: Path, manifest: Manifest, threads: int, weights: Weights, importing: Importing
+) -> OwnProgram | None:
+    """Make the model itself. Only archives that are served by it carry the files for it."""
+    if manifest.model is None:
+        return None
+    from .own_model import load_own_model
+
+    set_torch_threads(threads)
+    with importing(directory):
+        files = user_modules(manifest.model.module, directory)
+        return load_own_model(manifest.model, manifest.inputs, files, weights, partial(importing, directory))
 
 
 def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:

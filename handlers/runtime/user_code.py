@@ -13,14 +13,45 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ...bucketing.planner import tabulate_selector
-from ...config.manifest import Manifest
+from ...config.manifest import FILE_NAME, Manifest
 from .checked_modules import serves_modules
+
+Importing = Callable[[Path], "AbstractContextManager[None]"]
+"""A function of a folder that makes a context in which the modules of the folder can be imported."""
+
+
+def user_modules(name: str, directory: Path) -> list[ModuleType]:
+    """Import a module from a file in `directory`; returns it, and then all other modules from there.
+
+    The caller has entered a context of `Importing`.
+
+    Raises:
+        RuntimeError: it cannot be imported; with the cause.
+    """
+    try:
+        module = _import(name, directory)
+    except Exception as error:
+        raise RuntimeError(f"{name}.py cannot be imported: {type(error).__name__}: {error}") from error
+    return [module, *(other for other in modules_of(directory) if other is not module)]
+
+
+def modules_of(directory: Path) -> list[ModuleType]:
+    """Return the imported modules whose files are in a directory, without those of this package."""
+    root = str(directory.resolve())
+    own = __name__.partition(".")[0]
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] != own
+        and str(Path(getattr(module, "__file__", None) or "").resolve()).startswith(f"{root}{os.sep}")
+    ]
 
 
 def import_reference(reference: str, directory: Path) -> Any:
@@ -35,7 +66,7 @@ def import_reference(reference: str, directory: Path) -> Any:
     return getattr(_import(module, directory), name)
 
 
-def _import(name: str, directory: Path) -> object:
+def _import(name: str, directory: Path) -> ModuleType:
     module = importlib.import_module(name)
     file = Path(getattr(module, "__file__", None) or "")
     if not file.resolve().is_relative_to(directory.resolve()):
@@ -63,6 +94,39 @@ def working_directory(directory: Path) -> Iterator[None]:
     finally:
         os.chdir(before)
         sys.dont_write_bytecode = bytecode
+
+
+@contextmanager
+def own_modules(directory: Path) -> Iterator[None]:
+    """Make the modules of an archive importable, also where another archive in this process has some of their names.
+
+    Those of the other archive are back afterwards.
+    """
+    others = _modules_of_other_archives(directory)
+    for name in others:
+        del sys.modules[name]
+    try:
+        with working_directory(directory):
+            yield
+    finally:
+        tops = {name.partition(".")[0] for name in others}
+        for name in [name for name in sys.modules if name.partition(".")[0] in tops]:
+            del sys.modules[name]
+        sys.modules.update(others)
+
+
+def _modules_of_other_archives(directory: Path) -> dict[str, ModuleType]:
+    """Return the modules of other archives whose names are those of files or folders in `directory`."""
+    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in directory.iterdir()}
+    shared = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in names}
+    tops = {name for name, module in shared.items() if "." not in name and _is_of_other_archive(module, directory)}
+    return {name: module for name, module in shared.items() if name.partition(".")[0] in tops}
+
+
+def _is_of_other_archive(module: ModuleType, directory: Path) -> bool:
+    file = Path(getattr(module, "__file__", None) or "").resolve()
+    folder = file.parents[1] if file.name == "__init__.py" else file.parent
+    return folder != directory.resolve() and (folder / FILE_NAME).is_file()
 
 
 def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:

@@ -49,6 +49,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
         "json_codec.py",
         "manifest_values.py",
         "manifest.py",
+        "own_model.py",
     }
     assert "inductor.py" not in {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
     assert (folder / "weights.pt").read_bytes() == (project.folder / "weights.pt").read_bytes()

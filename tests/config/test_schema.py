@@ -241,6 +241,8 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
             {"model": "{args: {a b: 1}}"},
             "model.args['a b']: expected the name of a Python argument, got the text 'a b'",
         ),
+        ({"lowering": "never"}, "lowering: expected 'auto', 'required' or 'off', got the text 'never'"),
+        ({"lowering": "off", "streaming": "{}"}, "lowering: expected auto or required: only a lowered model serves"),
         ({"bakend": "auto"}, "bakend: is not a key here: did you mean backend?"),
         (
             {"colour": "red"},

@@ -58,7 +58,9 @@ def test_the_fixed_length_example_answers_every_length_as_eager_does(
 def test_an_unsupported_example_is_refused_in_the_words_of_the_guide(tmp_path: Path, name: str, operator: str) -> None:
     store = tmp_path / "store"
     store.mkdir()
-    source = write_source(tmp_path / name, SEED_MODELS / name / "model.py", PACKED.replace("outputs:", "# outputs:"))
+    source = write_source(
+        tmp_path / name, SEED_MODELS / name / "model.py", PACKED.replace("outputs:", "lowering: required\n# outputs:")
+    )
     done = archive(source, name, store)
     assert done.returncode != 0
     said = " ".join(done.stdout.split())

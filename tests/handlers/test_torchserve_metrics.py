@@ -32,6 +32,7 @@ FULL = BatchMetrics(
     0.006,
     2,
     3,
+    5,
 )
 
 # What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
@@ -103,6 +104,7 @@ def test_a_batch_is_told_in_full() -> None:
     assert told == {
         ("requests_total", "Count"): 7,
         ("sequences_total", "Count"): 5,
+        ("own_model_sequences_total", "Count"): 5,
         ("useful_timesteps_total", "Count"): 33,
         ("padded_timesteps_total", "Count"): 16 + 32 + 32 - 33,
         ("executions_total Bucket:1x16", "Count"): 1,

@@ -33,7 +33,7 @@ ALLOWED_PACKAGES = {
     "config": ("bucketing", "sessions.settings"),
     "backends": ("bucketing", "config.json_codec", "config.file_errors", "config.partitioner"),
     "lowering": ("bucketing", "config", "backends"),
-    "handlers": ("bucketing", "sessions", "backends", "config.manifest", "config.json_codec"),
+    "handlers": ("bucketing", "sessions", "backends", "config.manifest", "config.own_model", "config.json_codec"),
     "inference": ("bucketing", "config.manifest", "handlers", "sessions.session"),
     "hosts": ("bucketing", "config.manifest", "handlers", "inference"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
@@ -63,7 +63,13 @@ ONE_FILE = ("model_archiver",)
 HOST_PACKAGES = ("fastapi", "google", "grpc", "kserve", "prometheus_client", "ray", "starlette")
 """Packages of servers, for files of `hosts/` only."""
 
-READS_MANIFEST = ("config/manifest.py", "config/json_codec.py", "config/manifest_values.py", "config/partitioner.py")
+READS_MANIFEST = (
+    "config/manifest.py",
+    "config/own_model.py",
+    "config/json_codec.py",
+    "config/manifest_values.py",
+    "config/partitioner.py",
+)
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
 """The files that are copied into an archive; they may use the standard library, torch and one engine."""

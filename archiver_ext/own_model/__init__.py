@@ -1,0 +1,1 @@
+"""Packaging of a model that answers by its own code."""

@@ -1,0 +1,93 @@
+"""The description of the user's model that an archive carries: how a host makes it, and how it calls it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...config.own_model import MaskForm, OwnModel
+from ...config.schema import ServingConfig
+from ...lowering.exporter.arguments import Fields, nested_arguments
+from ..errors import PackagingError
+from ..user_model import taken_as_tuples
+from .imports import imports_late
+
+_MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
+
+
+def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
+    """Describe the model that was made of a file with the configuration's arguments.
+
+    Raises:
+        PackagingError: a host cannot import the file, or finds no such class in it.
+    """
+    if not _MODULE.fullmatch(file.stem):
+        raise PackagingError(
+            f"--model-file {file.name}: a host imports this file as a module, and {file.stem} is not a module's name: "
+            "rename it, as in model.py"
+        )
+    given = config.model
+    return OwnModel(
+        file=file.name,
+        module=file.stem,
+        name=given.class_name or _name_in(file.stem, model),
+        args=dict(given.args),
+        tuples=taken_as_tuples(type(model), given.args),
+        method=given.method,
+        batched=given.batched,
+        arguments=_arguments(config),
+        mask=_mask(config),
+        draws=False,
+        answers_zeros=True,
+        rewritten=(),
+        imports_late=imports_late(file),
+        reason=reason,
+    )
+
+
+def _name_in(module: str, model: torch.nn.Module) -> str:
+    """Return the name that the model's class, or its function, has in the module of its file."""
+    name = type(model).__name__
+    if not hasattr(sys.modules[module], name):
+        raise PackagingError(
+            f"{module}.py has no {name} at its top, which is the class of the model: a host cannot make it. Give the "
+            "name of a class of the file as `model: {class: NAME}` under `neuron_lstm:`"
+        )
+    return name
+
+
+class _Slot(dict[str, Any]):
+    """A value of a request in the tree of arguments, or a constant."""
+
+
+def _arguments(config: ServingConfig) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for index, (name, entry) in enumerate(config.inputs.items()):
+        packed = [index, entry.shape[0] == "batch"]
+        named[name] = _Slot(packed=packed) if entry.packed else _Slot(input=index)
+    if config.lengths is not None:
+        named.update(dict.fromkeys(config.lengths.names, _Slot(lengths=config.lengths.type)))
+    if config.mask is not None:
+        named[config.mask.name] = _Slot(mask=True)
+    named.update({name: _Slot(constant=value) for name, value in config.model.forward.items()})
+    return {name: _tree(value) for name, value in nested_arguments(named).items()}
+
+
+def _tree(value: Any) -> dict[str, Any]:
+    if isinstance(value, Fields):
+        return {"fields": {name: _tree(below) for name, below in value.items()}}
+    if isinstance(value, tuple):
+        return {"tuple": [_tree(below) for below in value]}
+    return dict(value)
+
+
+def _mask(config: ServingConfig) -> MaskForm | None:
+    mask = config.mask
+    if mask is None:
+        return None
+    sizes = tuple(-1 if size == "time" else 1 for size in mask.shape)
+    return MaskForm(mask.dtype, int(mask.true_for == "timesteps"), sizes)

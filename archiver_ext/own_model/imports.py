@@ -1,0 +1,79 @@
+"""The distributions that a model's files import."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from ...config.manifest import RequiredPackage
+
+
+def required_distributions(file: Path) -> tuple[RequiredPackage, ...]:
+    """Return what a Python file and the files beside it that it imports need, in the versions that are installed here.
+
+    The standard library is left out, and so are modules that are not installed: they may be optional.
+    """
+    modules = sorted(imported_modules(file))
+    providers = metadata.packages_distributions()
+    return tuple(
+        RequiredPackage(distribution, module, metadata.version(distribution))
+        for module in modules
+        for distribution in providers.get(module, [])[:1]
+    )
+
+
+def imported_modules(file: Path) -> set[str]:
+    """Return the names at the top of all imports, within functions too, that are not the user's own files."""
+    folder = file.parent
+    names = {name for path in _reached(file) for name in _imports(path)}
+    tops = {name.partition(".")[0] for name in names} - {""} - sys.stdlib_module_names
+    return {top for top in tops if not (folder / f"{top}.py").is_file() and not (folder / top).is_dir()}
+
+
+def imports_late(file: Path) -> bool:
+    """Whether a file, or one that it imports, imports another file of the user within a function."""
+    return any(
+        any(_own_files(file.parent, name))
+        for path in _reached(file)
+        for function in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for name in _names_in(function, path)
+    )
+
+
+def _reached(file: Path) -> set[Path]:
+    """Return the user's files that are imported from one, directly or not, and that one."""
+    reached: set[Path] = set()
+    pending = [file]
+    while pending:
+        path = pending.pop()
+        if path not in reached:
+            reached.add(path)
+            pending += [own for name in _imports(path) for own in _own_files(file.parent, name)]
+    return reached
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Yield the imported names; those of relative imports as paths after a dot."""
+    return _names_in(ast.parse(path.read_bytes()), path)
+
+
+def _names_in(tree: ast.AST, path: Path) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1]
+            names = [node.module] if node.module else [alias.name for alias in node.names]
+            yield from (f".{base / name.replace('.', '/')}" for name in names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _own_files(folder: Path, name: str) -> Iterator[Path]:
+    base = Path(name[1:]) if name.startswith(".") else folder.joinpath(*name.split("."))
+    yield from (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())

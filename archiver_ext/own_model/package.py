@@ -1,0 +1,246 @@
+"""The steps from a model that is not lowered to an archive in which its own code answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ...backends.cores import set_torch_threads
+from ...backends.versions import torch_version
+from ...backends.weights import read_weights
+from ...bucketing.cost import CostModel
+from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...config.manifest import (
+    CostMeasurement,
+    ErrorTolerance,
+    Manifest,
+    MeasuredCost,
+    MeasuredError,
+    RequiredPackage,
+)
+from ...config.manifest_writer import digest_files, write_manifest
+from ...config.own_model import OwnModel
+from ...config.schema import ServingConfig
+from ...handlers.runtime.loader import LoadedArchive, load_archive
+from ...handlers.runtime.measurement import measure, spread
+from ...handlers.runtime.own_model import OwnProgram, load_own_model, row_of
+from ...handlers.runtime.user_code import modules_of, user_modules
+from ...lowering.eager_call import shortest_length
+from ...lowering.errors import InputsDoNotFit, UnknownRange
+from ..archive import layout
+from ..archive.carried_files import carried_files
+from ..errors import PackagingError
+from ..evaluation.manifest_builder import BuildInput, producer_versions
+from ..evaluation.trials import write_constants
+from .described import describe_own_model
+from .imports import required_distributions
+from .learned_outputs import learned_outputs
+from .trial import EagerFailure, Trial, equal, try_model
+
+ENGINE = "eager"
+"""The engine that an archive names: torch runs the model operator by operator."""
+
+
+@dataclass(frozen=True)
+class OwnModelResult:
+    """The archive of a model that answers by its own code, for the report."""
+
+    archive: Path
+    size: int
+    manifest: Manifest
+    state: tuple[str, ...]
+    """What requests leave behind in the model, which is put back."""
+    python: str
+    notes: tuple[str, ...]
+
+    @property
+    def model(self) -> OwnModel:
+        """The description of the model."""
+        assert self.manifest.model is not None
+        return self.manifest.model
+
+
+def package_own_model(
+    build: BuildInput, model: torch.nn.Module, model_file: Path, refusal: Exception | None, notes: tuple[str, ...]
+) -> OwnModelResult:
+    """Leave the tree as an archive in which the model itself answers.
+
+    `refusal` is the reason why it is not lowered; None: the configuration asks for it.
+
+    Raises:
+        LoweringError: the refusal itself, where it says more.
+        PackagingError: the model fails in eager mode on one request, or its answers follow from other requests.
+    """
+    config = build.config
+    reason = "`lowering: off`" if refusal is None else str(refusal).partition("\n")[0].rstrip(":")
+    description = describe_own_model(model, model_file, config, reason)
+    constants = non_persistent_buffers(model)
+    write_constants(build.tree, constants)
+    make = partial(_make, build, description, constants)
+    name = description.name if config.model.method is None else f"{description.name}.{config.model.method}"
+    try:
+        trial = try_model(make, name, config, shortest := shortest_length(model, config))
+    except EagerFailure as failure:
+        if refusal is not None and (
+            isinstance(refusal, (InputsDoNotFit, UnknownRange)) or "in eager mode" in str(refusal)
+        ):
+            raise refusal from failure
+        raise
+    described = replace(description, draws=trial.draws, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
+    layout.copy_serving_files(build.tree, layout.package_directory(), carried_files(ENGINE, own_model=True))
+    try:
+        manifest = _manifest(build, described, trial, shortest, bool(constants))
+    except PackagingError as error:
+        raise (
+            error if refusal is None else PackagingError(f"{reason}. Its own code cannot be served either: {error}")
+        ) from error
+    write_manifest(manifest, build.tree)
+    loaded = _loaded(build)
+    _verify(loaded, trial)
+    measured = _with_costs(loaded, trial)
+    write_manifest(measured, build.tree)
+    _loaded(build)  # once more, as a host will
+    return OwnModelResult(
+        build.tree, 0, measured, trial.state, measured.produced_by["python"], (*notes, *_unused_keys(config))
+    )
+
+
+def _loaded(build: BuildInput) -> LoadedArchive:
+    _forget_modules(build.tree)
+    return load_archive(build.tree, build.threads)
+
+
+def _forget_modules(tree: Path) -> None:
+    """Let the user's files be imported anew: calls may have changed their global variables."""
+    for module in modules_of(tree):
+        sys.modules.pop(module.__name__, None)
+
+
+def non_persistent_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that no state dict holds."""
+    saved = model.state_dict()
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name not in saved}
+
+
+def _make(
+    build: BuildInput, description: OwnModel, constants: Mapping[str, torch.Tensor], rewritten: tuple[str, ...]
+) -> OwnProgram:
+    """Make the model as a host does."""
+    weights = {} if build.weights is None else read_weights(build.tree / build.weights)
+    set_torch_threads(build.threads)
+    _forget_modules(build.tree)
+    files = user_modules(description.module, build.tree)
+    named = replace(description, rewritten=rewritten)
+    return load_own_model(named, build.config.input_specs, files, {**weights, **constants}, nullcontext)
+
+
+def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, has_constants: bool) -> Manifest:
+    config = build.config
+    outputs = learned_outputs(trial.observed, trial.batch_dims, config.outputs)
+    return Manifest(
+        backend=ENGINE,
+        requires=tuple(_requirements(build.tree / model.file)),
+        host={},
+        inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
+        takes_lengths=False,
+        outputs=outputs,
+        padding="masked",
+        padding_reason="each request is answered alone, at its own length, so that there is no padding",
+        overflow=config.overflow,
+        kind="sequence",
+        kind_reason="the model itself answers, for a whole sequence at once",
+        carried=(),
+        grid=BucketGrid((1,), config.grid.lengths),
+        shapes="any",
+        longest=config.longest,
+        shortest=shortest,
+        variants=(),
+        checks=tuple(MeasuredError(Bucket(1, length), 0.0) for length in _checked(config, trial)),
+        costs=(),
+        weights=build.weights,
+        constants=layout.CONSTANTS if has_constants else None,
+        codec=config.codec,
+        placement=config.placement,
+        device=None,
+        threads=config.threads,
+        streaming=None,
+        limits=config.limits.limits,
+        model=model,
+        precision="float32",
+        tolerance=ErrorTolerance(0.0, 0.0),
+        files=digest_files(build.tree),
+        produced_by=producer_versions(),
+    )
+
+
+def _checked(config: ServingConfig, trial: Trial) -> list[int]:
+    return sorted({request.length for request in trial.requests} & {*config.grid.lengths})
+
+
+def _requirements(file: Path) -> list[RequiredPackage]:
+    """Return torch and what the model's files import, in the versions with which the answers were compared."""
+    torch_here = RequiredPackage("torch", "torch", torch_version())
+    others = [need for need in required_distributions(file) if need.module not in ("torch", __name__.partition(".")[0])]
+    return [torch_here, *others]
+
+
+def _verify(loaded: LoadedArchive, trial: Trial) -> None:
+    """Compare the answers of the archive, as a host loads it, with those of the trial: every bit must be the same."""
+    if trial.draws:
+        return
+    specs = loaded.manifest.outputs
+    for request, expected in zip(trial.requests, trial.answers, strict=True):
+        outputs = _answers(loaded, request.tensors, request.length)
+        rows = [("", row_of(tensor, spec)) for (_, tensor), spec in zip(expected, specs, strict=True)]
+        if not equal([("", tensor) for tensor in outputs], rows):
+            raise PackagingError(
+                f"{loaded.manifest.model.name if loaded.manifest.model else 'the model'} returns other outputs in the "
+                f"archive than before, for a request of {request.length} timesteps: its answers follow from something "
+                "outside of its weights, its files and its arguments"
+            )
+
+
+def _answers(loaded: LoadedArchive, tensors: tuple[torch.Tensor, ...], length: int) -> tuple[torch.Tensor, ...]:
+    alone = [_without_batch(tensor, spec) for tensor, spec in zip(tensors, loaded.manifest.inputs, strict=True)]
+    (answer,), _ = loaded.run_plan(loaded.plan([length]), [alone], [length])
+    return answer
+
+
+def _without_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    return tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, 0)
+
+
+def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
+    """Measure requests of the shortest and the longest length, and one between them."""
+    by_length = {request.length: request for request in trial.requests}
+    lengths = sorted(by_length)
+    chosen = sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
+
+    def call(length: int) -> Callable[[], object]:
+        return partial(_answers, loaded, by_length[length].tensors, length)
+
+    turns = measure({Bucket(1, length): call(length) for length in chosen})
+    costs = CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic().milliseconds
+    return replace(
+        loaded.manifest,
+        costs=tuple(MeasuredCost("sequence", bucket, milliseconds) for bucket, milliseconds in costs.items()),
+        measurement=CostMeasurement(loaded.threads, round(spread(turns), 3)),
+    )
+
+
+def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
+    """Say which keys have no effect on a model that answers by its own code."""
+    keys = {
+        "backend": config.engine != "auto",
+        "precision": config.precision != "float32",
+        "buckets.kernel": config.buckets.kernel is not None,
+        "partitioner_config": config.partitioner_config is not None,
+    }
+    unused = ", ".join(key for key, is_given in keys.items() if is_given)
+    return (f"without effect on a model that answers by its own code: {unused}",) if unused else ()

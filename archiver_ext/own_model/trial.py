@@ -1,0 +1,270 @@
+"""Trial of a model's own code: requests of several lengths and scales, answered several times in different orders."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...backends.signature import dtype_name
+from ...bucketing.padding import torch_dtype, zeros
+from ...bucketing.shapes import TensorSpec
+from ...config.schema import ServingConfig
+from ...handlers.runtime.own_model import OwnProgram
+from ...lowering.errors import format_source_line, raising_line, source_suffix
+from ...lowering.torch_messages import explain_torch_error
+from ..errors import PackagingError
+from ..evaluation.reference import as_batch
+from ..evaluation.verification_cases import draw_inputs
+from .learned_outputs import Answer, Observed
+
+_SCALES = (1.0, 0.01, 30.0, 300.0)
+_MOST_LENGTHS = 24
+_FRESH = 2
+"""Requests that a model which is made anew answers too."""
+
+Outputs = list[tuple[str, torch.Tensor]]
+MakeProgram = Callable[[tuple[str, ...]], OwnProgram]
+"""A function that makes the model anew. Tensors of these names are put back after each request."""
+
+
+class EagerFailure(PackagingError):
+    """A model that fails in eager mode on one request."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as a batch of one."""
+
+    length: int
+    tensors: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The answers of a model to its requests, and what was found out."""
+
+    requests: tuple[Request, ...]
+    answers: tuple[Outputs, ...]
+    batch_dims: tuple[int | None, ...]
+    """The batch dimension of each output."""
+    vocabularies: dict[str, int]
+    draws: bool
+    """Whether answers differ, but not if random numbers are drawn from one seed."""
+    answers_zeros: bool
+    rewritten: tuple[str, ...]
+    state: tuple[str, ...]
+    """What requests leave behind, which is put back."""
+
+    @property
+    def observed(self) -> list[Answer]:
+        """The layouts of the answers."""
+        return [
+            (request.length, tuple(_observed(place, tensor) for place, tensor in outputs))
+            for request, outputs in zip(self.requests, self.answers, strict=True)
+        ]
+
+
+def _observed(place: str, tensor: torch.Tensor) -> Observed:
+    unknown = tensor.numel() == 0 and tensor.dim() == 1
+    dtype = str(tensor.dtype).removeprefix("torch.") if tensor.is_complex() else dtype_name(tensor)
+    return Observed(place, "" if unknown else dtype, tuple(tensor.shape))
+
+
+def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int) -> Trial:
+    """Answer requests twice, the second time in the opposite order, and compare the answers bit for bit.
+
+    Raises:
+        EagerFailure: the model fails on one request.
+        PackagingError: its answers differ, and not because it draws random numbers.
+    """
+    program = make(())
+    with _kept_generators():
+        requests = tuple(_drawn(config, lengths_to_answer(config, shortest)))
+        first = [_answer(program, request, name, config) for request in requests]
+        rewritten = tuple(program.state.unnoticed())
+        if rewritten:
+            program = make(rewritten)
+            first = [_answer(program, request, name, config) for request in requests]
+        second = [_answer(program, request, name, config) for request in reversed(requests)][::-1]
+        different = [i for i, (one, other) in enumerate(zip(first, second, strict=True)) if not equal(one, other)]
+        programs = [program, make(rewritten)]
+        for index in different or range(0, len(requests), max(1, len(requests) // _FRESH)):
+            _require_same(programs, requests[index], name, config)
+        vocabularies = _vocabularies(program, requests[0], config)
+        return Trial(
+            requests,
+            tuple(first),
+            _batch_dims(program, requests[0], first, config),
+            vocabularies,
+            bool(different),
+            _answers_zeros(program, config),
+            rewritten,
+            tuple(program.state.changed),
+        )
+
+
+def lengths_to_answer(config: ServingConfig, shortest: int) -> list[int]:
+    """Return the timesteps of the requests: around the bucket lengths, the shortest and the longest."""
+    longest = config.longest
+    chosen = {shortest, shortest + 1, (shortest + longest) // 2, longest - 1, longest}
+    for length in config.grid.lengths[-_MOST_LENGTHS // 3 :]:
+        chosen |= {length, length - 1, length + 1}
+    return sorted(length for length in chosen if shortest <= length <= longest)[-_MOST_LENGTHS:]
+
+
+def _drawn(config: ServingConfig, lengths: Sequence[int]) -> Iterator[Request]:
+    rng = torch.Generator().manual_seed(0)
+    specs = config.input_specs
+    for index in range(max(len(lengths), len(_SCALES))):
+        length, scale = lengths[index % len(lengths)], _SCALES[index % len(_SCALES)]
+        drawn = draw_inputs(specs, length, rng)
+        scaled = [_scaled(tensor, spec, scale) for tensor, spec in zip(drawn, specs, strict=True)]
+        yield Request(length, tuple(as_batch(tensor, spec) for tensor, spec in zip(scaled, specs, strict=True)))
+
+
+def _scaled(tensor: torch.Tensor, spec: TensorSpec, scale: float) -> torch.Tensor:
+    return tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
+
+
+def _answer(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> Outputs:
+    try:
+        return program.outputs([tensor.clone() for tensor in request.tensors], request.length)
+    except Exception as error:
+        given = ", ".join(
+            f"{spec.name} as {spec.dtype} {list(tensor.shape)}"
+            for spec, tensor in zip(config.input_specs, request.tensors, strict=True)
+        )
+        message = str(error).rstrip(".")
+        reason = explain_torch_error(message) or f"{type(error).__name__}: {message}"
+        raise EagerFailure(
+            f"{name} fails in eager mode on one request of {request.length} timesteps, a batch of 1"
+            f"{source_suffix(raising_line(error))}: {reason}. It was called with {given}: check these under `inputs`, "
+            "dtype, shape and `range`, if they are not what it takes"
+        ) from error
+
+
+def equal(one: Outputs, other: Outputs) -> bool:
+    """Whether two answers are equal in every bit; NaN equals NaN."""
+    return [place for place, _ in one] == [place for place, _ in other] and all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))
+        for (_, a), (_, b) in zip(one, other, strict=True)
+    )
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.contiguous().reshape(-1)
+    return flat.view(torch.uint8) if flat.numel() else flat
+
+
+def _require_same(programs: Sequence[OwnProgram], request: Request, name: str, config: ServingConfig) -> None:
+    """Refuse a model whose answers to one request differ although all random numbers are drawn alike."""
+    answers = []
+    for program in (programs[0], *programs):
+        _seed()
+        answers.append(_answer(program, request, name, config))
+    line = source_suffix(_line_of_forward(programs[0].model))
+    if not equal(answers[0], answers[1]):
+        raise PackagingError(
+            f"{name} returns different outputs when it is called again with the same request ({request.length} "
+            f"timesteps){line}: it keeps state between calls that is not in its attributes, such as a generator or a "
+            "file. Compute what a request needs within the call"
+        )
+    if not equal(answers[0], answers[2]):
+        raise PackagingError(
+            f"{name} returns different outputs when it is made anew with the same weights{line}: its constructor draws "
+            "random numbers that --serialized-file does not hold. Keep them as parameters or with register_buffer"
+        )
+
+
+def _line_of_forward(model: torch.nn.Module) -> str | None:
+    function = inspect.unwrap(model.forward)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return None if code is None else format_source_line(code.co_filename, code.co_firstlineno)
+
+
+def _seed() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+
+
+@contextmanager
+def _kept_generators() -> Iterator[None]:
+    numpy: Any = sys.modules.get("numpy")
+    before = random.getstate(), numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=[]):
+        yield
+    random.setstate(before[0])
+    if numpy:
+        numpy.random.set_state(before[1])
+
+
+def _batch_dims(
+    program: OwnProgram, request: Request, answers: Sequence[Outputs], config: ServingConfig
+) -> tuple[int | None, ...]:
+    """Return the dimension of each output that doubles where the first request is given twice, in one batch.
+
+    Where the model takes no batch of two: the batch dimension of the first input, if all answers have 1 there.
+    """
+    alone, expected = answers[0], config.input_specs[0].batch_dim
+    if expected is None:
+        return (None,) * len(alone)
+    doubled = [
+        tensor if spec.batch_dim is None else torch.cat([tensor, tensor], spec.batch_dim)
+        for spec, tensor in zip(config.input_specs, request.tensors, strict=True)
+    ]
+    try:
+        twice = program.outputs(doubled, request.length)
+    except Exception:  # noqa: BLE001 - the user's code, which need not take a batch
+        twice = []
+    if len(twice) == len(alone) and all(a.dim() == b.dim() for (_, a), (_, b) in zip(twice, alone, strict=True)):
+        return tuple(_doubled(one, other) for (_, one), (_, other) in zip(alone, twice, strict=True))
+    return tuple(
+        expected if all(_has_one(answer, index, expected) for answer in answers) else None
+        for index in range(len(alone))
+    )
+
+
+def _has_one(answer: Outputs, index: int, dim: int) -> bool:
+    """Whether an output has a size of 1 in a dimension."""
+    shape = answer[index][1].shape if index < len(answer) else ()
+    return len(shape) > dim and shape[dim] == 1
+
+
+def _doubled(alone: torch.Tensor, twice: torch.Tensor) -> int | None:
+    return next((dim for dim in range(alone.dim()) if (alone.shape[dim], twice.shape[dim]) == (1, 2)), None)
+
+
+def _answers_zeros(program: OwnProgram, config: ServingConfig) -> bool:
+    try:
+        for length in config.grid.lengths:
+            program.outputs([zeros(spec, length, 1) for spec in config.input_specs], length)
+    except Exception:  # noqa: BLE001 - the user's code, which need not take zeros
+        return False
+    return True
+
+
+def _vocabularies(program: OwnProgram, request: Request, config: ServingConfig) -> dict[str, int]:
+    """Return the size of the embedding that takes each input of ids, if one takes it as it is."""
+    tensors = [tensor.clone() for tensor in request.tensors]
+    specs = zip(config.input_specs, tensors, strict=True)
+    ids = {tensor.data_ptr(): spec.name for spec, tensor in specs if not torch_dtype(spec).is_floating_point}
+    found: dict[str, int] = {}
+
+    def note(module: torch.nn.Module, arguments: Any) -> None:
+        if isinstance(module, torch.nn.Embedding) and arguments and isinstance(arguments[0], torch.Tensor):
+            name = ids.get(arguments[0].data_ptr())
+            if name is not None:
+                found[name] = min(module.num_embeddings, found.get(name, module.num_embeddings))
+
+    with torch.nn.modules.module.register_module_forward_pre_hook(note):
+        program.outputs(tensors, request.length)
+    return found

@@ -1,0 +1,144 @@
+"""A model that answers requests by its own code: each alone, at its own length, without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ...bucketing.padding import torch_dtype
+from ...bucketing.shapes import TensorSpec
+from ...config.json_codec import REPACKAGE
+from ...config.own_model import OwnModel
+from .constructor_arguments import as_argument
+from .kept_state import KeptState
+from .model_call import argument_makers, output_tensors
+from .served_method import run_method
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+class OwnProgram:
+    """The model, in the place of an engine's program."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        description: OwnModel,
+        inputs: Sequence[TensorSpec],
+        state: KeptState,
+        importing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.model, self.state = model, state
+        self._importing = importing
+        self._makers = tuple(argument_makers(description).items())
+        self._batch_dims = [spec.batch_dim for spec in inputs]
+        self._time_dims = [spec.time_dim for spec in inputs]
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Call the model with tensors that have a batch dimension of one request; returns its outputs."""
+        dims = zip(tensors, self._time_dims)
+        length = next((tensor.shape[dim] for tensor, dim in dims if dim is not None), 1)
+        return [tensor for _, tensor in self.outputs(tensors, length)]
+
+    def outputs(self, tensors: Sequence[torch.Tensor], length: int) -> list[tuple[str, torch.Tensor]]:
+        """Call the model with tensors that have a batch dimension; returns its outputs, with their places.
+
+        The outputs share no memory with anything else.
+        """
+        with torch.no_grad(), self._importing():
+            try:
+                returned = self.model(**{name: make(tensors, length) for name, make in self._makers})
+                return [
+                    (place, tensor.clone(memory_format=torch.contiguous_format))
+                    for place, tensor in output_tensors(returned)
+                ]
+            finally:
+                self.state.restore()
+
+    def answer(self, request: Sequence[torch.Tensor], length: int, specs: Sequence[TensorSpec]) -> Tensors:
+        """Return the outputs of one request, whose tensors have no batch dimension.
+
+        Raises:
+            RuntimeError: the outputs are not of the number, the dtypes or the dimensions that the archive declares.
+        """
+        tensors = [
+            tensor.clone() if dim is None else tensor.unsqueeze(dim).clone()  # a model may write into its arguments
+            for tensor, dim in zip(request, self._batch_dims)
+        ]
+        outputs = self.outputs(tensors, length)
+        if len(outputs) != len(specs):
+            raise RuntimeError(f"the model returned {len(outputs)} tensors, the archive declares {len(specs)}")
+        return tuple([row_of(tensor, spec) for (_, tensor), spec in zip(outputs, specs)])
+
+
+def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return an output without its batch dimension.
+
+    Raises:
+        RuntimeError: its dtype, or the number of its dimensions, is not the declared one.
+    """
+    if tensor.dtype is not torch_dtype(spec):
+        if tensor.numel():
+            raise RuntimeError(f"the model returned {spec.name} as {tensor.dtype}, the archive declares {spec.dtype}")
+        tensor = tensor.to(torch_dtype(spec))  # an empty list has no dtype
+    if tensor.dim() != len(spec.shape):
+        raise RuntimeError(
+            f"the model returned {spec.name} as {list(tensor.shape)}, the archive declares {list(spec.shape)}"
+        )
+    if spec.batch_dim is None or tensor.shape[spec.batch_dim] != 1:
+        return tensor
+    return tensor.select(spec.batch_dim, 0)
+
+
+def load_own_model(
+    description: OwnModel,
+    inputs: Sequence[TensorSpec],
+    files: Sequence[ModuleType],
+    weights: Mapping[str, torch.Tensor],
+    importing: Callable[[], AbstractContextManager[None]],
+) -> OwnProgram:
+    """Make the model of the first of the archive's `files`, with its weights. The files can be imported meanwhile.
+
+    `importing` makes a context in which they can be imported later, too.
+
+    Raises:
+        RuntimeError: it cannot be made here; with the cause.
+    """
+    try:
+        model = _made(getattr(files[0], description.name), description)
+        _load_weights(model, weights)
+    except Exception as error:
+        raise RuntimeError(
+            f"the model {description.name} of {description.file} cannot be made here "
+            f"({type(error).__name__}: {error}): {REPACKAGE} on a host like this one"
+        ) from error
+    state = KeptState(model, files, weights, description.rewritten)
+    return OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+
+
+def _made(target: Any, description: OwnModel) -> torch.nn.Module:
+    if isinstance(target, type):
+        values = {name: as_argument(value) for name, value in description.args.items()}
+        model: torch.nn.Module = target(**{**values, **{name: tuple(values[name]) for name in description.tuples}})
+    else:
+        model = torch.nn.Module()
+        model.forward = target
+    model.eval()
+    method = description.method or "forward"
+    if method != "forward" or not description.batched:
+        run_method(model, getattr(model, method), batched=description.batched)
+    return model
+
+
+def _load_weights(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    saved = model.state_dict()
+    if saved:
+        model.load_state_dict({name: weights[name] for name in saved})
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name not in saved and name in weights:
+                buffer.copy_(weights[name])

@@ -1,0 +1,242 @@
+"""Models that are not lowered: packaged by the archiver, and served by TorchServe's worker as eager mode answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import warm_archiver
+from archiving import ARCHIVER, FRONTEND, Source, archive
+from worker import answered
+
+from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
+from torchserve_neuron_lstm.inference.open_archive import open_archive
+
+from . import own_models
+
+BLOCK = """\
+  model: {class: Model}
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+LENGTHS = (9, 1, 4, 4, 7)
+FAST = ("greedy decoder", "state")
+_NUMBER = itertools.count()
+
+
+def fresh_model(folder: Path) -> torch.nn.Module:
+    """The user's model of a new import of its file, so that it was never called."""
+    spec = importlib.util.spec_from_file_location(f"_own_model_{next(_NUMBER)}", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    model: torch.nn.Module = module.Model().eval()
+    if (folder / "weights.pt").is_file():
+        model.load_state_dict(torch.load(folder / "weights.pt"))
+    return model
+
+
+def written(folder: Path, code: str, block: str = BLOCK) -> Source:
+    source = folder / "source"
+    source.mkdir()
+    (source / "model.py").write_text(own_models.HEAD + code)
+    model = fresh_model(source)
+    torch.save(model.state_dict(), source / "weights.pt")
+    (source / "model-config.yaml").write_text(f"{FRONTEND}neuron_lstm:\n{block}")
+    return Source(source, model)
+
+
+def archived(folder: Path, code: str, block: str = BLOCK) -> subprocess.CompletedProcess[str]:
+    return archive(written(folder, code, block), "m", folder, ["--archive-format", "no-archive"])
+
+
+def described(folder: Path) -> Manifest:
+    manifest = read_manifest(folder / "m")
+    assert manifest.model is not None
+    return manifest
+
+
+def requests() -> list[torch.Tensor]:
+    rng = torch.Generator().manual_seed(3)
+    scales = (1.0, 5.0, 0.01)
+    return [torch.randn(length, 3, generator=rng) * scales[i % 3] for i, length in enumerate(LENGTHS)]
+
+
+def numbers(value: Any) -> Iterator[float]:
+    """All numbers of nested lists, dicts and tensors, in their order."""
+    if isinstance(value, torch.Tensor):
+        value = (value.to_dense() if value.is_sparse else value).tolist()
+    if hasattr(value, "__array__"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from numbers(item)
+    else:
+        yield float(value)
+
+
+def eager_numbers(folder: Path, x: torch.Tensor) -> list[float]:
+    with torch.no_grad():
+        return list(numbers(fresh_model(folder / "source")(x[None].clone())))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.ci) for name in own_models.CODE_OF]
+)
+def test_the_model_itself_answers_as_eager_mode_does_each_request_alone(name: str, tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.CODE_OF[name])
+    assert done.returncode == 0, done.stdout
+    assert "Model is served by its own code in eager mode, each request alone" in done.stdout
+
+    responses = answered(tmp_path / "m", [x.tolist() for x in requests()])
+
+    for x, response in zip(requests(), responses, strict=True):
+        assert response.status == 200, response.body
+        found = [torch.tensor(number, dtype=torch.float32).item() for number in numbers(json.loads(response.body))]
+        assert found == [torch.tensor(number, dtype=torch.float32).item() for number in eager_numbers(tmp_path, x)]
+
+
+@pytest.mark.timeout(300)
+def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.STATE)
+    assert done.returncode == 0, done.stdout
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("Model is served by its own code in eager mode, each request alone")
+    assert "(at model.py:20: self.seen += 1)" in first
+    assert "requests change self.last, self.hidden, self.seen, self.steps, model.CALLS.count" in done.stdout
+
+    manifest = described(tmp_path)
+    x = requests()[0]
+    with open_archive(tmp_path / "m", threads=1) as model:
+        description = model.describe()["own_model"]
+        answers = [model.predict([x.numpy()]) for _ in range(2)]
+        together = model.predict([one.numpy() for one in requests()])
+    command = [str(ARCHIVER.with_name("neuron-lstm")), "inspect", str(tmp_path / "m")]
+    shown = warm_archiver.run(command, tmp_path, os.environ)
+
+    assert "not lowered Model of model.py answers by its own code, each request alone: the model reads" in shown.stdout
+    assert manifest.variants == ()
+    assert manifest.grid.batches == (1,)
+    assert isinstance(description, dict)
+    assert description["name"] == "Model"
+    assert "self.seen += 1" in description["reason"]
+    assert list(numbers(answers[0])) == list(numbers(answers[1])) == eager_numbers(tmp_path, x)
+    for one, answer in zip(requests(), together, strict=True):
+        assert list(numbers(answer)) == eager_numbers(tmp_path, one)
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+def test_a_random_model_is_served_with_a_word_in_the_report(tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.RANDOM)
+
+    assert done.returncode == 0, done.stdout
+    assert "it draws random numbers: equal requests have different answers" in done.stdout
+    first, second = answered(tmp_path / "m", [requests()[0].tolist()] * 2)
+    assert first.status == second.status == 200
+    assert first.body != second.body
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            own_models.FAILING,
+            "error: Model fails in eager mode on one request of 1 timesteps, a batch of 1 (at model.py:13: return ",
+        ),
+        pytest.param(own_models.HIDDEN_STATE, "it keeps state between calls that is not in its", marks=pytest.mark.ci),
+        pytest.param(own_models.RANDOM_CONSTRUCTOR, "its constructor draws random numbers", marks=pytest.mark.ci),
+    ],
+    ids=["fails", "hidden state", "random constructor"],
+)
+def test_a_model_that_is_no_function_of_its_request_is_refused(code: str, said: str, tmp_path: Path) -> None:
+    done = archived(tmp_path, code)
+
+    assert done.returncode == 1
+    assert said in done.stdout
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.ci
+def test_a_required_lowering_refuses_in_place_of_serving_the_model_itself(tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.BRANCH_ON_VALUES, BLOCK + "  lowering: required\n")
+
+    assert done.returncode == 1
+    assert "control flow of Model.forward depend on the values of its inputs" in done.stdout
+
+
+@pytest.mark.ci
+def test_sessions_of_a_model_that_is_not_lowered_are_refused(tmp_path: Path) -> None:
+    done = archived(tmp_path, own_models.BRANCH_ON_VALUES, BLOCK + "  streaming: {}\n")
+
+    assert done.returncode == 1
+    assert "control flow of Model.forward depend on the values of its inputs" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_lowering_off_serves_a_model_itself_with_all_its_arguments(tmp_path: Path) -> None:
+    """A method, constructor arguments, constants, lengths, a mask and elements of a tuple reach the call."""
+    block = """\
+  model: {class: Model, method: score, args: {sizes: [3, 2]}, forward: {scale: 2.0}}
+  inputs: {pair.0: {dtype: float32, shape: [batch, time, 3]}, pair.1: {dtype: float32, shape: [batch, 2]}}
+  lengths: {names: [n], type: list}
+  mask: {name: mask, dtype: int64, true_for: padding}
+  outputs: [scores]
+  buckets: {batch: [2], length: [6]}
+  lowering: off
+"""
+    code = """
+from parts import helper
+
+
+class Model(nn.Module):
+    def __init__(self, sizes: tuple[int, int] = (3, 2)):
+        super().__init__()
+        assert isinstance(sizes, tuple)
+        self.out = nn.Linear(*sizes)
+        self.register_buffer("bias", torch.tensor([1.0, 2.0]), persistent=False)
+
+    def score(self, pair, n, mask, scale):
+        from later import doubled
+
+        assert n == [pair[0].shape[1]] and mask.shape == (1, n[0]) and not mask.any()
+        return doubled(helper(self.out(pair[0]) + pair[1][:, None] + self.bias)) * scale
+"""
+    source = tmp_path / "source"
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "parts.py").write_text("def helper(x):\n    return x.tanh()\n")
+    (tmp_path / "extra" / "later.py").write_text("def doubled(x):\n    return x + x\n")
+    source.mkdir()
+    (source / "model.py").write_text(own_models.HEAD + code)
+    torch.manual_seed(0)
+    out = torch.nn.Linear(3, 2)
+    torch.save({"out.weight": out.weight.detach(), "out.bias": out.bias.detach()}, source / "weights.pt")
+    (source / "model-config.yaml").write_text(f"{FRONTEND}neuron_lstm:\n{block}")
+    more = ["--extra-files", f"{tmp_path}/extra", "--archive-format", "no-archive"]
+
+    done = archive(Source(source, out), "m", tmp_path, more)
+
+    assert done.returncode == 0, done.stdout
+    assert "because of `lowering: off`" in done.stdout
+    x, y = torch.randn(5, 3), torch.randn(2)
+    with torch.no_grad():
+        expected = torch.tanh(out(x[None]) + y[None][:, None] + torch.tensor([1.0, 2.0])) * 2 * 2.0
+    (response,) = answered(tmp_path / "m", [{"pair.0": x.tolist(), "pair.1": y.tolist()}])
+    assert response.status == 200, response.body
+    assert torch.equal(torch.tensor(json.loads(response.body)), expected[0])
+    with open_archive(tmp_path / "m") as model:
+        (answer,) = model.predict([{"pair.0": x.numpy(), "pair.1": y.numpy()}])
+    assert torch.equal(torch.tensor(answer), expected[0])

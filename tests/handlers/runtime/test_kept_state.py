@@ -1,0 +1,155 @@
+"""What requests leave behind in a model is put back, whatever holds it."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
+
+FILE = """
+import random
+import torch
+from torch import nn
+
+COUNT = 0
+SEEN = {}
+
+
+class Counter:
+    total = 0
+
+    def __init__(self):
+        self.value = 0
+
+
+def defaulted(x, cache=[]):
+    cache.append(x)
+    return len(cache)
+"""
+
+
+def user_file() -> ModuleType:
+    module = ModuleType("user_file")
+    exec(FILE, module.__dict__)
+    return module
+
+
+class Model(nn.Module):
+    seen: torch.Tensor
+
+    def __init__(self, file: ModuleType) -> None:
+        super().__init__()
+        self.file: Any = file
+        self.layer = nn.Linear(2, 2)
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(2))
+        self.plain = torch.zeros(3)
+        self.attribute: Any = None
+        self.items: list[Any] = [1]
+        self.nested: dict[str, Any] = {"inner": {"list": deque([1, 2])}}
+        self.ordered: OrderedDict[str, int] = OrderedDict(a=1)
+        self.names = {"a"}
+        self.counter = file.Counter()
+        self.generator = torch.Generator().manual_seed(1)
+        self.python = random.Random(1)
+
+
+def set_global(model: Model) -> None:
+    model.file.COUNT = 5
+
+
+def replace_key(model: Model) -> None:
+    model.ordered.clear()
+    model.ordered.update(b=1)
+
+
+def fill_in_place(model: Model) -> None:
+    with torch.no_grad():
+        model.frozen.fill_(7)
+
+
+CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] = {
+    "attribute": (lambda m: setattr(m, "attribute", torch.ones(1)), lambda m: m.attribute),
+    "new attribute": (lambda m: setattr(m, "other", 1), lambda m: hasattr(m, "other")),
+    "deleted attribute": (lambda m: delattr(m, "plain"), lambda m: m.plain.tolist()),
+    "buffer": (lambda m: m.seen.add_(1), lambda m: m.seen.tolist()),
+    "buffer set": (lambda m: setattr(m, "seen", torch.ones(2)), lambda m: m.seen.tolist()),
+    "parameter": (fill_in_place, lambda m: m.frozen.tolist()),
+    "plain tensor": (lambda m: m.plain.mul_(0).add_(2), lambda m: m.plain.tolist()),
+    "resized tensor": (lambda m: m.plain.resize_(9), lambda m: m.plain.tolist()),
+    "attribute of a layer": (lambda m: setattr(m.layer, "hidden", 1), lambda m: hasattr(m.layer, "hidden")),
+    "training": (lambda m: m.layer.train(False), lambda m: m.layer.training),
+    "list": (lambda m: m.items.append(2), lambda m: m.items),
+    "deque in dicts": (lambda m: m.nested["inner"]["list"].append(3), lambda m: [*m.nested["inner"]["list"]]),
+    "key of the same value": (replace_key, lambda m: dict(m.ordered)),
+    "set": (lambda m: m.names.add("b"), lambda m: m.names),
+    "object": (lambda m: setattr(m.counter, "value", 3), lambda m: m.counter.value),
+    "class": (lambda m: setattr(m.file.Counter, "total", 3), lambda m: m.file.Counter.total),
+    "global": (set_global, lambda m: m.file.COUNT),
+    "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
+    "default value": (lambda m: m.file.defaulted(1), lambda m: len(m.file.defaulted.__defaults__[0])),
+    "generator of torch": (lambda m: torch.rand(1, generator=m.generator), lambda m: m.generator.get_state().tolist()),
+    "generator of Python": (lambda m: m.python.random(), lambda m: m.python.getstate()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_is_noticed_and_put_back(name: str) -> None:
+    file = user_file()
+    model = Model(file)
+    change, read = CHANGES[name]
+    state = KeptState(model, [file], {key: tensor.clone() for key, tensor in model.state_dict().items()})
+    before = str(read(model))
+
+    for _ in range(2):
+        change(model)
+        state.restore()
+
+        assert str(read(model)) == before
+    assert len(state.changed) >= 1
+    assert state.unnoticed() == []
+
+
+def test_nothing_is_changed_where_nothing_was() -> None:
+    model = nn.Sequential(nn.LSTM(2, 3), nn.Linear(3, 2), nn.BatchNorm1d(2)).eval()
+    state = KeptState(model, [], {})
+
+    model[0](torch.ones(4, 1, 2))
+    model[2](torch.ones(4, 2))
+    state.restore()
+
+    assert state.changed == {}
+
+
+def test_what_is_written_through_data_is_found_and_can_be_put_back_each_time() -> None:
+    model = nn.BatchNorm1d(2)
+    state = KeptState(model, [], {})
+    model.running_mean.data.add_(1)  # type: ignore[union-attr]  # it has statistics
+    state.restore()
+    assert state.unnoticed() == ["self.running_mean"]
+
+    model.running_mean.data.sub_(1)  # type: ignore[union-attr]  # it has statistics
+    known = KeptState(model, [], {}, ["self.running_mean"])
+    model.running_mean.data.add_(1)  # type: ignore[union-attr]  # it has statistics
+    known.restore()
+
+    assert model.running_mean is not None
+    assert model.running_mean.tolist() == [0, 0]
+
+
+def test_nan_in_a_buffer_is_not_a_change() -> None:
+    model = nn.Module()
+    model.register_buffer("limits", torch.tensor([float("nan"), -0.0]))
+    state = KeptState(model, [], {})
+
+    state.restore()
+
+    assert state.unnoticed() == []

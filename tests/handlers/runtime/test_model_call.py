@@ -1,0 +1,94 @@
+"""Arguments of a call of the model itself, and the tensors of what it returns."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from torchserve_neuron_lstm.config.own_model import MaskForm, OwnModel
+from torchserve_neuron_lstm.handlers.runtime.model_call import argument_makers, output_tensors
+
+Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
+
+
+@dataclass
+class Record:
+    scores: torch.Tensor
+    rest: Any = None
+
+
+def described(arguments: dict[str, dict[str, Any]], mask: MaskForm | None = None) -> OwnModel:
+    return OwnModel(
+        file="model.py",
+        module="model",
+        name="Model",
+        args={},
+        tuples=(),
+        method=None,
+        batched=True,
+        arguments=arguments,
+        mask=mask,
+        draws=False,
+        answers_zeros=True,
+        rewritten=(),
+        imports_late=False,
+        reason="",
+    )
+
+
+def test_arguments_are_made_of_a_request_and_its_length() -> None:
+    model = described(
+        {
+            "x": {"input": 0},
+            "state": {"tuple": [{"input": 1}, {"tuple": [{"constant": 3}]}]},
+            "batch": {"fields": {"ids": {"input": 1}, "n": {"lengths": "tensor"}}},
+            "n": {"lengths": "list"},
+            "numbers": {"lengths": "numpy"},
+            "packed": {"packed": [0, True]},
+            "mask": {"mask": True},
+        },
+        MaskForm("bool", 0, (1, 1, -1)),
+    )
+    x, y = torch.ones(1, 4, 2), torch.zeros(1)
+
+    made = {name: make([x, y], 4) for name, make in argument_makers(model).items()}
+
+    assert made["x"] is x
+    assert made["state"][0] is y
+    assert made["state"][1] == (3,)
+    assert made["batch"].ids is made["batch"]["ids"] is y
+    assert made["batch"].n.tolist() == made["n"] == [4]
+    assert isinstance(made["numbers"], np.ndarray)
+    assert isinstance(made["packed"], PackedSequence)
+    assert made["mask"].dtype == torch.bool
+    assert made["mask"].tolist() == [[[False] * 4]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "places"),
+    [
+        (torch.ones(2), {"": [1.0, 1.0]}),
+        (Pair(torch.ones(1), [1, 2]), {"left": [1.0], "right": [1, 2]}),
+        (Record(torch.ones(1)), {"scores": [1.0]}),
+        (SimpleNamespace(a=np.arange(2), b=np.float32(2)), {"a": [0, 1], "b": 2.0}),
+        ({"a": (torch.ones(1), {"b": 2.5}), "c": None}, {"a.0": [1.0], "a.1.b": 2.5}),
+        ([[1, 2], [3, 4]], {"": [[1, 2], [3, 4]]}),
+        ([], {"": []}),
+        (torch.eye(2).to_sparse(), {"": [[1.0, 0.0], [0.0, 1.0]]}),
+        ([torch.ones(1), True], {"0": [1.0], "1": True}),
+    ],
+)
+def test_what_a_model_returns_becomes_tensors_with_their_places(returned: Any, places: dict[str, Any]) -> None:
+    assert {place: tensor.tolist() for place, tensor in output_tensors(returned)} == places
+
+
+def test_what_is_no_tensor_is_named() -> None:
+    with pytest.raises(TypeError, match="it returns a str as text"):
+        list(output_tensors({"text": "hello"}))
