@@ -23,12 +23,18 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
     """Describe the model that was made of a file with the configuration's arguments.
 
     Raises:
-        PackagingError: a host cannot import the file, or finds no such class in it.
+        PackagingError: a host cannot import the file, imports another one, or finds no such class in it.
     """
     if not _MODULE.fullmatch(file.stem):
         raise PackagingError(
             f"--model-file {file.name}: a host imports this file as a module, and {file.stem} is not a module's name: "
             "rename it, as in model.py"
+        )
+    imported = Path(getattr(sys.modules[file.stem], "__file__", None) or "")
+    if imported.resolve() != file.resolve():
+        raise PackagingError(
+            f"--model-file {file.name}: another module of this name is imported before it ({imported}): give the file "
+            "another name, as a host imports it by its name"
         )
     given = config.model
     return OwnModel(

@@ -79,7 +79,10 @@ def package_own_model(
     """
     config = build.config
     reason = "`lowering: off`" if refusal is None else str(refusal).partition("\n")[0].rstrip(":")
-    description = describe_own_model(model, model_file, config, reason)
+    try:
+        description = describe_own_model(model, model_file, config, reason)
+    except PackagingError as error:
+        raise _both(refusal, reason, error) from error
     constants = non_persistent_buffers(model)
     write_constants(build.tree, constants)
     make = partial(_make, build, description, constants)
@@ -97,9 +100,7 @@ def package_own_model(
     try:
         manifest = _manifest(build, described, trial, shortest, bool(constants))
     except PackagingError as error:
-        raise (
-            error if refusal is None else PackagingError(f"{reason}. Its own code cannot be served either: {error}")
-        ) from error
+        raise _both(refusal, reason, error) from error
     write_manifest(manifest, build.tree)
     loaded = _loaded(build)
     _verify(loaded, trial)
@@ -109,6 +110,11 @@ def package_own_model(
     return OwnModelResult(
         build.tree, 0, measured, trial.state, measured.produced_by["python"], (*notes, *_unused_keys(config))
     )
+
+
+def _both(refusal: Exception | None, reason: str, error: PackagingError) -> PackagingError:
+    """Return the error, after the reason why the model is not lowered."""
+    return error if refusal is None else PackagingError(f"{reason}. Its own code cannot be served either: {error}")
 
 
 def _loaded(build: BuildInput) -> LoadedArchive:

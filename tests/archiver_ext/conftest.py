@@ -123,6 +123,7 @@ def project(tmp_path: Path) -> Project:
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
     """The commands, run in this process in the user's folder: exit code, standard output and error."""
+    monkeypatch.delitem(sys.modules, "model", raising=False)  # of an archive that an earlier test served
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))

@@ -34,6 +34,12 @@ def packed_answer(project: Project) -> list[str]:
     return []
 
 
+def name_of_another_module(project: Project) -> list[str]:
+    packed_answer(project)
+    (project.folder / "model.py").rename(project.folder / "random.py")
+    return ["--model-file", "random.py"]
+
+
 def other_weights(project: Project) -> list[str]:
     save_weights(project, hidden=7)
     return []
@@ -54,6 +60,7 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
     (no_config, "--config-file: there is no file model-config.yaml"),
     (bad_config, "model-config.yaml:1: batchSize"),
     (packed_answer, "model.py:"),
+    (name_of_another_module, "--model-file random.py: another module of this name is imported"),
     (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
     (taken_name, "variants.json would replace a file"),
     (same_name_twice, "model.py: another file of that name"),
