@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
@@ -115,5 +116,5 @@ def _serve_ray(options: argparse.Namespace) -> None:
         from ...hosts.ray_serve.command import RaySettings, serve_archives
     except ImportError as error:
         raise ArchiveError(str(error)) from error
-    given = {name: value for name, value in vars(options).items() if name != "run"}
+    given = {field.name: getattr(options, field.name) for field in fields(RaySettings)}
     serve_archives(RaySettings(**given), print_line)
