@@ -45,7 +45,7 @@ class MaskForm(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnModel:
-    """How a host makes the model of the user's file, and calls it for one request."""
+    """Directions for a host: to make the model of the user's file, and to call it for one request."""
 
     file: Annotated[str, relative_path]
     """The model's file in the archive."""

@@ -55,7 +55,7 @@ class OwnModelResult:
     size: int
     manifest: Manifest
     state: tuple[str, ...]
-    """What requests leave behind in the model, which is put back."""
+    """Names of the state that requests leave behind in the model, and that is put back."""
     python: str
     notes: tuple[str, ...]
 

@@ -17,6 +17,7 @@ from ...bucketing.padding import torch_dtype, zeros
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ...handlers.runtime.own_model import OwnProgram
+from ...handlers.runtime.state_places import bits_of
 from ...lowering.errors import format_source_line, raising_line, source_suffix
 from ...lowering.torch_messages import explain_torch_error
 from ..errors import PackagingError
@@ -60,7 +61,7 @@ class Trial:
     answers_zeros: bool
     rewritten: tuple[str, ...]
     state: tuple[str, ...]
-    """What requests leave behind, which is put back."""
+    """Names of the state that requests leave behind, and that is put back."""
 
     @property
     def observed(self) -> list[Answer]:
@@ -153,14 +154,9 @@ def _answer(program: OwnProgram, request: Request, name: str, config: ServingCon
 def equal(one: Outputs, other: Outputs) -> bool:
     """Whether two answers are equal in every bit; NaN equals NaN."""
     return [place for place, _ in one] == [place for place, _ in other] and all(
-        a.shape == b.shape and a.dtype == b.dtype and torch.equal(_bytes(a), _bytes(b))
+        a.shape == b.shape and a.dtype == b.dtype and torch.equal(bits_of(a), bits_of(b))
         for (_, a), (_, b) in zip(one, other, strict=True)
     )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.contiguous().reshape(-1)
-    return flat.view(torch.uint8) if flat.numel() else flat
 
 
 def _require_same(programs: Sequence[OwnProgram], request: Request, name: str, config: ServingConfig) -> None:
@@ -200,11 +196,13 @@ def _seed() -> None:
 def _kept_generators() -> Iterator[None]:
     numpy: Any = sys.modules.get("numpy")
     before = random.getstate(), numpy.random.get_state() if numpy else None
-    with torch.random.fork_rng(devices=[]):
-        yield
-    random.setstate(before[0])
-    if numpy:
-        numpy.random.set_state(before[1])
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(before[0])
+        if numpy:
+            numpy.random.set_state(before[1])
 
 
 def _batch_dims(

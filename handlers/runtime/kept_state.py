@@ -228,7 +228,7 @@ class _Visit:
         (FunctionType, _function),
         ((staticmethod, classmethod, MethodType), _method),
     )
-    """How an object of each kind is noted; the first kind that fits counts."""
+    """Functions that note an object, by its kind; the first kind that fits counts."""
 
 
 def _attributes(values: Mapping[str, Any]) -> dict[str, Any]:

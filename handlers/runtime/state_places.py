@@ -133,7 +133,7 @@ class TensorPlace:
         if self.tensor.layout != torch.strided or self.tensor.is_quantized:
             return False
         now, before = self.tensor.detach(), self._original
-        return now.shape != before.shape or not torch.equal(_bits(now), _bits(before))
+        return now.shape != before.shape or not torch.equal(bits_of(now), bits_of(before))
 
 
 class ArrayPlace:
@@ -198,7 +198,7 @@ class TorchGeneratorPlace(GeneratorPlace):
         return not bool(torch.equal(self._get(), self._original))
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor, in which NaN equals itself."""
     flat = tensor.contiguous().reshape(-1)
     return flat.view(torch.uint8) if flat.numel() else flat

@@ -1,4 +1,4 @@
-"""What requests leave behind in a model is put back, whatever holds it."""
+"""State that requests leave behind in a model is put back, whatever holds it."""
 
 from __future__ import annotations
 
