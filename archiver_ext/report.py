@@ -92,10 +92,13 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
 
 
 def _padding(manifest: Manifest) -> str:
-    served = "requests are padded to the next larger bucket"
-    if manifest.padding == "exact_lengths":
-        served = f"only sequences of {', '.join(map(str, manifest.grid.lengths))} timesteps are served"
-    return f"{served}: {manifest.padding_reason}"
+    served = "requests are padded to the next larger bucket, and each is answered as alone"
+    if manifest.shortest == 1:
+        return served
+    return (
+        f"{served}. Requests of fewer than {manifest.shortest} timesteps are refused: the model fails on them, or "
+        "branches on their number of timesteps"
+    )
 
 
 def _selected(outcome: PackagingResult) -> str:
@@ -136,8 +139,6 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "on_cpu": outcome.cpu_operators,
         "precision": manifest.precision,
         "simulation": outcome.selected.simulation,
-        "padding": manifest.padding,
-        "padding_reason": manifest.padding_reason,
         "runs_as": manifest.kind,
         "runs_reason": manifest.kind_reason,
         "python": PYTHON,

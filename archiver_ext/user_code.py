@@ -33,18 +33,9 @@ def check_codec(codec: str | None, directory: Path) -> None:
 
 
 def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
-    """Restrict a program to whole sequences in the grid's shapes, if the user selects the buckets.
-
-    Raises:
-        PackagingError: each length has only one bucket, so there is nothing to select.
-    """
+    """Restrict a program to whole sequences in the grid's shapes, if the user selects the buckets."""
     if config.buckets.kernel is None:
         return program
-    if program.padding == "exact_lengths":
-        raise PackagingError(
-            "neuron_lstm.buckets.kernel: there is nothing to select, because this model is served at the exact bucket "
-            f"lengths ({program.padding_reason}): leave kernel out"
-        )
     reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
     return replace(program, chunked=None, chunking_reason=reason, any_shape=False)
 

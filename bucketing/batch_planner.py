@@ -8,8 +8,8 @@ rows may as well take the B longest of the remaining rows, because fewer and sho
 to be chosen is only the batch size of the call at each cut: O(rows x batch sizes) steps for the exact optimum.
 
 For an engine with dynamic shapes the same argument holds; a group runs in a bucket of exactly its rows and its longest
-length, and what remains to be chosen is where to cut. If the user selects the bucket length of each request, or the
-model must not be padded, only rows of one bucket length run together. Then only the batch size of each call is chosen.
+length, and what remains to be chosen is where to cut. If the user selects the bucket length of each request, only rows
+of one bucket length run together. Then only the batch size of each call is chosen.
 """
 
 from __future__ import annotations
@@ -29,23 +29,21 @@ _Partition = Callable[[Sequence[int], Sequence[int]], list[ProgramCall]]
 
 
 def _partition_batch(
-    lengths: Sequence[int], shapes: Shapes, partition: _Partition, padded: bool, selected: Sequence[int] | None = None
+    lengths: Sequence[int], shapes: Shapes, partition: _Partition, selected: Sequence[int] | None = None
 ) -> Plan:
-    """Plan all rows together if they may be padded, otherwise each bucket length separately."""
+    """Plan all rows together; where the user selects bucket lengths, each of them separately."""
     rows = longest_first(lengths)
     if not rows:
         return Plan(())
-    if padded or selected is not None:
-        shapes.bucket_length_for(lengths[rows[0]])
-    if selected is not None:
-        lengths = [selected[length - 1] for length in lengths]
-        rows.sort(key=lengths.__getitem__, reverse=True)
-    elif padded:
+    shapes.bucket_length_for(lengths[rows[0]])
+    if selected is None:
         return Plan(tuple(partition(rows, [lengths[row] for row in rows])))
+    lengths = [selected[length - 1] for length in lengths]
+    rows.sort(key=lengths.__getitem__, reverse=True)
     calls: list[ProgramCall] = []
     for length, group in groupby(rows, key=lengths.__getitem__):
         own = list(group)
-        calls += partition(own, [shapes.require_bucket_length(length)] * len(own))
+        calls += partition(own, [length] * len(own))
     return Plan(tuple(calls))
 
 
@@ -77,8 +75,6 @@ class BucketPlanner:
 
     grid: BucketGrid
     cost: CostModel
-    padded: bool = True
-    """False: the model must not be padded in time, so each call holds rows of its own length only."""
     selected: tuple[int, ...] | None = None
     """Bucket length for 1, 2, 3, ... timesteps, from `tabulate_selector`; None: chosen by cost."""
     _choices: tuple[tuple[_Choice, ...], ...] = field(init=False, repr=False, compare=False)
@@ -86,8 +82,8 @@ class BucketPlanner:
 
     def __post_init__(self) -> None:
         lengths, costs = self.grid.lengths, bucket_costs(self.cost, self.grid.buckets)
-        padded = self.padded and self.selected is None
-        holding = [lengths[index:] if padded else (length,) for index, length in enumerate(lengths)]
+        is_chosen = self.selected is None
+        holding = [lengths[index:] if is_chosen else (length,) for index, length in enumerate(lengths)]
         object.__setattr__(self, "_choices", tuple(_choices(self.grid.batches, own, costs) for own in holding))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
@@ -95,7 +91,7 @@ class BucketPlanner:
 
         A batch of more requests than the largest bucket has rows is split.
         """
-        return _partition_batch(lengths, self.grid, self._cover, self.padded, self.selected)
+        return _partition_batch(lengths, self.grid, self._cover, self.selected)
 
     def _cover(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:
         edges = self.grid.lengths
@@ -155,8 +151,6 @@ class DynamicPlanner:
 
     shape: DynamicShape
     cost: CostModel
-    padded: bool = True
-    """False: the model must not be padded in time, so each call holds rows of its own length only."""
     _costs: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
     _sizes: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     """Rows, cost of a call, cost of each of its timesteps; the largest first."""
@@ -178,7 +172,7 @@ class DynamicPlanner:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths."""
-        return _partition_batch(lengths, self.shape, self._groups, self.padded)
+        return _partition_batch(lengths, self.shape, self._groups)
 
     def _groups(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:
         sizes = self._group_sizes(lengths)

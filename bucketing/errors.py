@@ -13,16 +13,6 @@ class SequenceTooLong(ValueError):
         super().__init__(f"a sequence of {length} timesteps fits no bucket: the longest holds {available[-1]}{buckets}")
 
 
-class LengthNotAccepted(ValueError):
-    """A length that no bucket has, for a model that must not be padded."""
-
-    def __init__(self, length: int, available: tuple[int, ...]) -> None:
-        super().__init__(
-            f"a sequence of {length} timesteps is not accepted: padding would change this model's outputs, so only "
-            f"lengths {', '.join(map(str, available))} are served"
-        )
-
-
 class InvariantError(RuntimeError):
     """A violated invariant: a bug, not the fault of a request."""
 

@@ -30,7 +30,7 @@ class Planner(Protocol):
         """Return the cheapest plan for requests of these lengths.
 
         Raises:
-            SequenceTooLong, LengthNotAccepted: a length that is not served.
+            SequenceTooLong: a length that is not served.
             ValueError: a length below 1.
         """
 
@@ -40,25 +40,23 @@ def make_planner(
     shapes: Shapes,
     cost: CostModel,
     *,
-    padded: bool = True,
     longest: int | None = None,
     head_cost: CostModel | None = None,
     table: tuple[int, ...] | None = None,
 ) -> Planner:
     """Build the planner for programs of this kind on an engine that takes these shapes.
 
-    `padded` applies to `sequence` programs: False if padding would change the outputs. `longest` is the longest
-    sequence served by `chunk` programs of fixed shapes, which have no limit; None: no limit. `head_cost`
-    is the cost of their head over buckets of length 1; None: an estimate. `table` applies to `sequence` programs on a
-    grid: the bucket length that the user selects for 1, 2, 3, ... timesteps; None: chosen by cost.
+    `longest` is the longest sequence served by `chunk` programs of fixed shapes, which have no limit; None: no limit.
+    `head_cost` is the cost of their head over buckets of length 1; None: an estimate. `table` applies to `sequence`
+    programs on a grid: the bucket length that the user selects for 1, 2, 3, ... timesteps; None: chosen by cost.
     """
     if kind == "chunk":
         if isinstance(shapes, BucketGrid):
             return BucketedChunkPlanner(shapes, cost, longest, head_cost)
         return DynamicChunkPlanner(shapes, cost)
     if isinstance(shapes, BucketGrid):
-        return BucketPlanner(shapes, cost, padded, table)
-    return DynamicPlanner(shapes, cost, padded)
+        return BucketPlanner(shapes, cost, table)
+    return DynamicPlanner(shapes, cost)
 
 
 BucketSelector = Callable[[int, tuple[int, ...]], int]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Annotated, Literal, NamedTuple, Optional, Union
 
-from .errors import LengthNotAccepted, SequenceTooLong
+from .errors import SequenceTooLong
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -139,16 +139,6 @@ class BucketGrid:
             raise SequenceTooLong(length, self.lengths)
         return self.lengths[index]
 
-    def require_bucket_length(self, length: int) -> int:
-        """Return `length`, which must be a bucket length: for a model that must not be padded.
-
-        Raises:
-            LengthNotAccepted: no bucket has it.
-        """
-        if length not in self.lengths:
-            raise LengthNotAccepted(length, self.lengths)
-        return length
-
     def smallest_holding(self, rows: int, length: int) -> Bucket:
         """Return the smallest bucket of at least `rows` x `length`, with sizes clamped to the grid's largest.
 
@@ -182,10 +172,6 @@ class DynamicShape:
         if length > self.length:
             raise SequenceTooLong(length, (self.length,))
         return length
-
-    def require_bucket_length(self, length: int) -> int:
-        """Return `length`: nothing needs padding. Raises `SequenceTooLong`: `length` is beyond the limit."""
-        return self.bucket_length_for(length)
 
 
 Shapes = Union[BucketGrid, DynamicShape]

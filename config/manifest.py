@@ -140,8 +140,6 @@ class Manifest:
     takes_lengths: bool
     """Whether the programs take lengths[B] after the declared inputs."""
     outputs: Annotated[tuple[Annotated[TensorSpec, valid_spec], ...], named_apart]
-    padding: Literal["masked", "exact_lengths"]
-    padding_reason: str
     overflow: Literal["reject", "truncate"]
     kind: Literal["sequence", "chunk"]
     """Execution mode: whole sequences, or chunks of time."""

@@ -21,7 +21,6 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
         "buckets": {"batch": list(manifest.grid.batches), "length": list(manifest.grid.lengths)},
         "overflow": manifest.overflow,
-        "padding": {"mode": manifest.padding, "reason": manifest.padding_reason},
         "codec": manifest.codec,
         "kernel": manifest.kernel,
         "placement": manifest.placement,

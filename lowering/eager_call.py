@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import bisect
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from ..config.schema import ServingConfig
-from .errors import LoweringError, raising_line, source_suffix
+from .errors import InputsDoNotFit, LoweringError, raising_line, source_suffix
 from .exporter.arguments import plain_outputs
 from .exporter.export import bind_arguments, example_tensor
+from .packing.recurrence_fit import checked_axes
 from .torch_messages import explain_torch_error
 
 
@@ -58,7 +60,7 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
         return None
     tried, names = copy_of(model), ", ".join(f"{name}: null" for name in config.lengths.names)
     if (
-        failure_of(tried, config, length, torch.tensor([length])) is None
+        any(failure_of(tried, config, own, torch.tensor([own])) is None for own in config.grid.lengths)
         or failure_of(tried, config, length, torch.ones(1)) is not None
     ):
         return None
@@ -69,26 +71,58 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
     )
 
 
-def needs_two_rows(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
-    """Return the error of a model that takes a batch of 2 requests, and fails on one request; else None."""
-    length = config.grid.lengths[-1]
-    error = failure_of(copy_of(model), config, length, torch.tensor([length]))
-    if error is None or not _takes_two(model, config, length):
-        return None
-    return _described(error, model, config, length)
+def reject_swapped_axes(model: torch.nn.Module, config: ServingConfig) -> None:
+    """Refuse a model with a recurrent layer that takes the batch as time. A request alone does not show it.
+
+    Raises:
+        InputsDoNotFit: names the line.
+    """
+    tried, length = copy_of(model), config.grid.lengths[-1]
+    rows = 2 if length != 2 else 3
+    with checked_axes(tried, rows, length):
+        failure = failure_of(tried, config, length, torch.tensor([length] * rows))
+    if isinstance(failure, InputsDoNotFit):
+        raise failure
 
 
 def _takes_two(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> bool:
     return failure_of(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
 
 
+def batch_places(model: torch.nn.Module, config: ServingConfig) -> list[int | None]:
+    """Return the dimension of each output that is its batch, as two requests show; None where they do not."""
+    tried, length = copy_of(model), config.grid.lengths[-1]
+    try:
+        one, two = (_answers(tried, config, length, torch.tensor([length] * rows)) for rows in (1, 2))
+    except Exception:  # noqa: BLE001 - the user's code
+        return []
+    return [_grown(a.shape, b.shape) for a, b in zip(one, two, strict=False)]
+
+
+def _grown(one: Sequence[int], two: Sequence[int]) -> int | None:
+    """Return the only dimension that is 1 and then 2.
+
+    >>> _grown((1, 1, 8), (1, 2, 8))
+    1
+    """
+    grown = [dim for dim, sizes in enumerate(zip(one, two, strict=False)) if sizes == (1, 2)]
+    return grown[0] if len(one) == len(two) and len(grown) == 1 else None
+
+
+def _answers(
+    model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor
+) -> list[torch.Tensor]:
+    tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
+    answer = call_eagerly(model, bind_arguments(config, tensors, lengths))
+    return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
+
+
 def failure_of(
     model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor
 ) -> Exception | None:
     """Return the error of the model on a batch of requests of some timesteps; None if it takes it."""
-    tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
     try:
-        call_eagerly(model, bind_arguments(config, tensors, lengths))
+        _answers(model, config, timesteps, lengths)
     except Exception as error:  # noqa: BLE001 - the user's code
         return error
     return None

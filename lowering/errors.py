@@ -27,8 +27,6 @@ _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """Folders whose frames are between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
-_UNTRACED = "could not be traced"
-_MISFIT = "cannot take the inputs as declared"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
@@ -37,19 +35,11 @@ class LoweringError(Exception):
 
 
 class InputsDoNotFit(LoweringError):
-    """Declared inputs that do not fit the model in any way of tracing, so that no other way is tried."""
+    """Declared inputs that do not fit the model."""
 
 
-class UnknownRange(LoweringError):
-    """A model that fails on values drawn at random; the message says which range to declare."""
-
-
-class Unproved(LoweringError):
-    """A refusal of a padded batch for what one request alone allows: a missing proof, lengths in Python."""
-
-
-class FinalRefusal(LoweringError):
-    """A refusal by the last way of tracing, with more detail than those of the others."""
+class Unexplained(LoweringError):
+    """An error of Python or torch while a model was traced; the model may fail in eager mode too."""
 
 
 class PartialTrace(LoweringError):
@@ -59,11 +49,11 @@ class PartialTrace(LoweringError):
     """The numbers of timesteps, of those that are served, for which it does not hold."""
 
 
-class UnknownLoop(FinalRefusal):
+class UnknownLoop(LoweringError):
     """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
 
 
-class UnfitBuckets(FinalRefusal):
+class UnfitBuckets(LoweringError):
     """Buckets in which the program is not known to be correct; the message has the possible ones."""
 
 
@@ -117,21 +107,6 @@ def at_line(node: torch.fx.Node) -> str:
     return source_suffix(node_line(node))
 
 
-def mentions_source_line(error: LoweringError) -> bool:
-    """Whether a message names a line of the user's model."""
-    return " (at " in str(error)
-
-
-def is_unexplained(error: LoweringError) -> bool:
-    """Whether a message names no line, or only repeats an error of Python or torch."""
-    return not mentions_source_line(error) or _UNTRACED in str(error)
-
-
-def is_misfit(error: LoweringError) -> bool:
-    """Whether a message says what in the declared inputs does not fit the model."""
-    return _MISFIT in str(error)
-
-
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
     """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
@@ -148,14 +123,26 @@ def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Itera
         for cause in causes(error):
             if isinstance(cause, LoweringError):
                 raise cause from None
-        raise LoweringError(explain_export_error(name, error, dynamic_shapes=dynamic_shapes)) from error
+        explained = explain_export_error(name, error, dynamic_shapes=dynamic_shapes)
+        raise (Unexplained(_untraced(name, error)) if explained is None else LoweringError(explained)) from error
 
 
-def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -> str:
-    """Explain why the function `name` cannot be exported, with the user's line if the traceback has one."""
+def _untraced(name: str, error: Exception) -> str:
+    return f"{name} could not be traced: {type(error).__name__}: {_first_line(error)}{_line_of_causes(error)}"
+
+
+def _first_line(error: Exception) -> str:
     text = str(error).strip()
-    first = text.splitlines()[0] if text else type(error).__name__
-    line = source_suffix(next((found for cause in causes(error) if (found := raising_line(cause))), None))
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _line_of_causes(error: Exception) -> str:
+    return source_suffix(next((found for cause in causes(error) if (found := raising_line(cause))), None))
+
+
+def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -> str | None:
+    """Explain why the function `name` cannot be exported, with the user's line if the traceback has one."""
+    text, first, line = str(error).strip(), _first_line(error), _line_of_causes(error)
     if dynamic_shapes and ("onstraint" in text or ("specializ" in text and "data-dependent" not in text)):
         return (
             f"{name} fixes the batch or time dimension (a loop over timesteps, an LSTMCell, a constant size, or code "
@@ -174,8 +161,8 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
             f"program cannot follow: {advice}"
         )
     if (words := explain_torch_error(text)) is not None:
-        return f"{name} {_MISFIT}{line}: {words}"
-    return f"{name} {_UNTRACED}: {type(error).__name__}: {first}{line}"
+        return f"{name} cannot take the inputs as declared{line}: {words}"
+    return None
 
 
 def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool = False) -> None:

@@ -9,11 +9,9 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.signature import dtype_name
-from ..bucketing.shapes import Axis, DType, TensorSpec
-from .errors import LoweringError, Unproved, at_line
-from .exporter.export import ModelExport
-from .proof.graph_calls import class_count
+from ..bucketing.shapes import Axis, TensorSpec
+from .errors import LoweringError
+from .graph_calls import class_count
 
 _KEEPS_VALUES = {
     f"aten.{name}"
@@ -55,21 +53,6 @@ def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     return list(exported.graph.output_node().args[0])
 
 
-def output_specs(
-    trace: ModelExport, inputs: Sequence[TensorSpec], names: Sequence[str] | None
-) -> tuple[TensorSpec, ...]:
-    """Return the name and the layout of every output.
-
-    Raises:
-        LoweringError: the number of names differs, or a size is neither constant, batch nor time.
-    """
-    nodes = output_nodes(trace.exported)
-    chosen = output_names(trace.output_tree, nodes, names)
-    axes = symbolic_sizes(trace.exported, inputs)
-    has_batch = any(spec.batch_dim is not None for spec in inputs)
-    return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, chosen, strict=True))
-
-
 def output_names(tree: pytree.TreeSpec, nodes: Sequence[object], names: Sequence[str] | None) -> Sequence[str]:
     """Return the names of the configuration, or else `logits` in a dict, `1.0` in nested tuples, `output` if single.
 
@@ -94,26 +77,6 @@ def _key_name(key: Any) -> str:
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
     return str(key)
-
-
-def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batch: bool) -> TensorSpec:
-    value = node.meta["val"]
-    shape: list[int | Axis] = []
-    for size in value.shape:
-        axis = axis_of(size, axes)
-        if axis is None and isinstance(size, torch.SymInt):
-            raise Unproved(
-                f"output {name} has a dimension of size {size}, which is neither constant, batch nor time"
-                f"{at_line(node)}; it cannot be cut into one part per request"
-            )
-        shape.append(axis if axis is not None else int(size))
-    if has_batch and shape.count("batch") != 1:
-        raise LoweringError(
-            f"output {name} has the shape [{', '.join(map(str, shape))}], with {shape.count('batch')} batch dimensions "
-            f"instead of one{at_line(node)}: every request of a batch needs its own output. Check "
-            "that `inputs` declares the dimensions in the order in which forward() takes them"
-        )
-    return TensorSpec(name, cast(DType, dtype_name(value)), tuple(shape))
 
 
 def with_vocabularies(

@@ -54,12 +54,6 @@ class LoweredModel:
     takes_lengths: bool
     outputs: tuple[TensorSpec, ...]
     constants: dict[str, torch.Tensor]
-    padding: Literal["masked", "exact_lengths"]
-    """Padding mode: requests are padded to a bucket, or only exact bucket lengths are served."""
-    padding_proved: bool
-    """Whether it was proved, not only tested, that padding reaches no output."""
-    padding_reason: str
-    """Reason for the padding mode, for people: the proof, or the line that padding would reach."""
     chunked: ChunkPrograms | None
     """Chunk programs, if the model can be chunked; they are then served."""
     chunking_reason: str

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config.schema import ServingConfig
 from .eager_call import copy_of, failure_of
-from .errors import FinalRefusal, LoweringError, calling_line, node_line, source_suffix
+from .errors import LoweringError, calling_line, node_line, source_suffix
 
 
 def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
@@ -61,7 +61,7 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return not switches or any(switch not in (False, 0) for switch in switches)
 
 
-class _ScriptedModule(FinalRefusal):
+class _ScriptedModule(LoweringError):
     """A module in TorchScript; the message names it."""
 
 

@@ -36,11 +36,16 @@ _SIZES = (
     "a layer takes {2} features, but gets {1}: compare the layer's size with `shape` under `inputs`, and the order of "
     "its dimensions with that of forward()"
 )
+_TOTAL = (
+    "pad_packed_sequence pads to total_length={1}, and no sequence can be longer than that: leave larger buckets out, "
+    "or pass total_length=x.size(1), of the padded input"
+)
 _TUPLE = (
     "a tuple has no attribute {1}. If it is an argument, its inputs are named by position, such as batch.0: name them "
     "by attribute instead, such as batch.{1}, under `inputs` and `lengths`"
 )
 _EXPLANATIONS = (
+    (r"Expected total_length to be at least .*but got total_length=(\d+)", _TOTAL),
     (r"'tuple' object has no attribute '(\w+)'", _TUPLE),
     (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)", OTHER_FEATURES),
     (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\S+)", NO_FEATURES),

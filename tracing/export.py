@@ -112,7 +112,7 @@ def _flat_forward(
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         arguments = pytree.tree_unflatten(list(tensors[:count]), in_tree)
         others = dict(zip(held, tensors[count:], strict=True))
-        with _substituted(module, others), packed_sequence_mode(_rows(tensors[:count]), None, None):
+        with _substituted(module, others), packed_sequence_mode(_rows(tensors[:count])):
             outputs = own(*arguments)
             reject_packed_outputs(outputs)
         leaves, notes["out_tree"] = pytree.tree_flatten(outputs)

@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from ...backends.registry import get_backend
-from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
+from ...bucketing.errors import SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import CostMeasurement, Manifest
@@ -151,7 +151,7 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
         length = min(length, archive.manifest.longest)
     try:
         archive.plan([length])
-    except (SequenceTooLong, LengthNotAccepted) as error:
+    except SequenceTooLong as error:
         raise PackagingError(f"this archive does not serve all of these lengths: {error}") from error
     return length
 
@@ -159,19 +159,17 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
 def _strategies(
     archive: LoadedArchive, drawn: Sequence[Sequence[Request]], batches: Sequence[Sequence[int]]
 ) -> dict[str, Iterator[PlannedBatch]]:
-    """The batches of each strategy; requests share one bucket only where padding is allowed."""
+    """The batches of each strategy."""
     pairs = list(zip(drawn, batches, strict=True))
-    strategies: dict[str, Iterator[PlannedBatch]] = {
+    return {
         SERVED: (PlannedBatch(requests, lengths, archive.plan) for requests, lengths in pairs),
         ALONE: (
             PlannedBatch([request], [length], archive.plan)
             for requests, lengths in pairs
             for request, length in zip(requests, lengths, strict=True)
         ),
+        PADDED: (step for requests, lengths in pairs for step in _padded(archive, requests, lengths)),
     }
-    if archive.manifest.padding == "masked":
-        strategies[PADDED] = (step for requests, lengths in pairs for step in _padded(archive, requests, lengths))
-    return strategies
 
 
 def _padded(archive: LoadedArchive, requests: Sequence[Request], lengths: Sequence[int]) -> Iterator[PlannedBatch]:

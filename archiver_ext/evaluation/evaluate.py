@@ -88,12 +88,7 @@ def _estimated_costs(manifest: Manifest) -> MeasuredCosts:
 
 
 def compared_batches(manifest: Manifest) -> list[list[int]]:
-    """Return the lengths of one batch of each size of the grid: spread evenly up to the longest.
-
-    Where no others are served, they are the bucket lengths in turn.
-    """
-    lengths, counts = manifest.grid.lengths, manifest.grid.batches
-    if manifest.padding == "exact_lengths":
-        return [[lengths[row % len(lengths)] for row in range(count)] for count in counts]
+    """Return the lengths of one batch of each size of the grid: spread evenly up to the longest."""
+    counts = manifest.grid.batches
     shortest, longest = manifest.shortest, manifest.longest
     return [[max(shortest, round(longest * (row + 1) / count)) for row in range(count)] for count in counts]

@@ -42,16 +42,11 @@ def choose_lengths(
     goes to `console` if it takes more than two seconds.
 
     Raises:
-        PackagingError: padding would change the outputs, or no engine runs the program.
+        PackagingError: no engine runs the program.
     """
     auto = config.buckets.length
     if not isinstance(auto, AutoLengths):
         return config
-    if program.padding == "exact_lengths":
-        raise PackagingError(
-            f"buckets.length: {{auto: ...}} chooses lengths to pad to, but padding would change the outputs of this "
-            f"model ({program.padding_reason}): list the lengths to serve"
-        )
     if auto.objective == "timesteps" or config.histogram is None:
         return config
     with show_progress("choose lengths", console, every_s=2.0) as report:

@@ -57,8 +57,6 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
         outputs=program.outputs,
-        padding=program.padding,
-        padding_reason=program.padding_reason,
         overflow=config.overflow,
         kind="sequence" if split is None else "chunk",
         kind_reason=program.chunking_reason,

@@ -18,8 +18,8 @@ from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
+from ...lowering.exporter.random_values import random_tensor
 from ...lowering.program import LoweredModel
-from ...lowering.proof.differential import random_tensor
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
@@ -74,7 +74,7 @@ def draw_cases(
         PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
     """
     rng = torch.Generator().manual_seed(0)
-    lengths = lengths_to_try(grid.lengths, program.shortest, padded=program.padding == "masked")
+    lengths = lengths_to_try(grid.lengths, program.shortest)
     lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
@@ -112,18 +112,14 @@ def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference)
             )
 
 
-def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool) -> list[int]:
+def lengths_to_try(lengths: Sequence[int], shortest: int = 1) -> list[int]:
     """List lengths of requests: at, beside and between the bucket lengths, or exactly these.
 
     None is below `shortest`.
 
-    >>> lengths_to_try((2, 4), padded=False)
-    [2, 2, 4, 4]
-    >>> sorted(set(lengths_to_try((2, 4), padded=True)))
+    >>> sorted(set(lengths_to_try((2, 4))))
     [1, 2, 3, 4]
     """
-    if not padded:
-        return [length for length in lengths for _ in range(2)]
     rng = random.Random(0)  # noqa: S311 - not a secret
     chosen = [shortest]
     for below, longest in pairwise((shortest - 1, *(length for length in lengths if length >= shortest))):
@@ -134,11 +130,8 @@ def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool) -
 def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
     """Select the cases that a bucket can run.
 
-    These are all that fit it, or only its own length where padding is not allowed. A bucket of chunks also runs cases
-    that need several of them.
+    These are all that fit it. A bucket of chunks also runs cases that need several of them.
     """
-    if program.padding == "exact_lengths":
-        return [case for case in cases if case.request.length == bucket.length]
     longest = bucket.length * (1 if program.kind == "sequence" else _MAX_CHUNKS)
     return [case for case in cases if case.request.length <= longest]
 

@@ -32,7 +32,7 @@ from ...handlers.runtime.measurement import measure, spread
 from ...handlers.runtime.own_model import OwnProgram, load_own_model, row_of
 from ...handlers.runtime.user_code import modules_of, user_modules
 from ...lowering.eager_call import shortest_length
-from ...lowering.errors import InputsDoNotFit, UnknownRange
+from ...lowering.errors import InputsDoNotFit
 from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
@@ -90,9 +90,7 @@ def package_own_model(
     try:
         trial = try_model(make, name, config, shortest := shortest_length(model, config))
     except EagerFailure as failure:
-        if refusal is not None and (
-            isinstance(refusal, (InputsDoNotFit, UnknownRange)) or "in eager mode" in str(refusal)
-        ):
+        if refusal is not None and (isinstance(refusal, InputsDoNotFit) or "in eager mode" in str(refusal)):
             raise refusal from failure
         raise
     described = replace(description, draws=trial.draws, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
@@ -156,8 +154,6 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
         takes_lengths=False,
         outputs=outputs,
-        padding="masked",
-        padding_reason="each request is answered alone, at its own length, so that there is no padding",
         overflow=config.overflow,
         kind="sequence",
         kind_reason="the model itself answers, for a whole sequence at once",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
+from ...bucketing.errors import SequenceTooLong
 from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ..responses import RequestError, abbreviate, invalid
@@ -130,11 +130,7 @@ def _check_length(length: int, manifest: Manifest) -> None:
         taken = f"the model takes {manifest.shortest} or more"
         raise RequestError("LengthNotAccepted", f"a sequence of {length} timesteps is not accepted: {taken}")
     lengths = manifest.grid.lengths
-    if manifest.padding == "exact_lengths":
-        if length not in lengths:
-            status = 413 if length > lengths[-1] else None
-            raise RequestError("LengthNotAccepted", str(LengthNotAccepted(length, lengths)), status=status)
-    elif length > manifest.longest:
+    if length > manifest.longest:
         available = lengths if manifest.longest == lengths[-1] else (manifest.longest,)
         raise RequestError("SequenceTooLong", str(SequenceTooLong(length, available)))
 

@@ -253,7 +253,6 @@ def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = No
         manifest.kind,
         shapes,
         _planning_cost(manifest) or CostModel.proportional(shapes),
-        padded=manifest.padding == "masked",
         longest=manifest.longest,
         head_cost=measured_cost(manifest, "head"),
         table=table,

@@ -20,10 +20,13 @@ import torch
 from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
 from ..exporter.subgraph import CASTS_LIKE
+from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
-from ..proof.graph_calls import dims_argument, display_name, operator_name
-from ..proof.padding_taint import transfer
-from ..proof.timestep_rules import (
+from .carry_source import CarryKind, CarrySource
+from .past_timesteps import PastReads
+from .position_calls import PositionValues
+from .scans import find_shared_write, is_scan, scan_of
+from .timestep_rules import (
     COMPARISONS,
     FACTORIES,
     FILL_FACTORIES,
@@ -32,12 +35,10 @@ from ..proof.timestep_rules import (
     VALUE_PRESERVING,
     Tainted,
     TaintMap,
+    first_number,
     is_timestep_local,
 )
-from .carry_source import CarryKind, CarrySource
-from .past_timesteps import PastReads
-from .position_calls import PositionValues
-from .scans import find_shared_write, is_scan, scan_of
+from .timestep_taint import transfer
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _BIDIRECTIONAL = -2, -1  # the position of the argument, from the end
@@ -49,7 +50,6 @@ _REDUCTIONS: dict[str, CarryKind] = {
     "aten.all": "min",
 }
 _EXTREMES: dict[str, CarryKind] = {"aten.max": "max", "aten.min": "min"}
-_LAST_STEPS = {"aten.gather", "aten.index"}
 _SAME_AT_EVERY_STEP = {*FACTORIES, *FILL_FACTORIES, "aten.expand", "aten.repeat"}  # operators that create timesteps
 _MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
 
@@ -199,7 +199,7 @@ class _Walk:
             return self.add_element(node, source)
         if self.taints.of[source] != PER_TIMESTEP or self.taints.time_dims(node):
             return False
-        if name in _LAST_STEPS and is_timestep_local(self.taints, node, name):
+        if name == "aten.gather" and is_timestep_local(self.taints, node, name):
             self.carries.append(CarrySource("last", node, 0))
         elif name in _REDUCTIONS and self.is_over_time(node, source):
             self.carries.append(CarrySource(_REDUCTIONS[name], node, 0))
@@ -269,7 +269,9 @@ class _Walk:
             self.refuse_counting(node, sources)
             self.carries.append(CarrySource("cumsum", node, 0))
         elif name == "aten.arange":
-            self.positions[node] = _first_number(node)
+            self.positions[node] = first_number(node)
+        elif (first := self.first_number_of_sum(node, name)) is not None and self.position_values.follow(node):
+            self.positions[node] = first
         elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
             raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning{line}")
         elif _keeps_elements(node):
@@ -280,6 +282,13 @@ class _Walk:
             self.refuse_counting(node, sources)
         if len(self.taints.time_dims(node)) > 1:
             raise NotChunkable(f"{display_name(node)} compares timesteps with each other{line}")
+
+    def first_number_of_sum(self, node: torch.fx.Node, name: str) -> int | None:
+        """Return the first of positions to which an integer is added; None for another call."""
+        if name != "aten.add" or node.args[0] not in self.positions or argument(node, "alpha") != 1:
+            return None
+        added = argument(node, "other")
+        return self.positions[node.args[0]] + added if isinstance(added, int) else None  # type: ignore[index]  # a node
 
     def follow_counting(self, node: torch.fx.Node) -> None:
         """Copy the facts about positions and lengths to a node with the same elements."""
@@ -310,7 +319,8 @@ class _Walk:
         if not isinstance(number, torch.fx.Node) or number not in self.positions or not self.is_plain_lengths(length):
             return False
         # Counted from 1, the last timestep is the length itself.
-        return self.positions[number] == 0 or name in ("aten.le", "aten.gt")
+        first = self.positions[number]
+        return first == 0 or (first == 1 and name in ("aten.le", "aten.gt"))
 
     def is_plain_lengths(self, node: object) -> bool:
         """Whether a node is the lengths, perhaps broadcast or converted."""
@@ -334,11 +344,6 @@ class _Walk:
         for state in node.args[2 : 2 + _RECURRENCES[name]]:
             if state in self.known_at_end or state in self.from_lengths:
                 raise NotChunkable(f"the initial state of a recurrence is known only at the end of the sequence{line}")
-
-
-def _first_number(node: torch.fx.Node) -> int:
-    """Return the first number of `arange` over timesteps: 0 or 1, as it has one element per timestep."""
-    return int(len(node.args) > 1 and node.args[0] == 1)
 
 
 def _keeps_elements(node: torch.fx.Node) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 import torch
 
-from ..proof.graph_calls import dims_argument, operator_name
+from ..graph_calls import dims_argument, operator_name
 from .past_timesteps import PastTimesteps
 from .position_calls import PositionValues
 from .scans import is_scan, scan_of

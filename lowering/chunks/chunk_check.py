@@ -12,8 +12,8 @@ from ...bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ...bucketing.padding import pad
 from ...bucketing.plan import Plan, ProgramCall
 from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec
+from ..exporter.random_values import is_close, random_tensor
 from ..program import ChunkPrograms
-from ..proof.differential import is_close, random_tensor
 from .carry_analysis import NotChunkable
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)

@@ -22,12 +22,12 @@ from ..errors import at_line
 from ..exporter.subgraph import SubgraphBuilder
 from ..outputs import axis_of, output_nodes, symbolic_sizes
 from ..program import ChunkPrograms
-from ..proof.timestep_rules import constant_value
 from .carry_analysis import NotChunkable, find_carried_values
 from .carry_source import CarrySource, initial_value_node
 from .past_calls import PastCall, timesteps_of_rows
 from .position_calls import PositionCalls
 from .scans import is_scan
+from .timestep_rules import constant_value
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
 

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node, map_arg
 
 from ..exporter.subgraph import SubgraphBuilder
-from ..proof.graph_calls import argument, rank
+from ..graph_calls import argument, rank
 from .past_timesteps import PastTimesteps, sizes_of
 
 _aten = torch.ops.aten

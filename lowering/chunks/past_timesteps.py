@@ -17,10 +17,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch.fx import Node
 
+from ..graph_calls import argument, operator_name, rank, rule_table
 from ..outputs import axis_of
-from ..proof.graph_calls import argument, operator_name, rank, rule_table
-from ..proof.timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value
 from ..ragged.sizes import expression, product
+from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import torch
 from torch.fx import Node, map_arg
 
 from ..exporter.subgraph import CASTS_LIKE, SubgraphBuilder
+from ..graph_calls import argument, operator_name, rank
 from ..outputs import axis_of
-from ..proof.graph_calls import argument, operator_name, rank
-from ..proof.timestep_rules import CONVERSIONS, INDEPENDENT, TaintMap
 from .past_calls import Copies
+from .timestep_rules import CONVERSIONS, INDEPENDENT, TaintMap
 
 _aten = torch.ops.aten
 
@@ -81,6 +81,8 @@ class PositionCalls:
             return self._elementwise(node, copies)
         source = next(source for source in node.all_input_nodes if source in self._values)
         value = self._value(source, copies)
+        if name == _LAYER:
+            return call(node.target, value, *map_arg(node.args[1:], copies))  # type: ignore[arg-type]  # an operator
         if name in _MOVING:
             return self._moved(node, source, value, copies)
         if name in _RESHAPING:
@@ -120,6 +122,7 @@ class PositionCalls:
         return call(_aten.unsqueeze.default, value, 1 + argument(node, "dim") % rank(node))
 
 
+_LAYER = "aten.linear"
 _RESHAPING = {"aten.view", "aten.reshape", "aten._unsafe_view", "aten.expand"}
 _MOVING = {"aten.unsqueeze", "aten.transpose", "aten.permute", "aten.slice"}
 _LOOKUPS = {"aten.embedding", "aten.index", "aten.index_select", "aten.gather", "aten.one_hot"}
@@ -168,7 +171,8 @@ class PositionValues:
         source = node.all_input_nodes[0]
         if self.batch_dim(source) is not None and self.batch_dim(node) is None:
             return False
-        return _is_pointwise(node) or node.target in CASTS_LIKE or name in {*CONVERSIONS, *_RESHAPING, *_MOVING}
+        computed = {_LAYER, *CONVERSIONS, *_RESHAPING, *_MOVING}
+        return _is_pointwise(node) or node.target in CASTS_LIKE or name in computed
 
     def _is_constant(self, node: Node) -> bool:
         return self._taints.of.get(node) == INDEPENDENT and self.batch_dim(node) is None

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch.fx import GraphModule, Node
 
-from ..proof.graph_calls import operator_name
+from ..graph_calls import operator_name
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
-from ..errors import FinalRefusal, PartialTrace, calling_line, is_user_file, source_suffix
+from ..errors import PartialTrace, calling_line, is_user_file, source_suffix
 from .model_attributes import replaced
 
 
-class BranchOnTimesteps(PartialTrace, FinalRefusal):
+class BranchOnTimesteps(PartialTrace):
     """A branch that only some numbers of timesteps take; the message has its line."""
 
     on_remainder = False

@@ -116,24 +116,29 @@ _FEWEST_TIMESTEPS = 4
 """Fewer would not show a rule."""
 
 
+class NoLoop(LoweringError):
+    """A model in which no loop over timesteps was found."""
+
+
 def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
     """Export forward() for one request, its loops over timesteps as recurrent layers.
 
     Raises:
         UnknownLoop: a loop is of another kind; names the line.
-        LoweringError: there is no loop, or the trace with the loops computed at once fails.
+        NoLoop: there is none.
+        LoweringError: the trace with the loops computed at once fails.
     """
     more = min(_MOST_TIMESTEPS, config.longest)
     timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)
     if timesteps >= more:
-        raise LoweringError(f"a loop is recognised in {_FEWEST_TIMESTEPS + 1} timesteps; the longest bucket is shorter")
+        raise NoLoop(f"a loop is recognised in {_FEWEST_TIMESTEPS + 1} timesteps; the longest bucket is shorter")
     name = forward_name(model)
     short, long = (export_unrolled(model, config, steps) for steps in (timesteps, more))
     try:
         recipe = recognise(simplify(short.exported), timesteps, simplify(long.exported), more)
         return _export(recipe, long, config, name, shortest)
     except NotALoop as error:
-        raise LoweringError(f"{name} has no loop over timesteps") from error
+        raise NoLoop(f"{name} has no loop over timesteps") from error
 
 
 def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:

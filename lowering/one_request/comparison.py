@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ..eager_call import call_eagerly
-from ..errors import LoweringError
+from ..errors import LoweringError, Unexplained
 from ..exporter.export import bind_arguments
-from ..proof.differential import random_padding, random_tensor
-from ..ragged.batched import has_time
+from ..exporter.random_values import random_padding, random_tensor
+from ..ragged.batched import has_batch, has_time
 
 _TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
 _ANY_ID = 8
@@ -53,6 +53,10 @@ class Comparison:
             DiffersAtLength: an output differs.
             LoweringError: the program fails, or the model fails on a request.
         """
+        if not has_batch(self.inputs) and len(lengths) > 1:
+            for length in lengths:
+                self.check(run, [length], time)
+            return
         rng = torch.Generator().manual_seed(0)
         requests = [
             [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in self.inputs]
@@ -75,11 +79,13 @@ class Comparison:
             ) from error
 
     def _alone(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
-        batch = [t.unsqueeze(cast(int, s.batch_dim)) for t, s in zip(request, self.inputs, strict=True)]
+        batch = [
+            t if s.batch_dim is None else t.unsqueeze(s.batch_dim) for t, s in zip(request, self.inputs, strict=True)
+        ]
         try:
             answer = call_eagerly(self.model, bind_arguments(self.config, batch, torch.tensor([length])))
         except Exception as error:
-            raise LoweringError(
+            raise Unexplained(
                 f"{type(self.model).__name__} fails in eager mode on one request of {length} timesteps: "
                 f"{type(error).__name__}: {str(error).rstrip('.')}{self._unknown_ranges()}"
             ) from error
@@ -97,7 +103,7 @@ class Comparison:
 
 
 def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:
-    part = ours.select(cast(int, spec.batch_dim), row)
+    part = ours if spec.batch_dim is None else ours.select(spec.batch_dim, row)
     sizes = spec.item_sizes(length)
     for dim, size in enumerate(sizes):
         part = part.narrow(dim, 0, size)
@@ -118,7 +124,7 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
     tensor = random_padding(spec, spec.sizes(len(items), time), rng)
     for row, item in enumerate(items):
-        part = tensor.select(cast(int, spec.batch_dim), row)
+        part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, row)
         for dim in spec.item_time_dims:
             part = part.narrow(dim, 0, item.shape[dim])
         part.copy_(item)

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils import rnn as rnn_utils
 from torch.utils import _pytree as pytree
 
-from ..errors import FinalRefusal, LoweringError, calling_line, source_suffix
+from ..errors import LoweringError, calling_line, source_suffix
 from ..packing.packed_placeholder import (
     PACKED_FACTS,
     PACKED_TAG,
@@ -23,7 +23,8 @@ from ..packing.packed_placeholder import (
     reject_packed_outputs,
 )
 from ..packing.packed_rules import PACKED_RULES, masked_recurrence
-from ..packing.padded_batch import PaddedBatch, same_size
+from ..packing.padded_batch import same_size
+from ..packing.recurrence_fit import swapped_axes
 from .known_numbers import known_values, with_known_values
 from .uniform_values import with_uniform_value
 from .value_ranges import like_range, value_range
@@ -124,7 +125,6 @@ def recurrence(cell: str) -> Callable[..., Any]:
     return rule
 
 
-_UNMASKED = PaddedBatch(rows=None, timesteps=None, lengths=None)
 _OF_PACKED = {"_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "__getitem__"}
 _OF_IDENTITY = {"to", "cpu", "empty_like", "scatter_", "index_select", "__getitem__"}
 
@@ -140,8 +140,10 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
 
     Raises:
         LoweringError: the lengths are those of the request, computed from data.
-        FinalRefusal: the lengths are not known to fit, or the padded length depends on them.
+        LoweringError: the lengths are not known to fit, or the padded length depends on them.
     """
+    if name == "index_select" and caller is rnn_utils.pack_padded_sequence.__code__:
+        _check_rows(*args)
     if name in ("sort", "_pack_padded_sequence"):
         lengths = args[1] if name == "_pack_padded_sequence" else args[0]
         if known_values(lengths) is not None or not isinstance(lengths, torch.Tensor) or lengths.dim() != 1:
@@ -154,21 +156,31 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
         return NotImplemented
     elif name == "_pad_packed_sequence":
         _check_total(args[0], args[4])
-    return PACKED_RULES[name](_UNMASKED, caller, args, kwargs)
+    return PACKED_RULES[name](None, caller, args, kwargs)
 
 
 def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> None:
     """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`.
 
     Raises:
-        FinalRefusal: names the line.
+        LoweringError: names the line.
     """
     used = any(_is_inner(value) for value in pytree.tree_leaves((args, kwargs)))
     if used and name not in PACKED_FACTS and caller.co_filename not in TORCH_RNN_FILES:
-        raise FinalRefusal(
+        raise LoweringError(
             f"{name.strip('_')} takes the data of packed sequences within a timestep{source_suffix(calling_line())}: "
             "pad them with pad_packed_sequence(..., total_length=...) first, and mask what is beyond their lengths"
         )
+
+
+def _check_rows(data: torch.Tensor, dim: int, order: torch.Tensor) -> None:
+    """Refuse to order by the lengths of one request what has its timesteps in the place of the batch.
+
+    Raises:
+        InputsDoNotFit: names the line.
+    """
+    if same_size(order.shape[0], 1) and not same_size(data.shape[dim], 1):
+        raise swapped_axes("pack_padded_sequence")
 
 
 def _concerns_inner(name: str, args: Any) -> bool:
@@ -183,7 +195,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
 
     Raises:
         LoweringError: they are lengths of the request itself.
-        FinalRefusal: their range is not known, or exceeds the sequences.
+        LoweringError: their range is not known, or exceeds the sequences.
     """
     if same_size(rows, 1):
         raise LoweringError(
@@ -195,7 +207,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
         known.use()
         return
     said = f"from {known.bounds[0]:g} to {known.bounds[1]:g}" if known else "of no known range"
-    raise FinalRefusal(
+    raise LoweringError(
         f"pack_padded_sequence takes lengths within a timestep {said}{source_suffix(calling_line())}: declare the "
         f"range of the input that they come from, such as range: [1, {steps}], or name the argument under `lengths` "
         "if it has the lengths of the requests"
@@ -205,7 +217,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
 def _check_total(data: torch.Tensor, total: Any) -> None:
     packed = placeholder_of(data)
     if packed is not None and not same_size(total, packed.padded.shape[1]):
-        raise FinalRefusal(
+        raise LoweringError(
             f"pad_packed_sequence pads to the longest of its sequences, which is data{source_suffix(calling_line())}: "
             f"pass total_length={packed.padded.shape[1]}"
         )

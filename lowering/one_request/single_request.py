@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from ...backends.exported_program import quiet
 from ...config.forward import MaskConfig
 from ...config.schema import ServingConfig
-from ..errors import FinalRefusal, at_line, explained_export_errors, reject_non_tensors
+from ..errors import LoweringError, at_line, explained_export_errors, reject_non_tensors
 from ..exporter.arguments import in_layout, plain_outputs
 from ..exporter.export import (
     bind_arguments,
@@ -249,6 +249,8 @@ def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callab
     composed = torch.export.default_decompositions()
     inner = {target: composed[target] for target in _WITHIN_LOSSES}
     table = {**own, **_DECOMPOSED, **inner, **_of_torch(exported)}
+    if all(_stays(node, table) for node in exported.graph.nodes):
+        return exported
     program = exported.run_decompositions(table)
     for _ in range(_MOST_PASSES):
         more = {target: function for target, function in _of_torch(program).items() if target not in table}
@@ -257,6 +259,14 @@ def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callab
         table |= more
         program = program.run_decompositions(table)
     return program
+
+
+def _stays(node: torch.fx.Node, table: Mapping[Any, Any]) -> bool:
+    """Whether decomposing changes nothing in a node: it has no part in the table, and writes nothing in place."""
+    target = node.target
+    if node.op != "call_function" or getattr(target, "__module__", "") == "_operator":
+        return node.op != "get_attr"  # the graph of a loop, or of a context
+    return isinstance(target, torch._ops.OpOverload) and target not in table and not target._schema.is_mutable
 
 
 def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
@@ -295,7 +305,7 @@ _FILLS = {
 """Operators that read the size of a tensor only, with the number that they write."""
 
 
-class KeepsState(FinalRefusal):
+class KeepsState(LoweringError):
     """A model whose outputs depend on earlier requests."""
 
 

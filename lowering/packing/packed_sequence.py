@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import rnn as rnn_modules
@@ -24,23 +23,22 @@ from ..errors import calling_line
 from ..exporter.model_attributes import replaced
 from .packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, packed_use_error, placeholder_of
 from .packed_rules import PACKED_RULES
-from .padded_batch import PaddedBatch, TracedLengths, same_size
+from .padded_batch import TracedLengths, same_size
 
 
 @contextlib.contextmanager
-def packed_sequence_mode(rows: Any, timesteps: Any, lengths: torch.Tensor | None) -> Iterator[PaddedBatch]:
+def packed_sequence_mode(rows: int | None) -> Iterator[None]:
     """Activate the tracing mode and the patches that it needs while the user's forward() is traced.
 
-    `rows` and `timesteps` are the (symbolic) sizes; `lengths` [B] masks every recurrence over them.
+    `rows` is the number of lengths, if there are any.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(unchecked_packed_states())
         # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(replaced(tensor_class, "tolist", _tolist(rows, tensor_class.tolist)))
-        batch = PaddedBatch(rows, timesteps, lengths)
-        stack.enter_context(PackedSequenceMode(batch))
-        yield batch
+        stack.enter_context(PackedSequenceMode(rows))
+        yield
 
 
 def unchecked_packed_states() -> contextlib.AbstractContextManager[None]:
@@ -69,9 +67,9 @@ def _tolist(rows: Any, original: Any) -> Any:
 class PackedSequenceMode(TorchFunctionMode):
     """Mode that intercepts every torch function of the user's forward()."""
 
-    def __init__(self, batch: PaddedBatch) -> None:
+    def __init__(self, rows: int | None) -> None:
         super().__init__()
-        self.batch = batch
+        self.rows = rows
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -79,7 +77,7 @@ class PackedSequenceMode(TorchFunctionMode):
         caller = sys._getframe(1)
         rule = PACKED_RULES.get(name)
         if rule is not None:
-            result = rule(self.batch, caller.f_code, args, kwargs)
+            result = rule(self.rows, caller.f_code, args, kwargs)
             if result is not NotImplemented:
                 return result
         for value in pytree.tree_leaves((args, kwargs)):

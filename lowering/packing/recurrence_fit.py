@@ -7,7 +7,7 @@ beyond whose rows it reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -46,29 +46,44 @@ def _other_features(layer: str, expected: int, size: int, at: str) -> str:
     return OTHER_FEATURES.format("", expected, size, layer=layer, at=at)
 
 
-def check_axes(cell: str, *, swapped: bool) -> None:
-    """Refuse a layer whose batch is the dimension that is declared as time, and whose time is the batch.
+def swapped_axes(name: str) -> InputsDoNotFit:
+    """Create the error about a call that takes the batch as time, and time as the batch; it names the line."""
+    return InputsDoNotFit(
+        f"{name} takes the batch as time and time as the batch{source_suffix(calling_line())}: its "
+        "batch_first is not that of `shape` under `inputs`. Write [batch, time, ...] there for batch_first=True "
+        "and [time, batch, ...] for batch_first=False, or change the layer's batch_first"
+    )
+
+
+def checked_axes(model: torch.nn.Module, batch: int, timesteps: int) -> AbstractContextManager[None]:
+    """In this context, compare the sizes of a recurrent layer's input with those of the batch at each call.
 
     Raises:
-        InputsDoNotFit: names the line.
+        InputsDoNotFit: (when called) the batch is in the place of time.
     """
-    if swapped:
-        raise InputsDoNotFit(
-            f"{_LAYERS[cell]} takes the batch as time and time as the batch{source_suffix(calling_line())}: its "
-            "batch_first is not that of `shape` under `inputs`. Write [batch, time, ...] there for batch_first=True "
-            "and [time, batch, ...] for batch_first=False, or change the layer's batch_first"
-        )
+
+    def check(layer: Any, arguments: tuple[Any, ...]) -> None:
+        given = arguments[0] if arguments else None
+        if isinstance(given, torch.Tensor) and given.dim() == 3:
+            rows, steps = given.shape[:2] if layer.batch_first else given.shape[1::-1]
+            if (rows, steps) == (timesteps, batch):
+                raise swapped_axes(f"nn.{type(layer).__name__}")
+
+    return _checked(model, torch.nn.RNNBase, check)
 
 
-@contextmanager
-def checked_packed_features(model: torch.nn.Module) -> Iterator[None]:
+def checked_packed_features(model: torch.nn.Module) -> AbstractContextManager[None]:
     """In this context, compare the features of packed data with an LSTM's `input_size` at each call.
 
     Raises:
         InputsDoNotFit: (when called) they differ.
     """
-    layers = [layer for layer in model.modules() if isinstance(layer, torch.nn.LSTM)]
-    handles = [layer.register_forward_pre_hook(_check_packed) for layer in layers]
+    return _checked(model, torch.nn.LSTM, _check_packed)
+
+
+@contextmanager
+def _checked(model: torch.nn.Module, kind: type[torch.nn.Module], check: Any) -> Iterator[None]:
+    handles = [layer.register_forward_pre_hook(check) for layer in model.modules() if isinstance(layer, kind)]
     try:
         yield
     finally:

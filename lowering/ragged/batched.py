@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, cast
 
 import sympy
@@ -25,10 +26,12 @@ from ..exporter.export import (
 )
 from ..exporter.program_tensors import holder_of, tensors_by_placeholder
 from ..one_request.single_request import SingleExport
+from .dimension_moves import join_moves
 from .recurrence_rules import scan
+from .row_rule import each_row
 from .rules import rule_of
 from .sizes import SizeExpr, UnknownSize, expression, in_python, is_ragged, written
-from .value import Batch, Call, NoRule, Value
+from .value import Batch, Call, NoRule, Value, moved
 
 
 class RaggedRun(torch.fx.Interpreter):
@@ -81,19 +84,19 @@ class RaggedRun(torch.fx.Interpreter):
             return Value(self._tensors[n.name], sizes, shared=True)
         spec, tensor = self._inputs[n.name], next(self.args_iter)
         if spec.batch_dim is None:
-            raise NoRule("an input without a batch dimension")
-        return Value(tensor.movedim(spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes)
+            is_alone = all(other.batch_dim is None for other in self._inputs.values())
+            return Value(tensor.unsqueeze(0), sizes) if is_alone else Value(tensor, sizes, shared=True)
+        return Value(moved(tensor, spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes)
 
     def _call(self, n: torch.fx.Node, found: Any) -> Any:
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         sizes = tuple(_sizes(result) for result in results)
-        call = Call(n.target, self._arguments(n), sizes, tuple(result.dtype for result in results))  # type: ignore[arg-type]  # an operator
+        dtypes = tuple(result.dtype for result in results)
+        read = frozenset(user.args[1] for user in n.users if user.target is operator.getitem)
+        call = Call(n.target, self._arguments(n), sizes, dtypes, read)  # type: ignore[arg-type]  # an operator
         if call.shared and not any(map(is_ragged, _all_sizes(call))) and not is_recurrent(n.target):
             return self._shared(call, found)
-        rule = rule_of(n.target)
-        if rule is None:
-            raise NoRule("the operator is not known")
-        made = rule(self._batch, call)
+        made = (rule_of(n.target) or each_row)(self._batch, call)
         values = made if isinstance(made, tuple) else (made,)
         # A batch normalisation in eval mode has further results of no elements, which nothing reads.
         checked = tuple(self._checked(v, s, d) for v, s, d in zip(values, sizes, call.dtypes, strict=False))
@@ -183,13 +186,18 @@ class RaggedProgram:
 
 
 def export_ragged(
-    single: SingleExport, inputs: Sequence[TensorSpec], timesteps: int, shortest: int = 1
+    single: SingleExport,
+    inputs: Sequence[TensorSpec],
+    timesteps: int,
+    shortest: int = 1,
+    places: Sequence[int | None] = (),
 ) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 
     A program of inputs without time takes no lengths.
 
-    `timesteps` are those to trace with; a batch has `shortest` or more.
+    `timesteps` are those to trace with; a batch has `shortest` or more. `places` are the batch dimensions of outputs,
+    where they are known.
 
     Raises:
         LoweringError: an operator has no rule over ragged batches; names the user's line.
@@ -201,25 +209,31 @@ def export_ragged(
     holder = holder_of(exported)
 
     timed = next((number for number, spec in enumerate(inputs) if spec.time_dim is not None), None)
+    batched = has_batch(inputs)
+
+    def placed(values: Sequence[Value]) -> Iterator[tuple[Value, int | None]]:
+        for value, place in zip_longest(values, places[: len(values)]):
+            yield value, _batch_place(value.sizes, place) if batched else None
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if timed is None:
-            rows = arguments[0].shape[cast(int, inputs[0].batch_dim)]
-            padded, lengths, time = list(arguments), torch.ones(rows, dtype=torch.int64), 1
+            sizes = [t.shape[s.batch_dim] for t, s in zip(arguments, inputs, strict=True) if s.batch_dim is not None]
+            padded, lengths, time = list(arguments), torch.ones(next(iter(sizes), 1), dtype=torch.int64), 1
         else:
             *padded, lengths = arguments
             time = padded[timed].shape[cast(int, inputs[timed].time_dim)]
         tensors = tensors_by_placeholder(exported, holder)
         values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time)
         found[:] = values
-        return tuple(_contiguous_item(value) for value in values)
+        return tuple(_contiguous_item(value, place, batched) for value, place in placed(values))
 
     names_of_lengths = [] if timed is None else ["sequence_lengths"]
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), *names_of_lengths])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
         program = _export(holder, inputs, timesteps, shortest)
+    join_moves(program)
     drop_unused(program)
-    return RaggedProgram(program, tuple(_layout(value) for value in found))
+    return RaggedProgram(program, tuple(_layout(value, place, batched) for value, place in placed(found)))
 
 
 def _export(
@@ -242,7 +256,8 @@ def _export_from(
     shapes = [dynamic_shape(spec, dims) for spec in inputs]
     if not has_time(inputs):
         return export_quietly(holder, tensors, shapes)
-    return export_quietly(holder, [*tensors, torch.ones(_ROWS, dtype=torch.int64)], [*shapes, {0: dims["batch"]}])
+    rows, of_lengths = (_ROWS, {0: dims["batch"]}) if has_batch(inputs) else (1, {})
+    return export_quietly(holder, [*tensors, torch.ones(rows, dtype=torch.int64)], [*shapes, of_lengths])
 
 
 def has_time(inputs: Sequence[TensorSpec]) -> bool:
@@ -250,20 +265,28 @@ def has_time(inputs: Sequence[TensorSpec]) -> bool:
     return any(spec.time_dim is not None for spec in inputs)
 
 
-def _batch_place(sizes: Sequence[SizeExpr]) -> int | None:
-    """Return the dimension of one request's output that is its batch: the first of size 1."""
+def has_batch(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an input has a batch dimension; without one, a request is run alone."""
+    return any(spec.batch_dim is not None for spec in inputs)
+
+
+def _batch_place(sizes: Sequence[SizeExpr], known: int | None) -> int | None:
+    """Return the dimension of one request's output that is its batch: the known one, or the first of size 1."""
+    if known is not None and known < len(sizes) and sizes[known] == 1:
+        return known
     return next((dim for dim, size in enumerate(sizes) if size == 1), None)
 
 
-def _contiguous_item(value: Value) -> torch.Tensor:
-    place = _batch_place(value.sizes)
-    tensor = value.tensor if place is None else value.tensor.squeeze(place + 1).movedim(0, place)
+def _contiguous_item(value: Value, place: int | None, batched: bool) -> torch.Tensor:
+    if not batched:
+        return value.tensor.squeeze(0).contiguous()
+    tensor = value.tensor if place is None else moved(value.tensor.squeeze(place + 1), 0, place)
     return tensor.contiguous()
 
 
-def _layout(value: Value) -> tuple[DType, tuple[int | Axis | str, ...]]:
+def _layout(value: Value, place: int | None, batched: bool) -> tuple[DType, tuple[int | Axis | str, ...]]:
     """Return the type and the sizes as the manifest has them: numbers, `batch`, and expressions of `time`."""
-    place = _batch_place(value.sizes)
     own = [written(size) if is_ragged(size) else int(size) for dim, size in enumerate(value.sizes) if dim != place]
-    own.insert(place or 0, "batch")
+    if batched:
+        own.insert(place or 0, "batch")
     return cast(DType, dtype_name(value.tensor)), tuple(own)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .sizes import is_ragged
-from .value import Batch, Call, NoRule, Results, Value, in_dim, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, in_dim, unsqueezed, with_ones, without_ones
 
 
 def linear(batch: Batch, call: Call) -> Results:
@@ -16,7 +16,8 @@ def linear(batch: Batch, call: Call) -> Results:
     if is_ragged(value.sizes[-1]):
         raise NoRule("a layer with weights for each timestep")
     if weight.shared and (bias is None or bias.shared):
-        return Value(call.run(input=value.tensor), call.sizes[0], value.shared)
+        rows, ones = without_ones(value, 1)  # so that an engine sees the layer behind a recurrence
+        return Value(with_ones(call.run(input=rows.tensor), ones, shared=value.shared), call.sizes[0], value.shared)
     product = _matmul(batch, value, Value(weight.tensor.mT, weight.sizes[::-1], weight.shared), len(call.sizes[0]))
     if bias is not None:
         product = product + batch.rows_of(bias).reshape(-1, *[1] * (product.dim() - 2), int(bias.sizes[0]))

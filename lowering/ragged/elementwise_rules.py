@@ -32,13 +32,18 @@ def pointwise(batch: Batch, call: Call) -> Results:
         if isinstance(argument, Value):
             return argument.tensor if argument.shared else unsqueezed(argument.tensor, rank - argument.rank)
         if is_ragged_number(argument):
-            return batch.own(argument).reshape(-1, *[1] * rank)
+            return batch.number(argument).reshape(-1, *[1] * rank)
         return argument
 
     changed = {name: aligned(argument) for name, argument in call.arguments.items()}
     tensor = call.run(**{**_numbers(call), **changed})
     keeps_zero = str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
     return call.result(tensor, zero_beyond=keeps_zero)
+
+
+def same(batch: Batch, call: Call) -> Results:
+    """Return the argument: what this package makes writes nothing in place, so that nothing need be copied."""
+    return call.value()
 
 
 def _numbers(call: Call) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def factory(batch: Batch, call: Call) -> Results:
     if fill is None:
         fill = 1 if "ones" in name else 0
     if is_ragged_number(fill):
-        column = batch.own(fill).to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
+        column = batch.number(fill).to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
         return call.result(column.expand(batch.rows, *batch.padded_sizes(sizes)))
     if isinstance(fill, Value):
         return pointwise_fill(batch, call, fill)
@@ -77,7 +82,7 @@ def scalar(batch: Batch, call: Call) -> Results:
     """Create a tensor of no dimensions from a number."""
     number = call.get("s")
     if is_ragged_number(number):
-        return call.result(batch.own(number).to(call.dtypes[0]))
+        return call.result(batch.number(number).to(call.dtypes[0]))
     return Value(torch.full((), in_python(number), dtype=call.dtypes[0]), (), shared=True)
 
 
@@ -89,7 +94,7 @@ def arange(batch: Batch, call: Call) -> Results:
     if step not in (None, 1):
         numbers = numbers * in_python(step)
     if is_ragged_number(start):
-        return call.result((batch.own(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
+        return call.result((batch.number(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
     if start not in (None, 0):
         numbers = numbers + in_python(start)
     return Value(numbers.to(call.dtypes[0]), sizes, shared=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,19 @@ import sympy
 import torch
 
 from .sizes import SizeExpr, is_ragged
-from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, unsqueezed
+from .value import (
+    Batch,
+    Call,
+    NoRule,
+    Results,
+    Value,
+    in_dim,
+    normalized,
+    normalized_dims,
+    unsqueezed,
+    with_ones,
+    without_ones,
+)
 
 
 def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tensor:
@@ -46,8 +59,9 @@ def select(batch: Batch, call: Call) -> Results:
     if number.is_Integer and (number >= 0 or not is_ragged(value.sizes[dim])):
         tensor = value.tensor.select(dim if value.shared else dim + 1, int(number))
         return replace(value, tensor=tensor, sizes=call.sizes[0])
-    own = _own_position(batch, position, value.sizes[dim]).clamp(min=0).unsqueeze(1)
-    return call.result(taken(batch.every_row(value), dim + 1, own).squeeze(dim + 1))
+    own = _own_position(batch, position, value.sizes[dim])
+    own = own if number.is_Integer else own.clamp(min=0)
+    return call.result(taken(batch.every_row(value), dim + 1, own.unsqueeze(1)).squeeze(dim + 1))
 
 
 def slice_(batch: Batch, call: Call) -> Results:
@@ -67,10 +81,11 @@ def slice_(batch: Batch, call: Call) -> Results:
     first = _plain_number(start)
     count = batch.padded(sizes[dim])
     if first is None:
-        own = _own_position(batch, start, value.sizes[dim]).clamp(min=0).unsqueeze(1)
-        positions = own + torch.arange(count) * step
-        last = batch.padded(value.sizes[dim]) - 1
-        return call.result(taken(batch.every_row(value), dim + 1, positions.clamp(max=last)))
+        own = _own_position(batch, start, value.sizes[dim]).unsqueeze(1)
+        if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
+            last = batch.padded(value.sizes[dim]) - 1
+            own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
+        return call.result(taken(batch.every_row(value), dim + 1, own))
     to_end = end is None or end == sys.maxsize
     tensor = value.tensor
     if not to_end:
@@ -164,6 +179,8 @@ def index(batch: Batch, call: Call) -> Results:
         raise NoRule("a selection by a mask, whose size depends on data")
     if places != list(range(places[0], places[-1] + 1)):
         raise NoRule("an index of dimensions that are not neighbours")
+    if (of_one := _index_of_one_dim(batch, call, value, places, indices)) is not None:
+        return of_one
     rank = max(i.rank for i in indices)
     tensor = batch.every_row(value).movedim([p + 1 for p in places], list(range(1, 1 + len(places))))
     rows = torch.arange(tensor.shape[0]).reshape(-1, *[1] * rank)
@@ -174,6 +191,21 @@ def index(batch: Batch, call: Call) -> Results:
     if first:
         found = found.movedim(list(range(1, 1 + rank)), list(range(first + 1, first + 1 + rank)))
     return call.result(found)
+
+
+def _index_of_one_dim(
+    batch: Batch, call: Call, value: Value, places: Sequence[int], indices: Sequence[Value]
+) -> Value | None:
+    """Read `y[arange(1), steps]`, whose first dimension has size 1, as positions of the other one."""
+    others = [place for place in places if value.sizes[place] == 1]
+    if len(others) != len(places) - 1 or any(index.sizes != (1,) for index in indices):
+        return None
+    (dim,) = set(places).difference(others)
+    own = batch.masked(indices[places.index(dim)], [], 0)
+    read = taken(batch.every_row(value), dim + 1, _from_own_end(batch, own, value.sizes[dim]))
+    for place in reversed(places[1:]):
+        read = read.squeeze(place + 1)
+    return call.result(read)
 
 
 def _from_own_end(batch: Batch, positions: torch.Tensor, size: SizeExpr) -> torch.Tensor:
@@ -217,7 +249,9 @@ def embedding(batch: Batch, call: Call) -> Results:
     weight, ids = call.value("weight"), call.value("indices")
     if not weight.shared:
         raise NoRule("a table of embeddings that is computed for each request")
-    return Value(torch.nn.functional.embedding(ids.tensor, weight.tensor), call.sizes[0], ids.shared)
+    rows, ones = without_ones(ids, 0)
+    read = torch.nn.functional.embedding(rows.tensor, weight.tensor)
+    return Value(with_ones(read, ones, shared=ids.shared), call.sizes[0], ids.shared)
 
 
 def flip(batch: Batch, call: Call) -> Results:

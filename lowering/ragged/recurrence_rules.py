@@ -73,6 +73,8 @@ def _unfolded(batch: Batch, y: torch.Tensor, call: Call, index: int) -> torch.Te
 def _state(batch: Batch, state: Value) -> torch.Tensor:
     """Return a state [L, N, H] of every request as [L, B * N, H]."""
     layers, items, hidden = batch.padded_sizes(state.sizes)
+    if state.shared and state.sizes[1] == 1:
+        return state.tensor.expand(layers, batch.rows, hidden)
     if state.shared:
         return state.tensor.unsqueeze(1).expand(layers, batch.rows, items, hidden).reshape(layers, -1, hidden)
     moved = state.tensor.movedim(0, 1)
@@ -81,6 +83,8 @@ def _state(batch: Batch, state: Value) -> torch.Tensor:
 
 def _state_back(batch: Batch, state: torch.Tensor, call: Call, index: int) -> torch.Tensor:
     layers, items, hidden = batch.padded_sizes(call.sizes[index])
+    if call.sizes[index][1] == 1:
+        return state.movedim(1, 0).unsqueeze(2)
     return state.reshape(layers, batch.rows, items, hidden).movedim(1, 0)
 
 

@@ -132,12 +132,16 @@ def glu(batch: Batch, call: Call) -> Results:
 
 
 def scan(batch: Batch, call: Call) -> Results:
-    """Accumulate along a dimension: earlier positions only are read."""
+    """Accumulate along a dimension: earlier positions only are read.
+
+    A chunk of time carries the result of each row, also where all rows share it.
+    """
     value = call.value()
     dim = normalized(call["dim"], value.rank)
-    results = call.run(self=value.tensor, dim=dim if value.shared else dim + 1)
+    shared = value.shared and not is_ragged(value.sizes[dim])
+    results = call.run(self=value.tensor if shared else batch.every_row(value), dim=dim if shared else dim + 1)
     tensors = [results] if isinstance(results, torch.Tensor) else list(results)
-    values = tuple(Value(t, sizes, value.shared) for t, sizes in zip(tensors, call.sizes, strict=True))
+    values = tuple(Value(t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True))
     return values if len(values) > 1 else values[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..proof.graph_calls import rule_table
+from ..graph_calls import rule_table
 from . import contraction_rules as contraction
 from . import elementwise_rules as elementwise
 from . import indexing_rules as indexing
@@ -12,6 +12,7 @@ from . import reduction_rules as reduction
 from . import shape_rules as shape
 from . import window_rules as window
 from .indexing_rules import sort
+from .median_rule import median
 from .recurrence_rules import recurrence
 from .value import Rule
 
@@ -20,8 +21,11 @@ _LOW, _HIGH = float("-inf"), float("inf")
 
 RULES: dict[str, Rule] = {
     **rule_table(
-        (elementwise.pointwise, "to _to_copy clone dropout feature_dropout where contiguous alias detach"),
-        (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill clamp rsub remainder"),
+        (elementwise.same, "clone contiguous alias detach lift_fresh_copy"),
+        (
+            elementwise.pointwise,
+            "to _to_copy dropout feature_dropout where masked_fill __and__ __or__ hardswish fill clamp rsub remainder",
+        ),
         (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide _prelu_kernel"),
         (elementwise.type_as, "type_as"),
         (elementwise.prelu, "prelu"),
@@ -60,6 +64,7 @@ RULES: dict[str, Rule] = {
         (indexing.split, "split split_with_sizes chunk"),
         (indexing.unbind, "unbind"),
         (sort, "sort argsort topk"),
+        (median, "median"),
         (reduction.reduction(0), "sum nansum count_nonzero"),
         (reduction.reduction(1), "prod all"),
         (reduction.reduction(False), "any"),

@@ -64,6 +64,10 @@ class Batch:
             self._own[size] = own.clamp(min=0) if evaluate(size, 1) < 0 else own
         return self._own[size]
 
+    def number(self, value: SizeExpr) -> torch.Tensor:
+        """Return a number of each request, [B], which may be negative, as no size is."""
+        return evaluate(value, self.lengths) if is_ragged(value) else torch.full_like(self.lengths, int(value))
+
     def positions(self, size: SizeExpr) -> torch.Tensor:
         """Return 0, 1, ... to the padded size."""
         return torch.arange(self.padded(size), device=self.lengths.device)
@@ -91,7 +95,11 @@ class Batch:
         if fill == 0 and value.zero_beyond:
             return tensor
         for dim in ragged:
-            tensor = tensor.masked_fill(~in_dim(self.valid(value.sizes[dim]), dim + 1, value.rank + 1), fill)
+            valid = in_dim(self.valid(value.sizes[dim]), dim + 1, value.rank + 1)
+            if tensor.dtype is torch.bool:  # ONNX Runtime has no choice between flags
+                tensor = tensor | ~valid if fill else tensor & valid
+            else:
+                tensor = tensor.masked_fill(~valid, fill)
         return tensor
 
 
@@ -122,6 +130,8 @@ class Call:
     sizes: tuple[tuple[SizeExpr, ...], ...]
     """Sizes of each result for one request."""
     dtypes: tuple[torch.dtype, ...]
+    read: frozenset[int] = frozenset()
+    """Results of several that are read."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -189,6 +199,28 @@ def unsqueezed(tensor: torch.Tensor, count: int, place: int = 1) -> torch.Tensor
     for _ in range(count):
         tensor = tensor.unsqueeze(place)
     return tensor
+
+
+def without_ones(value: Value, last: int) -> tuple[Value, tuple[int, ...]]:
+    """Return a value without its dimensions of size 1, but the last ones, and the dimensions left out."""
+    ones = tuple(dim for dim in range(value.rank - last) if value.sizes[dim] == 1)
+    tensor = value.tensor
+    for dim in reversed(ones):
+        tensor = tensor.squeeze(dim if value.shared else dim + 1)
+    sizes = tuple(size for dim, size in enumerate(value.sizes) if dim not in ones)
+    return Value(tensor, sizes, value.shared), ones
+
+
+def with_ones(tensor: torch.Tensor, ones: Sequence[int], *, shared: bool) -> torch.Tensor:
+    """Insert the dimensions of size 1 again."""
+    for dim in ones:
+        tensor = tensor.unsqueeze(dim if shared else dim + 1)
+    return tensor
+
+
+def moved(tensor: torch.Tensor, dim: int, to: int) -> torch.Tensor:
+    """Move a dimension; without a call where it is in its place."""
+    return tensor if dim == to else tensor.movedim(dim, to)
 
 
 def in_dim(tensor: torch.Tensor, dim: int, rank: int) -> torch.Tensor:

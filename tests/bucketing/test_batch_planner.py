@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from plans import useful_timesteps
 
 from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
 from .plan_values import Value, partitions, value_of_buckets
-from .strategies import exact_problems, grids, problems
+from .strategies import exact_problems, problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
 
@@ -23,8 +19,10 @@ def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
     return BucketPlanner(grid, cost).plan(lengths)
 
 
-def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
-    return BucketPlanner(grid, cost, padded=False).plan(lengths)
+def plan_selected(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
+    """Plan with the smallest bucket length selected for each request."""
+    table = tuple(grid.bucket_length_for(length) for length in range(1, grid.lengths[-1] + 1))
+    return BucketPlanner(grid, cost, table).plan(lengths)
 
 
 def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact: bool = False) -> Value:
@@ -86,23 +84,10 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
 
 
 @given(exact_problems(max_size=6))
-def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
+def test_no_partition_of_selected_lengths_is_cheaper(problem: Problem) -> None:
     grid, cost, lengths = problem
 
-    result = plan_exact(lengths, grid, cost)
+    result = plan_selected(lengths, grid, cost)
 
     assert all(lengths[row] == run.bucket.length for run in result.calls for row in run.rows)
     assert planned_value(result, cost) == brute_force(grid, cost, lengths, exact=True)
-
-
-@given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
-def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
-    cost = CostModel.proportional(grid)
-    foreign = set(lengths) - set(grid.lengths)
-
-    if foreign:
-        with pytest.raises(LengthNotAccepted) as refusal:
-            plan_exact(lengths, grid, cost)
-        assert str(refusal.value) in {str(LengthNotAccepted(length, grid.lengths)) for length in foreign}
-    else:
-        assert useful_timesteps(plan_exact(lengths, grid, cost), lengths) == sum(lengths)

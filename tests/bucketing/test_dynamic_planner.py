@@ -58,21 +58,6 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
     )
 
 
-@given(free_problems(max_size=9))
-def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> None:
-    """Lengths do not mix, and each is divided as if it were the only one."""
-    shape, cost, lengths = problem
-    exact = DynamicPlanner(shape, cost, padded=False)
-
-    runs = exact.plan(lengths).calls
-
-    assert all({lengths[row] for row in run.rows} == {run.bucket.length} for run in runs)
-    for length in set(lengths):
-        own = [run.bucket for run in runs if run.bucket.length == length]
-        every = divisions([length] * lengths.count(length), exact.sizes)
-        assert value_of_calls(own, cost) == min(value_of_calls(groups, cost) for groups in every)
-
-
 def test_groups_have_small_sizes_and_measured_ones() -> None:
     """Not all sizes are tried; a group fits each number of rows with a measured cost."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})

@@ -27,7 +27,7 @@ from torchserve_neuron_lstm.bucketing.planner import (
 )
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
-from .strategies import chunk_problems, exact_problems, free_problems, grids, problems
+from .strategies import chunk_problems, free_problems, grids, problems
 
 Problem = tuple[Planner, list[int]]
 GRID = BucketGrid((1, 4), (8, 16))
@@ -38,24 +38,15 @@ EXAMPLES: dict[str, Callable[[], Planner]] = {
     "chunks of a grid": lambda: make_planner("chunk", GRID, CostModel.proportional(GRID), longest=16),
     "chunks of any shape": lambda: make_planner("chunk", SHAPE, CostModel.proportional(SHAPE)),
 }
-EXACT: dict[str, Callable[[], Planner]] = {
-    "own lengths of a grid": lambda: make_planner("sequence", GRID, CostModel.proportional(GRID), padded=False),
-    "own lengths of any shape": lambda: make_planner("sequence", SHAPE, CostModel.proportional(SHAPE), padded=False),
-}
 
 
 @st.composite
 def sequence_problems(draw: st.DrawFn) -> Problem:
-    kind = draw(st.sampled_from(("grid", "exact grid", "any shape", "exact any shape")))
-    padded = not kind.startswith("exact")
-    if kind == "grid":
+    if draw(st.booleans()):
         grid, cost, lengths = draw(problems(max_size=40))
         return make_planner("sequence", grid, cost), lengths
-    if kind == "exact grid":
-        grid, cost, lengths = draw(exact_problems(max_size=40))
-        return make_planner("sequence", grid, cost, padded=False), lengths
     shape, cost, lengths = draw(free_problems(max_size=40))
-    return make_planner("sequence", shape, cost, padded=padded), lengths
+    return make_planner("sequence", shape, cost), lengths
 
 
 @st.composite
@@ -163,14 +154,14 @@ def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Plan
     assert make().plan(lengths) == make().plan(lengths)
 
 
-@pytest.mark.parametrize("make", (EXAMPLES | EXACT).values(), ids=EXAMPLES | EXACT)
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_empty_batch_needs_no_run(make: Callable[[], Planner]) -> None:
     """A batch in which every request was refused is still planned."""
     assert make().plan([]) == Plan(())
 
 
 @pytest.mark.parametrize("bad", [0, -1])
-@pytest.mark.parametrize("make", (EXAMPLES | EXACT).values(), ids=EXAMPLES | EXACT)
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_empty_sequence_is_named_by_its_place(make: Callable[[], Planner], bad: int) -> None:
     """Engines refuse a length of 0."""
     with pytest.raises(ValueError, match=f"request 1 has {bad} timesteps"):

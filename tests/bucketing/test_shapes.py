@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.padding import unpad
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec, check_time_size, size_at
 
@@ -39,16 +39,6 @@ def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> Non
         BucketGrid((1,), (16, 32)).bucket_length_for(33)
     with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32$"):
         BucketGrid((1,), (32,)).bucket_length_for(33)
-
-
-@given(grids(), st.integers(1, 20))
-def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> None:
-    if length in grid.lengths:
-        assert grid.require_bucket_length(length) == length
-    else:
-        with pytest.raises(LengthNotAccepted, match=f"a sequence of {length} timesteps is not accepted") as refusal:
-            grid.require_bucket_length(length)
-        assert str(refusal.value) == str(LengthNotAccepted(length, grid.lengths))
 
 
 @given(st.integers(1, 5), st.integers(-3, 3), st.integers(1, 4), st.integers(1, 10_000))

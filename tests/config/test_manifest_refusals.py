@@ -48,7 +48,6 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("inputs.0.vocabulary", 2.5, "inputs[0].vocabulary: expected an integer, got 2.5"),
         ("inputs.0.vocabulary", ..., "inputs[0].vocabulary is missing"),
         ("takes_lengths", 1, "takes_lengths: expected true or false, got 1"),
-        ("padding", "some", "padding: expected masked or exact_lengths, got 'some'"),
         ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
         ("grid.batches", [4, 1], "grid.batches: expected ascending sizes, each once, got [4, 1]: write [1, 4]"),
         ("grid.lengths", ["16"], "grid.lengths[0]: expected an integer, got '16'"),

@@ -39,10 +39,9 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole, TensorS
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.chunks.chunk_check import random_chunk_plan
-from torchserve_neuron_lstm.lowering.lower import lower_batch
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-Outcome = Literal["lowered", "bucket lengths only", "refused", "wrong", "crashed"]
+Outcome = Literal["lowered", "refused", "wrong", "crashed"]
 MODELS = int(os.environ.get("COMPOSED_MODELS", "0"))
 RANGES = ((0, 2), (2, 10), (10, 20), (20, 30), (30, 40))
 SEEDS = [pytest.param(seeds, marks=[pytest.mark.long] if seeds[0] else []) for seeds in RANGES]
@@ -98,8 +97,6 @@ def judged(composed: ComposedModel) -> tuple[Outcome, str]:
         finite = [line for line, is_finite in differences if is_finite]
         first = finite[0] if finite else differences[0][0]
         return "wrong", f"{len(differences)} answers differ, {len(finite)} with finite padding and rows: {first}"
-    if lowered.padding == "exact_lengths":
-        return "bucket lengths only", lowered.padding_reason
     return "lowered", ""
 
 
@@ -129,14 +126,6 @@ def ragged_batches(seed: int, *, any_length: bool) -> Iterator[RaggedBatch]:
             more = [choose.randint(1, longest) for _ in range(choose.randint(0, ROWS - 2))]
             lengths = tuple(choose.sample([1, longest, *more], 2 + len(more)))
         yield _batch(lengths, choose, any_length=any_length)
-
-
-def bucket_batches(seed: int) -> Iterator[RaggedBatch]:
-    choose = random.Random(seed)
-    for index in range(BATCHES):
-        length = (SHORT, LONGEST)[index % 2]
-        batch = _batch((length,) * choose.randint(1, ROWS), choose, any_length=False)
-        yield replace(batch, bucket=Bucket(ROWS, length))
 
 
 def _batch(lengths: tuple[int, ...], choose: random.Random, *, any_length: bool) -> RaggedBatch:
@@ -194,12 +183,7 @@ def _equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
 def differences_of(composed: ComposedModel, lowered: LoweredModel) -> Iterator[tuple[str, bool]]:
     """Run all batches; yield a line for each wrong answer, and whether padding and rows were finite."""
     answers, choose, programs = _Answers(composed), random.Random(composed.seed), _Programs(lowered)
-    drawn = (
-        bucket_batches(composed.seed)
-        if lowered.padding == "exact_lengths"
-        else ragged_batches(composed.seed, any_length=lowered.any_shape)
-    )
-    for index, batch in enumerate(drawn):
+    for index, batch in enumerate(ragged_batches(composed.seed, any_length=lowered.any_shape)):
         chosen = [choose.randrange(3) for _ in batch.lengths]
         pairs = list(zip(batch.lengths, chosen, strict=True))
         items = [[answers.requests[length][number].clone()] for length, number in pairs]
@@ -252,9 +236,23 @@ def _mean_model() -> ComposedModel:
     return ComposedModel(0, ("reduction",), model, configuration(PLACE, ids=False))
 
 
+class OverPadding(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(x),)
+
+
 def test_padding_that_reaches_an_output_is_noticed() -> None:
     composed = _mean_model()
-    wrong = replace(lower_batch(composed.model, parse_config(composed.yaml, "m.yaml")), padding="masked")
+    sizes = {"batch": torch.export.Dim("batch"), "time": torch.export.Dim("time")}
+    shapes = ({0: sizes["batch"], 1: sizes["time"]}, {0: sizes["batch"]})
+    example = (torch.zeros(3, 7, PLACE.width), torch.full((3,), 7))
+    with torch.no_grad():
+        exported = torch.export.export(OverPadding(composed.model), example, dynamic_shapes=shapes)
+    wrong = replace(lower(composed.model, parse_config(composed.yaml, "m.yaml")), exported=exported, chunked=None)
 
     differences = list(differences_of(composed, wrong))
 

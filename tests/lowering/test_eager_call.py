@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.errors import UnfitBuckets
-from torchserve_neuron_lstm.lowering.lower import lower_batch
 
 CONFIG = one_input("[batch, time, 5]", length="[8, 16]")
 
@@ -68,7 +67,7 @@ def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
 ) -> None:
     program = lower_exact(Demanding(function), CONFIG, [[16, shortest, 9, shortest + 1]])
 
-    assert (program.padding, program.shortest) == ("masked", shortest)
+    assert program.shortest == shortest
 
 
 class Samples(nn.Module):
@@ -93,7 +92,7 @@ def test_a_model_of_samples_may_need_hundreds_of_timesteps() -> None:
 
     program = lower_exact(Samples(), config, ([800, 301, 399], [302, 330, 331]))
 
-    assert (program.padding, program.shortest) == ("masked", 301)
+    assert program.shortest == 301
 
 
 class Masked(nn.Module):
@@ -107,13 +106,12 @@ class Masked(nn.Module):
         return torch.where(real.unsqueeze(2), y, -1e30).max(1)[0]
 
 
-def test_the_fewest_timesteps_of_a_model_that_is_traced_as_a_padded_batch_are_found() -> None:
-    """The batch is longer than its shortest request, so that the program alone would accept any request."""
+def test_the_fewest_timesteps_of_a_masked_model_are_found() -> None:
     model, config = Masked(), one_input("[batch, time, 5]", "lengths: lengths", length="[8, 16]")
 
-    program = lower_batch(model, config)
+    program = lower(model, config)
 
-    assert (program.padding, program.shortest) == ("masked", 3)
+    assert program.shortest == 3
     assert_answers_alone(model, config, program, ([16, 3, 9, 4], [5, 6, 7, 8], [10, 11, 12, 13, 14, 15]))
 
 

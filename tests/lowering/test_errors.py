@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.lower import lower_batch
 
 CONFIG = one_input("[batch, time, 3]", "lengths: lengths", batch="[1, 4]", length="[4, 9]")
 
@@ -189,7 +188,7 @@ SERVED = (
     LinearOnPacked,
     LoopsOverTime,
 )
-"""Models that a trace of a padded batch refuses, and a trace of one request serves."""
+"""Models that are exact for one request alone."""
 LONG = ("LoopsOverTime", "SumsPaddingToo", "UnmaskedMaximum", "LinearOnPacked", "CutsToLongest", "ReversesPaddedTime")
 
 SEED = (
@@ -206,23 +205,7 @@ SEED = (
         (ReturnsPackedSequence, SEED + '"prim::Return"', None),
         (MaxOfPacked, SEED + '"aten::max"', "# max"),
         (MaxOfPacked, "Resolution: pad the result with pad_packed_sequence()", None),
-        (LinearOnPacked, SEED + '"aten::linear"', "# linear"),
-        (ReadsPackedShape, SEED + '"aten::shape"', "# shape"),
-        (ReadsBatchSizes, 'Found usage by "aten::sum"', "# batch_sizes"),
-        (
-            ReadsLengths,
-            "reads the values of `lengths`, or of another tensor with one number per request, in Python",
-            "# reads",
-        ),
         (BranchesOnData, "depend on the values of its inputs", "# branch"),
-        (CutsToLongest, "depend on the values of its inputs", "# cut"),
-        (TakesLen, "Take its size(0) instead", "# len"),
-        (LoopsOverTime, "fixes the batch or time dimension", None),
-        (SumsPaddingToo, "padding reaches an output in spite of `lengths`: aten.sum", "# sum"),
-        (MeanOverPaddedTime, "padding reaches an output in spite of `lengths`: aten.mean", "# mean"),
-        (UnmaskedMaximum, "padding reaches an output in spite of `lengths`: aten.max", "# maximum"),
-        (ReversesPaddedTime, "padding reaches an output in spite of `lengths`: aten.flip", "# flip"),
-        (MixesRequests, "output output has the shape [time, 4], with 0 batch dimensions", "# mixes"),
         (DataDependentShape, "a selection by a mask, whose size depends on data", "# select"),
         (TotalLengthTooShort, "no sequence can be longer than that", "# total"),
         (OtherArgument, "cannot be called with the arguments the configuration names", None),
@@ -239,7 +222,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
     model: type[nn.Module], expected: str, line: str | None
 ) -> None:
     with pytest.raises(LoweringError) as refused:
-        (lower_batch if model in SERVED else lower)(model().eval(), CONFIG)
+        lower(model().eval(), CONFIG)
 
     assert expected in str(refused.value)
     if line is not None:
@@ -270,18 +253,15 @@ class ShiftedByOne(Base):
 
 class ShiftedAndSummed(ShiftedByOne):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        return super().forward(x, lengths), x[:, :-1].sum(1)  # shifted sum
+        return super().forward(x, lengths), x[:, :-1].sum(1)
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("batch", "length"), [("[4]", "[4]"), ("[1, 4]", "[4, 9]")])
-def test_a_program_with_a_smallest_length_is_measured_within_it(batch: str, length: str) -> None:
-    """`x[:, :-1]` forbids a single timestep: teacher forcing is served, its padded sum is refused."""
+def test_timesteps_without_the_last_are_those_of_each_request(batch: str, length: str) -> None:
     config = one_input("[batch, time, 3]", "lengths: lengths", batch=batch, length=length)
 
-    assert lower(ShiftedByOne(), config).padding == "masked"
-    with pytest.raises(LoweringError, match="# shifted sum"):
-        lower_batch(ShiftedAndSummed().eval(), config)
+    lower_exact(ShiftedAndSummed().eval(), config, ([4, 1, 2, 3],))
 
 
 class CountsWithNumpy(nn.Module):

@@ -10,18 +10,11 @@ from ragged import GARBAGE, alone, padded, part_of, ragged
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.lower import lower_batch
+from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5
 RAGGED = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2])
-PROVED = {
-    *("LastStepClassifier", "CausalPerStep", "Tagger", "LastStep", "LastStepByIndex", "SpeakerAtEveryStep", "FirstStep")
-}
-MEASURED = {
-    *("LstmWithState", "AttentionPooling", "SelfAttention", "MaskedMeanPooling", "MeanOfUnpacked", "FlattenedSteps")
-}
 BY_NAME = {case.name: case for case in CASES}
 
 
@@ -37,12 +30,9 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
     for seed, some in enumerate(RAGGED):
         has_batch = any(spec.batch_dim is not None for spec in program.inputs)
         lengths = some if has_batch else some[:1]
-        if program.padding == "exact_lengths":
-            lengths = [9] * len(lengths)
         requests = ragged(program.inputs, lengths, seed)
-        longest = 9 if program.padding == "exact_lengths" else 16
         for garbage in GARBAGE:
-            batch = [padded(requests, spec, i, longest, garbage) for i, spec in enumerate(program.inputs)]
+            batch = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
             with torch.no_grad():
                 outputs = run(*batch, torch.tensor(lengths)) if program.takes_lengths else run(*batch)
             for row, length in enumerate(lengths):
@@ -106,21 +96,6 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
         assert [node.args[8] for node in nodes if node.target is torch.ops.neuron_lstm.lstm.default] == [needed]
 
 
-@pytest.mark.ci
-def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
-    kinds: dict[tuple[str, str], set[str]] = {}
-    for name in (*PROVED, *MEASURED, "MeanOverTime", "MedianOverTime"):
-        program = program_of(name)
-        kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
-
-    assert kinds == {
-        ("masked", "one"): {"MeanOverTime"},
-        ("exact_lengths", "padding"): {"MedianOverTime"},
-        ("masked", "tested,"): MEASURED,
-        ("masked", "proved"): PROVED,
-    }
-
-
 BLANK = config_of("{ids: {dtype: int64, shape: [batch, time]}}", "lengths: lengths")
 
 
@@ -142,12 +117,3 @@ def test_a_request_of_the_padding_id_only_is_answered_as_alone() -> None:
         batch = torch.zeros(2, 16, dtype=torch.int64)
         answers = run(batch, torch.tensor([length, length]))[0]
         assert torch.allclose(answers, model(batch[:, :length], torch.tensor([length, length])), 1e-5, 1e-5)
-
-
-def test_a_mask_that_takes_a_request_for_padding_is_no_proof_for_a_padded_batch() -> None:
-    with pytest.raises(LoweringError, match=r"a request of zeros or `pad_value` only.*test_exactness\.py.*`range"):
-        lower_batch(WeightedWords(), BLANK)
-
-    excluded = config_of("{ids: {dtype: int64, shape: [batch, time], range: [1, 19]}}", "lengths: lengths")
-    program = lower_batch(WeightedWords(), excluded)
-    assert program.padding_reason.startswith("tested, not proved")

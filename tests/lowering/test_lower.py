@@ -37,9 +37,7 @@ CONFIG, CONFIG_WITH_LENGTHS = one_input(X), one_input(X, "lengths: lengths")
 @pytest.mark.few(1)
 @pytest.mark.parametrize("function", with_long([*WITHOUT_LENGTHS, *WITH_LENGTHS], *LONG), ids=lambda f: f.__name__)
 def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
-    program = lower_exact(Model(function), CONFIG_WITH_LENGTHS if function in WITH_LENGTHS else CONFIG)
-
-    assert program.padding == "masked"
+    lower_exact(Model(function), CONFIG_WITH_LENGTHS if function in WITH_LENGTHS else CONFIG)
 
 
 class Subsampled(nn.Module):
@@ -206,7 +204,6 @@ def test_a_model_that_does_something_else_with_short_requests_is_served_from_the
     program = lower_exact(Model(function), one_input(X, length=str(buckets)), batches)
 
     assert program.shortest == shortest
-    assert f"fewer than {shortest} timesteps are refused" in program.padding_reason
 
 
 def test_buckets_that_hold_short_requests_of_another_form_are_named() -> None:
@@ -255,13 +252,12 @@ def test_ids_of_a_one_hot_in_a_loop_are_bounded_by_its_classes() -> None:
     assert program.inputs[0].vocabulary == FEATURES
 
 
-def test_bins_over_time_are_served_at_bucket_lengths() -> None:
+def test_bins_over_time_are_refused_with_their_line() -> None:
     """Pooling to three bins depends on the whole length, and has no rule."""
-    model = Model(lambda m, x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 3))
+    model = Model(lambda m, x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 3))  # bins
 
-    program = lower(model, CONFIG)
-
-    assert program.padding == "exact_lengths"
+    with pytest.raises(LoweringError, match=r"adaptive_avg_pool1d mixes timesteps in a way that has no rule.*# bins"):
+        lower(model, CONFIG)
 
 
 class TakesTuples(nn.Module):

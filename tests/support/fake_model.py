@@ -35,8 +35,6 @@ def make_manifest(
         "inputs": tuple(inputs),
         "takes_lengths": True,
         "outputs": tuple(outputs),
-        "padding": "masked",
-        "padding_reason": "lengths are given",
         "overflow": "reject",
         "kind": "sequence",
         "kind_reason": "it is not cut into pieces",
@@ -66,8 +64,7 @@ class FakeModel:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         grid = self.manifest.grid
-        padded = self.manifest.padding == "masked"
-        return make_planner("sequence", grid, CostModel.proportional(grid), padded=padded).plan(lengths)
+        return make_planner("sequence", grid, CostModel.proportional(grid)).plan(lengths)
 
     def run_plan(
         self,

@@ -129,8 +129,7 @@ class BoundedSums:
     @cached_property
     def _planner(self) -> Planner:
         facts = self.manifest
-        cost, padded = CostModel.proportional(facts.grid), facts.padding == "masked"
-        return make_planner(facts.kind, facts.grid, cost, padded=padded, longest=facts.longest)
+        return make_planner(facts.kind, facts.grid, CostModel.proportional(facts.grid), longest=facts.longest)
 
     def run_plan(
         self,
@@ -238,9 +237,7 @@ KINDS: Mapping[str, Callable[[], ServiceKind]] = {
     "named_inputs": lambda: _whole(
         make_manifest(TensorSpec("inputs", "float32", ("batch", "time", 2)), overflow="truncate")
     ),
-    "exact_lengths": lambda: _whole(
-        make_manifest(TensorSpec("instances", "int64", ("batch", "time")), padding="exact_lengths", shortest=2)
-    ),
+    "shortest": lambda: _whole(make_manifest(TensorSpec("instances", "int64", ("batch", "time")), shortest=2)),
     "dtypes": lambda: _whole(make_manifest(*TIME_FIRST)),
     "rank_four": lambda: _whole(make_manifest(TensorSpec("grid", "float64", ("batch", "time", 2, 2)))),
     "time_last": lambda: _whole(make_manifest(TensorSpec("bands", "float32", ("batch", 2, 2, "time")))),

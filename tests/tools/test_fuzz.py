@@ -151,7 +151,7 @@ def test_a_wrong_service_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*arguments: Any) -> Manifest:
-        return replace(parse_manifest(*arguments), padding_reason="\ud800")
+        return replace(parse_manifest(*arguments), kind_reason="\ud800")
 
     def decode(record: bytes) -> Session:
         session = decode_session(record)

@@ -11,9 +11,9 @@ _WORDS = """
     ids frames inputs instances grid mask half kind levels bands name shape datatype data parameters timeout id session
     start end step token sequence_id sequence_start sequence_end sequence_step model_name binary_data_size outputs
     binary_data binary_data_output classification open true 1 INT64 INT8 FP32 FP16 BF16 BOOL UINT8 UINT64 BYTES
-    format backend requires host takes_lengths padding overflow carried shapes longest variants costs padding_costs
+    format backend requires host takes_lengths overflow carried shapes longest variants costs padding_costs
     weights streaming files dtype pad_value vocabulary batch time part bucket directory fill sequence chunk head any
-    exact_lengths truncate float32 int64 bool cores store disk redis client state url fields accepted limits
+    truncate float32 int64 bool cores store disk redis client state url fields accepted limits
     produced_by redis://a rediss://[::1]:0/1 redis://a:b/c redis://a/1?x time//0 time**9 Max(time,2) ../x /x a//b inf
 """
 WORDS = (*_WORDS.split(), "(" * 300 + "time" + ")" * 300, "-" * 900 + "time", "time+" * 900 + "1", "a\x00b")

@@ -89,8 +89,7 @@ def _package(case: Case, backend: str, store: Path) -> dict[str, Any]:
 
 def _requests(model: torch.nn.Module, config: ServingConfig, manifest: Manifest) -> Iterator[dict[str, Any]]:
     """Yield each request's body, and the answer of the model in eager mode to it alone."""
-    exact = manifest.padding == "exact_lengths"
-    lengths = manifest.grid.lengths if exact else [max(length, manifest.shortest) for length in LENGTHS]
+    lengths = [max(length, manifest.shortest) for length in LENGTHS]
     drawn = ragged(manifest.inputs, lengths, seed=1)
     for length, item in zip(drawn.lengths, drawn.items, strict=True):
         body = {spec.name: tensor.tolist() for spec, tensor in zip(manifest.inputs, item, strict=True)}

@@ -96,11 +96,6 @@ def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePaddin
 def _require_tunable(path: Path, manifest: Manifest) -> None:
     if all(spec.time_dim is None for spec in manifest.inputs):
         raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
-    if manifest.padding == "exact_lengths":
-        raise PackagingError(
-            f"{path}: padding would change the outputs of this model ({manifest.padding_reason}), so it is "
-            f"served only at the lengths of its buckets: choose these yourself"
-        )
 
 
 def _of_config(config: ServingConfig) -> Target:

@@ -244,13 +244,11 @@ def test_lengths_of_a_limit_are_changed_only_on_request(capsys: Capture, folder:
 
 
 def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
-    exact = make_archive(tmp_path / "exact", padding="exact_lengths", padding_reason="model.py:3")
     timeless = make_archive(tmp_path / "timeless", inputs=(TensorSpec("x", "float32", ("batch", 3)),))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "variants.json").write_text("{}")
 
     for archive, said in (
-        (exact, "padding would change the outputs of this model (model.py:3)"),
         (timeless, "no input has a time dimension"),
         (tmp_path / "damaged", "variants.json: format is missing"),
         (tmp_path / "none", "there is no archive"),

@@ -46,9 +46,6 @@ def program(**changes: Any) -> LoweredModel:
         ),
         "takes_lengths": True,
         "outputs": (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whole", "float32", ("batch",))),
-        "padding": "masked",
-        "padding_proved": True,
-        "padding_reason": "",
         "constants": {},
         "chunked": None,
         "chunking_reason": "",
@@ -66,8 +63,7 @@ class Whole:
     manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        padded = self.made.padding == "masked"
-        return make_planner("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
+        return make_planner("sequence", GRID, CostModel.proportional(GRID)).plan(lengths)
 
     def run_plan(
         self,

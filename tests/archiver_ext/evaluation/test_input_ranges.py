@@ -24,7 +24,7 @@ from torchserve_neuron_lstm.config.json_codec import from_json, to_json
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.proof.differential import random_tensor
+from torchserve_neuron_lstm.lowering.exporter.random_values import random_tensor
 
 from .summing_model import program, silent
 

@@ -92,16 +92,6 @@ def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
     assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("length", ["{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt}"])
-def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, length: str) -> None:
-    """It is served at its bucket lengths only, so cost cannot choose them."""
-    config, program = configured(tmp_path, "MedianOverTime", length)
-    assert program.padding == "exact_lengths"
-
-    with pytest.raises(PackagingError, match=r"padding would change the outputs of this model .*: list the lengths"):
-        choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("backend", "reason"), [("choosy", "not this program"), ("stuck", "not on this host")])
 def test_without_an_engine_that_runs_the_model_the_way_out_is_told(

@@ -44,7 +44,7 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 
     Those are the maximum length, length 1, and a request of a smaller bucket.
     """
-    cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
+    cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
     batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program()))
     seen = {case.request.length for made in batches for case in made.cases}
@@ -58,10 +58,7 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
-    cases = [
-        VerificationCase(ReferenceRequest(timesteps, ()), ())
-        for timesteps in lengths_to_try((length, 100), padded=True)
-    ]
+    cases = [VerificationCase(ReferenceRequest(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100))]
     lengths = {case.request.length for case in cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT))}
 
     assert lengths == {case.request.length for case in cases if case.request.length <= 3 * length}

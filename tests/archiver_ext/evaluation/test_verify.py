@@ -166,22 +166,6 @@ def test_an_error_in_one_row_is_found() -> None:
     assert [found.passed for found in check(last_row_off)] == [True, True, False, False]
 
 
-def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
-    exact = program(padding="exact_lengths")
-    seen = set()
-
-    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        seen.add((tensors[0].shape[0], *tensors[2].tolist()))
-        return right(tensors)
-
-    cases = draw_cases(exact, GRID, eager, silent)
-    for bucket in GRID.buckets:
-        verify_bucket(Whole(run, exact), bucket, exact, cases, TOLERANCE)
-
-    real = {(length, *(set(rows) - {1})) for length, *rows in seen}  # rows to spare have length 1
-    assert real == {(3, 3), (8, 8)}
-
-
 def test_rows_that_agree_alone_only_are_explained() -> None:
     alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
 

@@ -28,7 +28,7 @@ MANIFESTS = [
     make_manifest(),
     make_manifest((IDS, FRAMES), (SUMS, TOTAL)),
     make_manifest((TensorSpec("inputs", "float32", ("batch", "time", 2)),), overflow="truncate"),
-    make_manifest((TensorSpec("instances", "int64", ("batch", "time")),), padding="exact_lengths"),
+    make_manifest((TensorSpec("instances", "int64", ("batch", "time")),), shortest=2),
 ]
 V2 = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
 VALID: list[Any] = [

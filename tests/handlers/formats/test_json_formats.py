@@ -255,11 +255,11 @@ def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says
     assert cut.sequences[0].length == 8
 
 
-def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
-    manifest = make_manifest(padding="exact_lengths")
+def test_fewer_timesteps_than_the_model_takes_are_refused() -> None:
+    manifest = make_manifest(shortest=4)
 
     assert decode(row([1] * 4), manifest).sequences[0].length == 4
-    assert (refusal(row([1] * 5), manifest).status, refusal(row([1] * 9), manifest).status) == (422, 413)
+    assert (refusal(row([1] * 3), manifest).status, refusal(row([1] * 9), manifest).status) == (422, 413)
 
 
 def test_a_model_without_time_takes_vectors() -> None:

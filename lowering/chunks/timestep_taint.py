@@ -1,25 +1,18 @@
-"""Padding taint analysis: a proof on the graph that padding cannot reach an output.
+"""Timestep taint analysis: which values of a program over ragged batches depend on one timestep alone.
 
-The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no padding
-at all. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend on no padded timestep (its padded
-part may hold anything). Otherwise it is `Tainted`, with the operator that made it so. Transfer rules exist for the
-operators that keep timesteps apart. The result of an operator without a rule is tainted: so the analysis may reject a
-harmless model, but never accepts a harmful one.
+The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no timestep
+beyond a row's own, and has none itself. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend
+on no other one, but through a recurrence or a sum. Otherwise it is `Tainted`, with the operator that made it so. The
+result of an operator without a rule is tainted: so the analysis may reject a model, but never accepts a wrong one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch.export import ExportedProgram
 
 from ...backends.recurrent_operators import is_recurrent
-from ...bucketing.shapes import TensorSpec
 from ..errors import node_line
-from ..exporter.program_tensors import functionalized
-from ..outputs import output_nodes, symbolic_sizes, user_inputs
-from .graph_calls import operator_name
+from ..graph_calls import operator_name
 from .timestep_rules import (
     FACTORIES,
     FILL_FACTORIES,
@@ -32,23 +25,6 @@ from .timestep_rules import (
     TaintMap,
     is_timestep_local,
 )
-
-
-def find_padding_leak(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Tainted | None:
-    """Return the first operator through which padding may reach an output; None if there is none.
-
-    Writes in place are removed first: they would change values that were visited before.
-    """
-    exported = functionalized(exported)
-    axes = symbolic_sizes(exported, inputs)
-    if "time" not in axes:
-        return None
-    taints = TaintMap(axes, user_inputs(exported)[-1] if takes_lengths else None)
-    for node in exported.graph.nodes:
-        if node.op != "output":
-            taints.of[node] = transfer(taints, node)
-    outputs = (taints.of[node] for node in output_nodes(exported))
-    return next((taint for taint in outputs if isinstance(taint, Tainted)), None)
 
 
 def transfer(taints: TaintMap, node: torch.fx.Node) -> Taint:
@@ -95,7 +71,7 @@ def _uses_time_as_value(taints: TaintMap, node: torch.fx.Node, name: str) -> boo
         return False
     if name in TAKES_SIZES_FIRST:
         return any(taints.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
-    if name == "aten.slice":
+    if name in ("aten.slice", "aten.narrow"):
         ends_with_time = bool(taints.time_dims(node)) and not any(taints.is_time_expression(a) for a in node.args[2:3])
         return not ends_with_time and any(taints.is_time_expression(a) for a in node.args)
     return any(taints.is_time_expression(source) for source in node.all_input_nodes)

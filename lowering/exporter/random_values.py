@@ -1,0 +1,49 @@
+"""Random values of inputs and of padding, and the comparison of results."""
+
+from __future__ import annotations
+
+import torch
+
+from ...bucketing.padding import torch_dtype
+from ...bucketing.shapes import TensorSpec
+
+_TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3 or of a wrong carry
+
+
+def random_tensor(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
+) -> torch.Tensor:
+    """Draw a tensor of an input within its range.
+
+    Without one, ids are below its vocabulary, or below `unknown_ids` if that is unknown.
+    """
+    dtype = torch_dtype(spec)
+    if spec.value_range is not None and scale == 1:
+        return _uniform(spec.value_range, shape, generator, dtype)
+    if dtype.is_floating_point:
+        return (torch.randn(shape, generator=generator) * scale).to(dtype)
+    limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
+    return torch.randint(0, limit, shape, generator=generator).to(dtype)
+
+
+def _uniform(
+    limits: tuple[float, float], shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
+    least, largest = limits
+    if dtype.is_floating_point:
+        return (torch.rand(shape, generator=generator, dtype=torch.float64) * (largest - least) + least).to(dtype)
+    return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
+
+
+def random_padding(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, scale: float = 1e3
+) -> torch.Tensor:
+    """Draw numbers times `scale`; or in an input of integers its `pad_value`, as serving writes it."""
+    if torch_dtype(spec).is_floating_point:
+        return random_tensor(spec, shape, generator, scale=scale)
+    return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
+
+
+def is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two results of the same computation differ by rounding only."""
+    return torch.allclose(ours.double(), theirs.double(), _TOLERANCE, _TOLERANCE, equal_nan=True)

@@ -1,1 +1,0 @@
-"""Analyses of the graph of a padded batch: neither padding nor another row reaches an output."""

@@ -1,0 +1,37 @@
+"""Rule of the operators without one of their own: each row by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from .sizes import in_python, is_ragged
+from .value import Batch, Call, NoRule, Results, Value
+
+
+def each_row(batch: Batch, call: Call) -> Results:
+    """Run an operator for each row, where no dimension depends on the timesteps.
+
+    Raises:
+        NoRule: a dimension or a number does, or torch cannot run the operator for several rows.
+    """
+    leaves, tree = pytree.tree_flatten(dict(call.arguments))
+    sizes: list[object] = [size for own in call.sizes for size in own]
+    sizes += [size for leaf in leaves for size in (leaf.sizes if isinstance(leaf, Value) else (leaf,))]
+    if any(isinstance(size, sympy.Expr) and is_ragged(size) for size in sizes):
+        raise NoRule("the operator is not known")
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Value) and not leaf.shared]
+    plain = [leaf.tensor if isinstance(leaf, Value) else in_python(leaf) for leaf in leaves]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        own = dict(zip(places, tensors, strict=True))
+        return call.run(**pytree.tree_unflatten([own.get(place, leaf) for place, leaf in enumerate(plain)], tree))
+
+    try:
+        results = torch.vmap(run)(*(plain[place] for place in places))
+    except RuntimeError as error:
+        raise NoRule("the operator is not known, and torch cannot run it for several requests at once") from error
+    return call.results(results, shared=False)
