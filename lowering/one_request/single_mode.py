@@ -309,13 +309,23 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the inverse of the only permutation of one row, where torch's own layers invert it."""
-    known = known_values(args[2]) if len(args) > 2 else None
-    theirs = sys._getframe(2).f_code.co_filename in TORCH_RNN_FILES
-    if known is None or known.tolist() != [0] or not theirs:
+def _places_to_invert(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the inverse of the only permutation of one row, where torch inverts it: what it then writes is the same.
+
+    A write in place would need the whole graph to be made functional.
+    """
+    known = known_values(args[0])
+    inverts = sys._getframe(2).f_code is rnn_utils.invert_permutation.__code__
+    if not inverts or known is None or known.tolist() != [0]:
         return NotImplemented
-    return with_known_values(args[0].zero_(), known)
+    return with_known_values(torch.zeros_like(args[0]), known)
+
+
+def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Leave the inverse of the only permutation of one row as it is."""
+    inverts = sys._getframe(2).f_code is rnn_utils.invert_permutation.__code__
+    known = known_values(args[0]) if inverts else None
+    return NotImplemented if known is None else args[0]
 
 
 _RULES: dict[str, Callable[..., Any]] = {
@@ -339,6 +349,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "pad_sequence": _padded_together,
     "embedding_bag": _by_name(embedding_bag),
     "gaussian_nll_loss": _by_name(gaussian_nll_loss),
+    "empty_like": _places_to_invert,
     "scatter_": _inverted,
     "__getitem__": _key,
 }

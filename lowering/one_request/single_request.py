@@ -238,6 +238,8 @@ _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.de
 
 That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
 """
+_AFTER_WRITES = (torch.ops.aten.zero.default,)
+"""What operators become that write in place, once the graph is functional: it is decomposed in the same pass."""
 _MOST_PASSES = 4
 
 
@@ -247,7 +249,7 @@ def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callab
     Losses are examples: `F.l1_loss`, `F.cross_entropy`. `own` are decompositions to be used in any case.
     """
     composed = torch.export.default_decompositions()
-    inner = {target: composed[target] for target in _WITHIN_LOSSES}
+    inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_AFTER_WRITES)}
     table = {**own, **_DECOMPOSED, **inner, **_of_torch(exported)}
     if all(_stays(node, table) for node in exported.graph.nodes):
         return exported
