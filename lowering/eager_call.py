@@ -93,7 +93,7 @@ def batch_places(model: torch.nn.Module, config: ServingConfig) -> list[int | No
     """Return the dimension of each output that is its batch, as two requests show; None where they do not."""
     tried, length = copy_of(model), config.grid.lengths[-1]
     try:
-        one, two = (_answers(tried, config, length, torch.tensor([length] * rows)) for rows in (1, 2))
+        one, two = (eager_answers(tried, config, length, torch.tensor([length] * rows)) for rows in (1, 2))
     except Exception:  # noqa: BLE001 - the user's code
         return []
     return [_grown(a.shape, b.shape) for a, b in zip(one, two, strict=False)]
@@ -109,9 +109,10 @@ def _grown(one: Sequence[int], two: Sequence[int]) -> int | None:
     return grown[0] if len(one) == len(two) and len(grown) == 1 else None
 
 
-def _answers(
+def eager_answers(
     model: torch.nn.Module, config: ServingConfig, timesteps: int, lengths: torch.Tensor
 ) -> list[torch.Tensor]:
+    """Return the outputs of the model for a batch of example requests of some timesteps."""
     tensors = [example_tensor(spec, len(lengths), timesteps) for spec in config.input_specs]
     answer = call_eagerly(model, bind_arguments(config, tensors, lengths))
     return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
@@ -122,7 +123,7 @@ def failure_of(
 ) -> Exception | None:
     """Return the error of the model on a batch of requests of some timesteps; None if it takes it."""
     try:
-        _answers(model, config, timesteps, lengths)
+        eager_answers(model, config, timesteps, lengths)
     except Exception as error:  # noqa: BLE001 - the user's code
         return error
     return None

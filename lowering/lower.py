@@ -14,7 +14,15 @@ from .chunks.carry_analysis import NotChunkable
 from .chunks.chunk_check import check_chunked_equivalence
 from .chunks.chunking import build_chunk_programs
 from .eager_call import batch_places, eager_failure, reject_swapped_axes, relative_lengths_error, shortest_length
-from .errors import LoweringError, PartialTrace, Unexplained, UnfitBuckets, UnknownLoop, explained_export_errors
+from .errors import (
+    InputsDoNotFit,
+    LoweringError,
+    PartialTrace,
+    Unexplained,
+    UnfitBuckets,
+    UnknownLoop,
+    explained_export_errors,
+)
 from .excluded_shapes import include_excluded_shapes, served_batches
 from .exporter.export import check_forward_signature, forward_name
 from .exporter.shape_conditions import ShapeConditions, TimeBound, batch_sizes_of
@@ -26,7 +34,7 @@ from .one_request.single_request import SingleExport
 from .outputs import output_names, with_vocabularies
 from .program import ChunkPrograms, LoweredModel
 from .ragged.batched import RaggedProgram, export_ragged, has_time
-from .refused_calls import random_call, reject_random_operators, reject_scripted
+from .refused_calls import kept_state, random_call, reject_random_operators, reject_scripted
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -42,7 +50,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     try:
         traced = _lower_request(model, config)
     except LoweringError as error:
-        explained = random_call(model, config)
+        explained = random_call(model, config) or kept_state(model, config)
         if explained is None and isinstance(error, Unexplained):
             explained = relative_lengths_error(model, config) or eager_failure(model, config)
         if explained is None:
@@ -168,6 +176,8 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
         refusal = error
     try:
         return export_rolled(model, config, shortest)
+    except InputsDoNotFit as error:  # it names a line of the loop's own trace
+        raise Unexplained(str(error)) from error
     except UnknownLoop as error:
         if isinstance(refusal, BranchOnTimesteps) and refusal.on_remainder:
             raise refusal from error

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..config.schema import ServingConfig
-from .eager_call import copy_of, failure_of
+from .eager_call import copy_of, eager_answers, failure_of
 from .errors import LoweringError, calling_line, node_line, source_suffix
 
 
@@ -27,6 +27,23 @@ def random_call(model: torch.nn.Module, config: ServingConfig) -> LoweringError 
     with torch.random.fork_rng(devices=[]), noted:
         failure_of(copy_of(model), config, length, torch.tensor([length]))
     return noted.first
+
+
+def kept_state(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
+    """Return the error about a model whose answer to a request depends on earlier calls; else None."""
+    length = config.grid.lengths[-1]
+    tried = copy_of(model)
+    try:
+        first, second = (eager_answers(tried, config, length, torch.tensor([length])) for _ in range(2))
+    except Exception:  # noqa: BLE001 - the user's code, whose error others explain
+        return None
+    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=False)):
+        return None
+    return LoweringError(
+        f"{type(model).__name__} returns different outputs when it is called again with the same request ({length} "
+        "timesteps): it keeps state between calls, as in `self.hidden = ...` in forward(). Compute the first state in "
+        "forward(), or take it as an input"
+    )
 
 
 class _NotedDraws(TorchDispatchMode):

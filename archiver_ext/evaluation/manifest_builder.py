@@ -25,7 +25,6 @@ from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
 from .candidate import Candidate, has_dynamic_shape
-from .input_ranges import length_inputs
 from .lowest_torch import lowest_torch, symbol_versions
 from .verify import VerificationResult
 
@@ -44,7 +43,6 @@ class BuildInput:
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     """Collect what the serving code has to know of a candidate in the tree, without any measurement."""
     engine, program, config = candidate.engine, candidate.program, build.config
-    checked = program.decided | length_inputs(program)
     files, split = digest_files(build.tree), program.chunked
     weights = [] if build.weights is None else [files[build.weights]]
     return Manifest(
@@ -68,7 +66,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         accepted=tuple(
             AcceptedRange(spec.name, *map(float, spec.value_range))
             for spec in program.inputs
-            if spec.name in checked and spec.value_range is not None
+            if spec.name in program.decided and spec.value_range is not None
         ),
         variants=tuple(
             Variant(role, bucket, directory, candidate.device_engine.estimate_us(build.tree / directory))

@@ -127,8 +127,10 @@ def _check_length(length: int, manifest: Manifest) -> None:
     if length > manifest.limits.timesteps:
         check_timesteps(length, "the sequence", manifest)
     if length < manifest.shortest:
-        taken = f"the model takes {manifest.shortest} or more"
-        raise RequestError("LengthNotAccepted", f"a sequence of {length} timesteps is not accepted: {taken}")
+        raise RequestError(
+            "LengthNotAccepted",
+            f"a sequence of {length} timesteps is not accepted: the model takes {manifest.shortest} or more",
+        )
     lengths = manifest.grid.lengths
     if length > manifest.longest:
         available = lengths if manifest.longest == lengths[-1] else (manifest.longest,)

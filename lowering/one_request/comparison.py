@@ -67,7 +67,7 @@ class Comparison:
             results = self._answers(run, padded, torch.tensor(lengths))
             for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
                 for spec, ours, theirs in zip(self.outputs, results, self._alone(request, length), strict=True):
-                    _compare(spec, ours, theirs, row, length)
+                    _compare(spec, ours, theirs, row, length, self._undeclared_values())
 
     def _answers(self, run: Run, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
         try:
@@ -91,6 +91,16 @@ class Comparison:
             ) from error
         return [leaf for leaf in pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
 
+    def _undeclared_values(self) -> str:
+        """Return what to declare if the size of an output depends on values, of which nothing is known."""
+        names = [s.name for s in self.inputs if s.dtype in ("bool", "int32", "int64") and s.value_range is None]
+        if not names:
+            return ""
+        return (
+            f". If the size depends on the values of {', '.join(names)}, as in (ids != 0).sum(1), declare those that "
+            "requests have by `range` under `inputs`: for ids [1, 4999], for a mask [1, 1]"
+        )
+
     def _unknown_ranges(self) -> str:
         """Return what to declare if integers were drawn of which nothing is known."""
         unknown = [s.name for s in self.inputs if s.dtype == "int64" and s.value_range is None and s.vocabulary is None]
@@ -102,14 +112,16 @@ class Comparison:
         )
 
 
-def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:
+def _compare(
+    spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int, undeclared: str
+) -> None:
     part = ours if spec.batch_dim is None else ours.select(spec.batch_dim, row)
     sizes = spec.item_sizes(length)
     for dim, size in enumerate(sizes):
         part = part.narrow(dim, 0, size)
     own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
     if own.shape != part.shape:
-        form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}"
+        form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}{undeclared}"
         raise DiffersAtLength(f"output {spec.name} {form}", length, in_size=True)
     if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
         raise DiffersAtLength(

@@ -194,10 +194,10 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
     """Require lengths that packing accepts for every request.
 
     Raises:
-        LoweringError: they are lengths of the request itself.
+        LoweringError: they are lengths of the timesteps of the request.
         LoweringError: their range is not known, or exceeds the sequences.
     """
-    if same_size(rows, 1):
+    if same_size(rows, 1) and not isinstance(steps, int):
         raise LoweringError(
             f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "
             "argument with the true lengths under `lengths`"
@@ -208,7 +208,7 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
         return
     said = f"from {known.bounds[0]:g} to {known.bounds[1]:g}" if known else "of no known range"
     raise LoweringError(
-        f"pack_padded_sequence takes lengths within a timestep {said}{source_suffix(calling_line())}: declare the "
+        f"pack_padded_sequence takes lengths {said}{source_suffix(calling_line())}: declare the "
         f"range of the input that they come from, such as range: [1, {steps}], or name the argument under `lengths` "
         "if it has the lengths of the requests"
     )

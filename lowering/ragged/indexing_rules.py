@@ -66,6 +66,11 @@ def select(batch: Batch, call: Call) -> Results:
 
 def slice_(batch: Batch, call: Call) -> Results:
     """Read a range of positions."""
+    if call.target is torch.ops.aten.narrow.default:
+        start = call["start"]
+        arguments = {name: call[name] for name in ("self", "dim", "start")}
+        arguments |= {"end": start + call["length"], "step": 1}
+        call = replace(call, target=torch.ops.aten.slice.Tensor, arguments=arguments)
     value, (sizes,) = call.value(), call.sizes
     dim, start, end, step = normalized(call["dim"], value.rank), call["start"] or 0, call["end"], call["step"] or 1
     axis = dim if value.shared else dim + 1

@@ -145,7 +145,7 @@ def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
 )
 def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(declared: str, said: str) -> None:
     """In eager mode, packing raises an error for them."""
-    with pytest.raises(LoweringError, match=rf"lengths within a timestep {said}.*such as range: \[1, 7\]"):
+    with pytest.raises(LoweringError, match=rf"lengths {said}.*such as range: \[1, 7\]"):
         lower(Words(last_states), words_of(f", counts: {{dtype: int64, shape: [batch, time]{declared}}}"))
 
 
