@@ -83,7 +83,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         tree = model_archiver.stage(flags, staged)
         layout.check_collisions(tree, _given_files(flags).values())
         with importable(tree):
-            result = _build(flags, config, tree, work, console, engines)
+            result = _Packaging(flags, config, tree, work, console, engines).run()
         publish(flags, tree, manifest)
     written = replace(result, archive=destination, size=disk_size(destination))
     if isinstance(written, OwnModelResult):
@@ -130,29 +130,89 @@ def _given_files(flags: model_archiver.Flags) -> dict[str, str]:
     return {option: file for option, file in files.items() if file is not None}
 
 
-def _build(
-    flags: model_archiver.Flags,
-    config: ServingConfig,
-    tree: Path,
-    work: Path,
-    console: Console,
-    engines: Sequence[Backend],
-) -> PackagingResult | OwnModelResult:
-    """Lower the model if that is possible and asked for; else let its own code answer."""
-    refusal: LoweringError | PackagingError | None = None
-    if config.lowering != "off":
-        try:
-            return _build_lowered(flags, config, tree, work, console, engines)
-        except (LoweringError, AllDiffer, NotRepeatable) as error:
-            if not _may_answer_itself(error, config):
-                raise
-            refusal = error
-    (tree / layout.CONSTANTS).unlink(missing_ok=True)
-    notes: list[str] = []
-    model = _load(flags, config, tree, notes)
-    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
-    build = BuildInput(tree, _weights_name(flags), config, threads)
-    return package_own_model(build, model, _model_file(flags, tree), refusal, tuple(notes))
+@dataclass(frozen=True)
+class _Packaging:
+    """The packaging of one model, whose files are in the tree."""
+
+    flags: model_archiver.Flags
+    config: ServingConfig
+    tree: Path
+    work: Path
+    console: Console
+    engines: Sequence[Backend]
+
+    def run(self) -> PackagingResult | OwnModelResult:
+        """Lower the model if that is possible and asked for; else let its own code answer."""
+        refusal: LoweringError | PackagingError | None = None
+        if self.config.lowering != "off":
+            try:
+                return self._lowered()
+            except (LoweringError, AllDiffer, NotRepeatable) as error:
+                if not _may_answer_itself(error, self.config):
+                    raise
+                refusal = error
+        (self.tree / layout.CONSTANTS).unlink(missing_ok=True)
+        notes: list[str] = []
+        model = self._load(notes)
+        return package_own_model(self._build_input(self.config), model, self._model_file, refusal, tuple(notes))
+
+    def _lowered(self) -> PackagingResult:
+        """Lower, compile, verify and measure; leave the tree with the selected engine."""
+        directory = Path(str(self.flags.config_file)).resolve().parent
+        tree, work, console, engines = self.tree, self.work, self.console, self.engines
+        with compile_processes(work / "compilers") as processes:
+            if len(engines) > 1 or not engines[0].polymorphic:
+                processes.prepare()
+            notes: list[str] = []
+            model = self._load(notes)
+            program = _lower(model, self.config)
+            config = choose_lengths(program, self.config, self._threads, work / "lengths", console)
+            check_bucket_selector(config, tree)
+            write_constants(tree, program.constants)
+            build = self._build_input(config)
+            compiler = CandidateCompiler(config, program, directory, work, console, processes)
+            trials = prepare_trials(build, compiler, model)
+            results = trials.run([compiler.candidate(engine) for engine in engines])
+        selected = select_fastest(results)
+        install_engine(build, selected.candidate.engine, work)
+        write_manifest(selected.manifest, tree)
+        load_archive(tree, self._threads)  # once more, as a host will
+        return PackagingResult(
+            archive=tree,
+            size=0,
+            precision=config.precision,
+            selected=selected,
+            others=tuple(result for result in results if result is not selected),
+            rejected=trials.rejected,
+            cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
+            notes=(*notes, *unused_input_notes(program, config)),
+        )
+
+    def _load(self, notes: list[str]) -> torch.nn.Module:
+        """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""
+        check_codec(self.config.codec, self.tree)
+        serialized_file = None if self._weights is None else self.tree / self._weights
+        model = build_model(self._model_file, self.config.model, notes.append)
+        found = load_state_dict(model, serialized_file, notes.append)
+        if found is not None and serialized_file is not None and not found.is_whole_file:
+            write_weights(found.weights, serialized_file)  # the weights alone, under the model's names
+        return model
+
+    def _build_input(self, config: ServingConfig) -> BuildInput:
+        return BuildInput(self.tree, self._weights, config, self._threads)
+
+    @property
+    def _threads(self) -> int:
+        return self.config.threads or threads_per_worker(available_cores(), self.config.frontend.maxWorkers)
+
+    @property
+    def _model_file(self) -> Path:
+        return self.tree / Path(str(self.flags.model_file)).name
+
+    @property
+    def _weights(self) -> str | None:
+        """The serialized file's name in the tree."""
+        return None if self.flags.serialized_file is None else Path(self.flags.serialized_file).name
 
 
 def _may_answer_itself(refusal: LoweringError | PackagingError, config: ServingConfig) -> bool:
@@ -166,67 +226,6 @@ def _may_answer_itself(refusal: LoweringError | PackagingError, config: ServingC
     default = Tolerance()
     strict = config.tolerance.atol < default.atol or config.tolerance.rtol < default.rtol
     return isinstance(refusal, LoweringError) or (config.engine == AUTO and not strict)
-
-
-def _build_lowered(
-    flags: model_archiver.Flags,
-    config: ServingConfig,
-    tree: Path,
-    work: Path,
-    console: Console,
-    engines: Sequence[Backend],
-) -> PackagingResult:
-    """Lower, compile, verify and measure; leave the tree with the selected engine."""
-    directory = Path(str(flags.config_file)).resolve().parent
-    with compile_processes(work / "compilers") as processes:
-        if len(engines) > 1 or not engines[0].polymorphic:
-            processes.prepare()
-        notes: list[str] = []
-        model = _load(flags, config, tree, notes)
-        program = _lower(model, config)
-        threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
-        config = choose_lengths(program, config, threads, work / "lengths", console)
-        check_bucket_selector(config, tree)
-        write_constants(tree, program.constants)
-        build = BuildInput(tree, _weights_name(flags), config, threads)
-        compiler = CandidateCompiler(config, program, directory, work, console, processes)
-        trials = prepare_trials(build, compiler, model)
-        results = trials.run([compiler.candidate(engine) for engine in engines])
-    selected = select_fastest(results)
-    install_engine(build, selected.candidate.engine, work)
-    write_manifest(selected.manifest, tree)
-    load_archive(tree, threads)  # once more, as a host will
-    return PackagingResult(
-        archive=tree,
-        size=0,
-        precision=config.precision,
-        selected=selected,
-        others=tuple(result for result in results if result is not selected),
-        rejected=trials.rejected,
-        cpu_operators=cpu_operators(selected.manifest, ArchiveReader(tree)),
-        notes=(*notes, *unused_input_notes(program, config)),
-    )
-
-
-def _load(flags: model_archiver.Flags, config: ServingConfig, tree: Path, notes: list[str]) -> torch.nn.Module:
-    """Load the user's code and weights from the tree; only the weights of a checkpoint stay in it."""
-    check_codec(config.codec, tree)
-    weights = _weights_name(flags)
-    serialized_file = None if weights is None else tree / weights
-    model = build_model(_model_file(flags, tree), config.model, notes.append)
-    found = load_state_dict(model, serialized_file, notes.append)
-    if found is not None and serialized_file is not None and not found.is_whole_file:
-        write_weights(found.weights, serialized_file)  # the archive holds the weights alone, under the model's names
-    return model
-
-
-def _model_file(flags: model_archiver.Flags, tree: Path) -> Path:
-    return tree / Path(str(flags.model_file)).name
-
-
-def _weights_name(flags: model_archiver.Flags) -> str | None:
-    """Return the serialized file's name in the tree."""
-    return None if flags.serialized_file is None else Path(flags.serialized_file).name
 
 
 def _lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..config.schema import ServingConfig
-from .errors import InputsDoNotFit, LoweringError, raising_line, source_suffix
+from .errors import FailsEagerly, InputsDoNotFit, LoweringError, raising_line, source_suffix
 from .exporter.arguments import plain_outputs
 from .exporter.export import bind_arguments, example_tensor
 from .packing.recurrence_fit import checked_axes
@@ -141,7 +141,7 @@ def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, 
         f"{spec.name} as {spec.dtype} {list(spec.sizes(1, length))}".replace("'", "") for spec in config.input_specs
     )
     reason = explain_torch_error(message) or f"{type(error).__name__}: {message}"
-    return LoweringError(
+    return FailsEagerly(
         f"{type(model).__name__} fails in eager mode on one request of {length} timesteps, a batch of 1"
         f"{source_suffix(raising_line(error))}: {reason}. It was called "
         f"with {given}: {instead}"

@@ -42,6 +42,10 @@ class Unexplained(LoweringError):
     """An error of Python or torch while a model was traced; the model may fail in eager mode too."""
 
 
+class FailsEagerly(Unexplained):
+    """A model that fails in eager mode on one request."""
+
+
 class PartialTrace(LoweringError):
     """A trace that holds for some numbers of timesteps only."""
 

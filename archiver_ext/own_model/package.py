@@ -32,7 +32,7 @@ from ...handlers.runtime.measurement import measure, spread
 from ...handlers.runtime.own_model import OwnProgram, load_own_model, row_of
 from ...handlers.runtime.user_code import modules_of, user_modules
 from ...lowering.eager_call import shortest_length
-from ...lowering.errors import InputsDoNotFit
+from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
@@ -90,7 +90,7 @@ def package_own_model(
     try:
         trial = try_model(make, name, config, shortest := shortest_length(model, config))
     except EagerFailure as failure:
-        if refusal is not None and (isinstance(refusal, InputsDoNotFit) or "in eager mode" in str(refusal)):
+        if isinstance(refusal, (InputsDoNotFit, FailsEagerly)):
             raise refusal from failure
         raise
     described = replace(description, draws=trial.draws, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ..eager_call import call_eagerly
-from ..errors import LoweringError, Unexplained
+from ..errors import FailsEagerly, LoweringError
 from ..exporter.export import bind_arguments
 from ..exporter.random_values import random_padding, random_tensor
 from ..ragged.batched import has_batch, has_time
@@ -85,7 +85,7 @@ class Comparison:
         try:
             answer = call_eagerly(self.model, bind_arguments(self.config, batch, torch.tensor([length])))
         except Exception as error:
-            raise Unexplained(
+            raise FailsEagerly(
                 f"{type(self.model).__name__} fails in eager mode on one request of {length} timesteps: "
                 f"{type(error).__name__}: {str(error).rstrip('.')}{self._unknown_ranges()}"
             ) from error
