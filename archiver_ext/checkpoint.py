@@ -121,16 +121,21 @@ def _fits(weights: Weights, expected: Weights) -> bool:
     return same_names and all(weights[name].shape == tensor.shape for name, tensor in expected.items())
 
 
-def _refuse_torchscript(file: Path) -> None:
+def is_torchscript(file: Path) -> bool:
+    """Whether a file is a program that `torch.jit.save` wrote."""
     try:
         with zipfile.ZipFile(file) as archive:
-            names = archive.namelist()
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return  # another format, or damaged: whoever reads it says so
-    if any(name.endswith("/constants.pkl") for name in names):
+        return False  # another format, or damaged: whoever reads it says so
+
+
+def _refuse_torchscript(file: Path) -> None:
+    if is_torchscript(file):
         raise PackagingError(
             f"{file.name} is a TorchScript program, not a state dict: save it with "
-            f"torch.save(model.state_dict(), 'weights.pt') and give that file"
+            "torch.save(model.state_dict(), 'weights.pt') and give that file. Without --model-file, the program itself "
+            "is served, each request alone"
         )
 
 

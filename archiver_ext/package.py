@@ -20,6 +20,7 @@ from ..config.load import load_config
 from ..config.manifest_writer import write_manifest
 from ..config.schema import ServingConfig, Tolerance
 from ..handlers.runtime.loader import load_archive
+from ..handlers.runtime.own_model import load_script
 from ..handlers.runtime.placement import threads_per_worker
 from ..inference.private_directory import private_directory
 from ..inference.reader import ArchiveReader
@@ -30,7 +31,7 @@ from . import model_archiver
 from .archive import layout
 from .archive.workspace import temporary_files_in
 from .archive.writer import publish
-from .checkpoint import load_state_dict, write_weights
+from .checkpoint import check_finite, is_torchscript, load_state_dict, write_weights
 from .errors import PackagingError
 from .evaluation.candidate import CandidateResult, RejectedEngine
 from .evaluation.candidate_compiler import CandidateCompiler
@@ -100,14 +101,15 @@ def _checked_config_file(flags: model_archiver.Flags) -> str:
             "--config-file is missing: the handler neuron_lstm needs a model-config.yaml with the model's inputs and "
             "buckets. `neuron-lstm init --model-file model.py` writes one to start from"
         )
-    if flags.model_file is None:
-        raise PackagingError(
-            "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
-            "--serialized-file as a state dict; or a function of tensors"
-        )
     for option, file in _given_files(flags).items():
         if not Path(file).is_file():
             raise PackagingError(f"{option}: there is no file {file}")
+    if flags.model_file is None and not is_torchscript(Path(flags.serialized_file or "")):
+        raise PackagingError(
+            "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
+            "--serialized-file as a state dict; or a function of tensors. Only a TorchScript program, which "
+            "torch.jit.save has written as the --serialized-file, needs no such file"
+        )
     _check_extra_files(flags.extra_files or "")
     return flags.config_file
 
@@ -143,6 +145,8 @@ class _Packaging:
 
     def run(self) -> PackagingResult | OwnModelResult:
         """Lower the model if that is possible and asked for; else let its own code answer."""
+        if self.flags.model_file is None:
+            return self._scripted(self.tree / str(self._weights))
         refusal: LoweringError | PackagingError | None = None
         if self.config.lowering != "off":
             try:
@@ -155,6 +159,24 @@ class _Packaging:
         notes: list[str] = []
         model = self._load(notes)
         return package_own_model(self._build_input(self.config), model, self._model_file, refusal, tuple(notes))
+
+    def _scripted(self, file: Path) -> OwnModelResult:
+        """Let a TorchScript program answer by itself."""
+        refusal = LoweringError(
+            f"{file.name} is a TorchScript program, whose code cannot be traced: give the class as --model-file, and "
+            "its state dict as --serialized-file, to lower it"
+        )
+        if not _may_answer_itself(refusal, self.config):
+            raise refusal
+        check_codec(self.config.codec, self.tree)
+        try:
+            model = load_script(file)
+        except RuntimeError as error:
+            *_, cause = str(error).strip().splitlines()
+            raise PackagingError(f"--serialized-file {file.name} cannot be loaded: {cause}") from error
+        check_finite(model, file.name)
+        build = BuildInput(self.tree, None, self.config, self._threads)
+        return package_own_model(build, model, file, refusal, ())
 
     def _lowered(self) -> PackagingResult:
         """Lower, compile, verify and measure; leave the tree with the selected engine."""

@@ -49,8 +49,8 @@ class OwnModel:
 
     file: Annotated[str, relative_path]
     """The model's file in the archive."""
-    module: Annotated[str, module_name]
-    """The module that this file is."""
+    module: Optional[Annotated[str, module_name]]
+    """The module that this file is; None: the file is a TorchScript program with its weights."""
     name: str
     """The class or function in it."""
     args: dict[str, Any]

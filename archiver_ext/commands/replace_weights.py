@@ -109,12 +109,12 @@ def _own_weights(manifest: Manifest) -> str:
     """Return the name of the weights' file in the archive."""
     from ...backends.registry import get_backend
 
-    if manifest.weights is None:
-        raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
     if manifest.model is not None:
         raise PackagingError(
             f"{manifest.model.name} answers by its own code, which is compared while it is packaged: {_REBUILD}"
         )
+    if manifest.weights is None:
+        raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
     engine = get_backend(manifest.backend)
     if engine.inlines_weights:
         raise PackagingError(

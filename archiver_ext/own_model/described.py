@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...config.own_model import MaskForm, OwnModel
-from ...config.schema import ServingConfig
+from ...config.schema import ModelArguments, ServingConfig
 from ...lowering.exporter.arguments import Fields, nested_arguments
 from ..errors import PackagingError
 from ..user_model import taken_as_tuples
@@ -25,6 +25,41 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
     Raises:
         PackagingError: a host cannot import the file, imports another one, or finds no such class in it.
     """
+    given = config.model
+    is_script = isinstance(model, torch.jit.ScriptModule)
+    if is_script:
+        _check_script(file, given)
+    else:
+        _check_module(file)
+    return OwnModel(
+        file=file.name,
+        module=None if is_script else file.stem,
+        name=str(model.original_name) if is_script else given.class_name or _name_in(file.stem, model),
+        args=dict(given.args),
+        tuples=() if is_script else taken_as_tuples(type(model), given.args),
+        method=given.method,
+        batched=given.batched,
+        arguments=_arguments(config),
+        mask=_mask(config),
+        draws=False,
+        answers_zeros=True,
+        rewritten=(),
+        imports_late=not is_script and imports_late(file),
+        reason=reason,
+    )
+
+
+def _check_script(file: Path, given: ModelArguments) -> None:
+    """Refuse keys that are about a class."""
+    if given.class_name is not None or given.args:
+        raise PackagingError(
+            f"neuron_lstm.model.{'args' if given.args else 'class'}: {file.name} is a TorchScript program, which is "
+            "already made: leave it out, or give the class as --model-file and its state dict as --serialized-file"
+        )
+
+
+def _check_module(file: Path) -> None:
+    """Refuse a file that a host cannot import under its name."""
     if not _MODULE.fullmatch(file.stem):
         raise PackagingError(
             f"--model-file {file.name}: a host imports this file as a module, and {file.stem} is not a module's name: "
@@ -36,23 +71,6 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
             f"--model-file {file.name}: another module of this name is imported before it ({imported}): give the file "
             "another name, as a host imports it by its name"
         )
-    given = config.model
-    return OwnModel(
-        file=file.name,
-        module=file.stem,
-        name=given.class_name or _name_in(file.stem, model),
-        args=dict(given.args),
-        tuples=taken_as_tuples(type(model), given.args),
-        method=given.method,
-        batched=given.batched,
-        arguments=_arguments(config),
-        mask=_mask(config),
-        draws=False,
-        answers_zeros=True,
-        rewritten=(),
-        imports_late=imports_late(file),
-        reason=reason,
-    )
 
 
 def _name_in(module: str, model: torch.nn.Module) -> str:

@@ -30,7 +30,7 @@ from ...config.schema import ServingConfig
 from ...handlers.runtime.loader import LoadedArchive, load_archive
 from ...handlers.runtime.measurement import measure, spread
 from ...handlers.runtime.own_model import OwnProgram, load_own_model, row_of
-from ...handlers.runtime.user_code import modules_of, user_modules
+from ...handlers.runtime.user_code import modules_of
 from ...lowering.eager_call import shortest_length
 from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout
@@ -83,7 +83,7 @@ def package_own_model(
         description = describe_own_model(model, model_file, config, reason)
     except PackagingError as error:
         raise _both(refusal, reason, error) from error
-    constants = non_persistent_buffers(model)
+    constants = {} if description.module is None else non_persistent_buffers(model)
     write_constants(build.tree, constants)
     make = partial(_make, build, description, constants)
     name = description.name if config.model.method is None else f"{description.name}.{config.model.method}"
@@ -139,9 +139,8 @@ def _make(
     weights = {} if build.weights is None else read_weights(build.tree / build.weights)
     set_torch_threads(build.threads)
     _forget_modules(build.tree)
-    files = user_modules(description.module, build.tree)
     named = replace(description, rewritten=rewritten)
-    return load_own_model(named, build.config.input_specs, files, {**weights, **constants}, nullcontext)
+    return load_own_model(named, build.config.input_specs, build.tree, {**weights, **constants}, nullcontext)
 
 
 def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, has_constants: bool) -> Manifest:
@@ -149,7 +148,7 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
     outputs = learned_outputs(trial.observed, trial.batch_dims, config.outputs)
     return Manifest(
         backend=ENGINE,
-        requires=tuple(_requirements(build.tree / model.file)),
+        requires=tuple(_requirements(build.tree, model)),
         host={},
         inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
         takes_lengths=False,
@@ -185,11 +184,11 @@ def _checked(config: ServingConfig, trial: Trial) -> list[int]:
     return sorted({request.length for request in trial.requests} & {*config.grid.lengths})
 
 
-def _requirements(file: Path) -> list[RequiredPackage]:
+def _requirements(tree: Path, model: OwnModel) -> list[RequiredPackage]:
     """Return torch and what the model's files import, in the versions with which the answers were compared."""
-    torch_here = RequiredPackage("torch", "torch", torch_version())
-    others = [need for need in required_distributions(file) if need.module not in ("torch", __name__.partition(".")[0])]
-    return [torch_here, *others]
+    imported = () if model.module is None else required_distributions(tree / model.file)
+    others = [need for need in imported if need.module not in ("torch", __name__.partition(".")[0])]
+    return [RequiredPackage("torch", "torch", torch_version()), *others]
 
 
 def _verify(loaded: LoadedArchive, trial: Trial) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ...handlers.runtime.own_model import OwnProgram
 from ...handlers.runtime.state_places import bits_of
-from ...lowering.errors import format_source_line, raising_line, source_suffix
+from ...lowering.errors import format_source_line, is_user_file, raising_line, source_suffix
 from ...lowering.torch_messages import explain_torch_error
 from ..errors import PackagingError
 from ..evaluation.reference import as_batch
@@ -142,13 +143,26 @@ def _answer(program: OwnProgram, request: Request, name: str, config: ServingCon
             f"{spec.name} as {spec.dtype} {list(tensor.shape)}"
             for spec, tensor in zip(config.input_specs, request.tensors, strict=True)
         )
-        message = str(error).rstrip(".")
-        reason = explain_torch_error(message) or f"{type(error).__name__}: {message}"
+        message, line = _message_of(error)
+        reason = explain_torch_error(message) or message
         raise EagerFailure(
             f"{name} fails in eager mode on one request of {request.length} timesteps, a batch of 1"
-            f"{source_suffix(raising_line(error))}: {reason}. It was called with {given}: check these under `inputs`, "
-            "dtype, shape and `range`, if they are not what it takes"
+            f"{source_suffix(line)}: {reason}. It was called with {given}: check these under `inputs`, dtype, shape "
+            "and `range`, if they are not what it takes"
         ) from error
+
+
+_SCRIPT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def _message_of(error: Exception) -> tuple[str, str | None]:
+    """Return the message of an error, and the user's line. TorchScript has both in a traceback of its own."""
+    text = str(error).strip().rstrip(".")
+    if "TorchScript interpreter" not in text:
+        return f"{type(error).__name__}: {text}", raising_line(error)
+    *_, last = text.splitlines()
+    lines = [match for match in _SCRIPT_LINE.finditer(text) if is_user_file(match["file"])]
+    return last, format_source_line(lines[-1]["file"], int(lines[-1]["line"])) if lines else None
 
 
 def equal(one: Outputs, other: Outputs) -> bool:

@@ -21,6 +21,7 @@ from .state_places import (
     ItemsPlace,
     MappingPlace,
     Place,
+    ScriptPlace,
     SetPlace,
     TensorPlace,
     array_place,
@@ -104,7 +105,7 @@ class KeptState:
             return
         changed = [place for place in self._places if place.is_changed()]
         for place in changed:
-            names = place.changed if isinstance(place, MappingPlace) else [place.name]
+            names = place.changed if isinstance(place, (MappingPlace, ScriptPlace)) else [place.name]
             self.changed.update(dict.fromkeys(names))
             place.restore()
         self._note_versions()
@@ -164,6 +165,7 @@ class _Visit:
         return ()
 
     def _script(self, name: str, module: torch.jit.ScriptModule) -> Iterable[_Named]:
+        self.places.append(ScriptPlace(name, module))
         return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
 
     def _torch_module(self, name: str, module: torch.nn.Module) -> Iterable[_Named]:

@@ -35,7 +35,7 @@ from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import FILE_NAME, Manifest, Variant, read_manifest, verify_files
 from .bucket_memory import check_memory
-from .user_code import Importing, own_modules, selected_lengths, user_modules
+from .user_code import Importing, own_modules, selected_lengths
 
 if TYPE_CHECKING:
     from .own_model import OwnProgram
@@ -210,9 +210,7 @@ def _load_own_model(
     from .own_model import load_own_model
 
     set_torch_threads(threads)
-    with importing(directory):
-        files = user_modules(manifest.model.module, directory)
-        return load_own_model(manifest.model, manifest.inputs, files, weights, partial(importing, directory))
+    return load_own_model(manifest.model, manifest.inputs, directory, weights, partial(importing, directory))
 
 
 def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:

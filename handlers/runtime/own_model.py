@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from .constructor_arguments import as_argument
 from .kept_state import KeptState
 from .model_call import argument_makers, output_tensors
 from .served_method import run_method
+from .user_code import user_modules
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -97,27 +98,46 @@ def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def load_own_model(
     description: OwnModel,
     inputs: Sequence[TensorSpec],
-    files: Sequence[ModuleType],
+    directory: Path,
     weights: Mapping[str, torch.Tensor],
     importing: Callable[[], AbstractContextManager[None]],
 ) -> OwnProgram:
-    """Make the model of the first of the archive's `files`, with its weights. The files can be imported meanwhile.
+    """Make the model of a file in the archive's `directory`, with its weights.
 
-    `importing` makes a context in which they can be imported later, too.
+    `importing` makes a context in which the archive's modules can be imported.
 
     Raises:
         RuntimeError: it cannot be made here; with the cause.
     """
+    with importing():
+        files = [] if description.module is None else user_modules(description.module, directory)
+        model = _model_of(getattr(files[0], description.name) if files else None, description, directory, weights)
+    state = KeptState(model, files, weights, description.rewritten)
+    return OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+
+
+def _model_of(
+    target: Any, description: OwnModel, directory: Path, weights: Mapping[str, torch.Tensor]
+) -> torch.nn.Module:
     try:
-        model = _made(getattr(files[0], description.name), description)
+        if target is None:
+            return _answering(load_script(directory / description.file), description)
+        model = _answering(_made(target, description), description)
         _load_weights(model, weights)
     except Exception as error:
         raise RuntimeError(
             f"the model {description.name} of {description.file} cannot be made here "
             f"({type(error).__name__}: {error}): {REPACKAGE} on a host like this one"
         ) from error
-    state = KeptState(model, files, weights, description.rewritten)
-    return OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+    return model
+
+
+def load_script(file: Path) -> torch.nn.Module:
+    """Load a TorchScript program in eval mode, on the CPU."""
+    program: torch.nn.Module = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call,unused-ignore]
+    if hasattr(program, "training"):  # a frozen one has no mode
+        program.eval()
+    return program
 
 
 def _made(target: Any, description: OwnModel) -> torch.nn.Module:
@@ -128,6 +148,11 @@ def _made(target: Any, description: OwnModel) -> torch.nn.Module:
         model = torch.nn.Module()
         model.forward = target
     model.eval()
+    return model
+
+
+def _answering(model: torch.nn.Module, description: OwnModel) -> torch.nn.Module:
+    """Let a call of the model run the method that answers."""
     method = description.method or "forward"
     if method != "forward" or not description.batched:
         run_method(model, getattr(model, method), batched=description.batched)

@@ -107,6 +107,32 @@ class ClassPlace:
                 setattr(self._class, key, value)
 
 
+class ScriptPlace:
+    """The buffers of a TorchScript module: those that a call has replaced by other tensors."""
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
+        self.name = name
+        self._noted = [
+            (".".join(filter(None, (name, path, own))), part, own, tensor)
+            for path, part in module.named_modules()
+            for own, tensor in part.named_buffers(recurse=False)
+        ]
+
+    def is_changed(self) -> bool:
+        """Whether it is not as it was noted."""
+        return any(getattr(part, own) is not tensor for _, part, own, tensor in self._noted)
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the buffers that are not as they were noted."""
+        return [name for name, part, own, tensor in self._noted if getattr(part, own) is not tensor]
+
+    def restore(self) -> None:
+        """Put back what was noted."""
+        for _, part, own, tensor in self._noted:
+            setattr(part, own, tensor)
+
+
 class TensorPlace:
     """A tensor: torch counts the calls that write into it."""
 

@@ -26,6 +26,10 @@ lengths: lengths
 outputs: [padded_result, ht, ct]
 buckets: {batch: [4], length: [8]}
 """
+DECIDING = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+buckets: {batch: [4], length: [8, 16]}
+"""
 FINAL_STATE = PACKED.replace("padded_result, ", "")
 MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
@@ -34,6 +38,7 @@ MODELS = {
     "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: openvino"),
     "tagger": (TAGGER, TAGGING),
     "scorer": (SCORER, SCORING),
+    "decider": (HERE / "models" / "decider.py", DECIDING),
 }
 
 

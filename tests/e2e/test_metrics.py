@@ -39,29 +39,28 @@ def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
     shown = dict(line.split("=") for line in found[1].splitlines())
     assert shown["metrics_config"] == METRICS_FILE.name
     settings = {**shown, "metrics_config": str(METRICS_FILE), "metrics_address": f"http://127.0.0.1:{metrics_port}"}
-    with serving(store.folder, {"scorer": "scorer.mar"}, settings=settings) as running:
+    with serving(store.folder, {"scorer": "scorer.mar", "decider": "decider.mar"}, settings=settings) as running:
         yield running
 
 
-def samples(port: int) -> dict[str, float]:
-    """Our metrics of the model as `name{own dimension}`, without the common dimensions."""
+def samples(port: int, model: str = "scorer") -> dict[str, float]:
+    """Our metrics of one model as `name{own dimension}`, without the common dimensions."""
     text = get(port, "/metrics").body.decode()
     found = {}
     for name, labels, value in SAMPLE.findall(text):
-        if name.startswith("neuron_lstm_"):
+        if name.startswith("neuron_lstm_") and f'ModelName="{model}"' in labels:
             own = [label for label in labels.split(",") if label.split("=")[0] in {"Bucket", "Reason", "le"}]
-            assert 'ModelName="scorer"' in labels
             found[f"{name}{{{','.join(own)}}}"] = float(value)
     return found
 
 
-def samples_once(port: int, name: str, value: float) -> dict[str, float]:
+def samples_once(port: int, name: str, value: float, model: str = "scorer") -> dict[str, float]:
     """The metrics, once one of them has the value: the frontend reads them while it answers.
 
     That one is the last of a batch.
     """
     deadline = time.monotonic() + SECONDS
-    while (found := samples(port)).get(name) != value:
+    while (found := samples(port, model)).get(name) != value:
         assert time.monotonic() < deadline, found
         time.sleep(0.1)
     return found
@@ -93,6 +92,16 @@ def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metr
     assert told["neuron_lstm_batch_seconds_sum{}"] > told["neuron_lstm_engine_seconds_sum{}"] > 0
     assert told['neuron_lstm_batch_seconds_bucket{le="+Inf"}'] == len(lengths) + 4
     assert "Failed to" not in measured.log_file.read_text()
+
+
+def test_sequences_that_the_model_itself_answered_are_counted(measured: TorchServe, metrics_port: int) -> None:
+    several = {"instances": [[FRAME] * 3, [FRAME] * 9]}
+    assert post_json(measured.inference, "/v1/models/decider:predict", several).status == 200
+
+    told = samples_once(metrics_port, "neuron_lstm_batch_seconds_count{}", 1, "decider")
+
+    assert told["neuron_lstm_own_model_sequences_total{}"] == told["neuron_lstm_sequences_total{}"] == 2
+    assert "neuron_lstm_own_model_sequences_total{}" not in samples(metrics_port)
 
 
 def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) -> None:
