@@ -66,25 +66,33 @@ class KeptState:
         self._places = visit.places
         always = frozenset(rewritten)
         self._always = [place for place in visit.places if place.name in always]
-        self._others = [place for place in visit.places if not isinstance(place, (MappingPlace, TensorPlace))]
+        at_once = (MappingPlace, TensorPlace, ItemsPlace, ClassPlace)
+        self._others = [place for place in visit.places if not isinstance(place, at_once)]
         self._tensors = [place.tensor for place in visit.places if isinstance(place, TensorPlace)]
         mappings = [place for place in visit.places if isinstance(place, MappingPlace)]
-        self._mappings = [place.mapping for place in mappings]
-        self._entries = sum(map(len, self._mappings))
+        classes = [place.attributes for place in visit.places if isinstance(place, ClassPlace)]
+        self._lists = [place.items for place in visit.places if isinstance(place, ItemsPlace)]
+        self._counted = [*[place.mapping for place in mappings], *self._lists, *classes]
         self._keyed = [place.mapping for place in mappings if not place.has_attributes]
         self._keys = [key for mapping in self._keyed for key in mapping]
         self._read = [(_values_of(place), place.mapping) for place in mappings if place.mapping]
-        self._values = [value for read, mapping in self._read for value in read(mapping)]
-        self._note_versions()
+        self._read += [(type(attributes).values, attributes) for attributes in classes]
+        self._note()
 
-    def _note_versions(self) -> None:
+    def _note(self) -> None:
+        """Note what `_is_changed` compares."""
         self._versions = list(map(version_of, self._tensors))
+        self._sizes = list(map(len, self._counted))
+        self._values = list(self._all_values())
+
+    def _all_values(self) -> Iterable[Any]:
+        return chain.from_iterable([*[read(mapping) for read, mapping in self._read], *self._lists])
 
     def _is_changed(self) -> bool:
         """Whether any place is changed: one pass over all, because most requests change none."""
         return (
             list(map(version_of, self._tensors)) != self._versions
-            or sum(map(len, self._mappings)) != self._entries
+            or list(map(len, self._counted)) != self._sizes
             or self._has_other_values()
             or not all(map(is_, chain.from_iterable(self._keyed), self._keys))
             or any(place.is_changed() for place in self._others)
@@ -92,10 +100,9 @@ class KeptState:
 
     def _has_other_values(self) -> bool:
         try:
-            values = [read(mapping) for read, mapping in self._read]
+            return not all(map(is_, self._all_values(), self._values))
         except KeyError:  # an attribute was replaced by another one
             return True
-        return not all(map(is_, chain.from_iterable(values), self._values))
 
     def restore(self) -> None:
         """Put back what a request has changed."""
@@ -108,7 +115,7 @@ class KeptState:
             names = place.changed if isinstance(place, (MappingPlace, ScriptPlace)) else [place.name]
             self.changed.update(dict.fromkeys(names))
             place.restore()
-        self._note_versions()
+        self._note()
 
     def unnoticed(self) -> list[str]:
         """Return the names of tensors whose elements differ, although nothing shows that they were written.

@@ -113,6 +113,11 @@ class LoadedArchive:
         return getattr(self.programs["chunk"].get(None), "chain", None)
 
     @cached_property
+    def _answer(self) -> Callable[[Sequence[torch.Tensor], int], Tensors] | None:
+        """The function by which the model itself answers one request."""
+        return None if self.own is None else self.own.answering(self.manifest.outputs)
+
+    @cached_property
     def wake(self) -> Callable[[], None]:
         """The function that wakes the engine's threads: a plan will be run soon."""
         return getattr(self.programs[self.manifest.kind].get(None), "wake", lambda: None)
@@ -143,10 +148,8 @@ class LoadedArchive:
         besides is the carry after it, from which the one after it is resumed. Else the carry is empty.
         """
         facts = self.manifest
-        if self.own is not None:
-            rows = [row for call in plan.calls for row in call.rows]
-            answers = {row: self.own.answer(sequences[row], lengths[row], facts.outputs) for row in rows}
-            return [answers[row] for row in range(len(sequences))], ()
+        if self._answer is not None:
+            return [self._answer(tensors, length) for tensors, length in zip(sequences, lengths)], ()
         with torch.no_grad():
             if resumed is not None:
                 return resume_chunks(plan, sequences, lengths, self.chunk_signature, self.run, resumed, self.chain)

@@ -20,6 +20,8 @@ from .served_method import run_method
 from .user_code import user_modules
 
 Tensors = tuple[torch.Tensor, ...]
+Answer = Callable[[Sequence[torch.Tensor], int], Tensors]
+"""A function of the tensors of a request and its timesteps."""
 
 
 class OwnProgram:
@@ -53,6 +55,8 @@ class OwnProgram:
         with torch.no_grad(), self._importing():
             try:
                 returned = self.model(**{name: make(tensors, length) for name, make in self._makers})
+                if type(returned) is torch.Tensor and returned.layout is torch.strided and not returned.is_quantized:
+                    return [("", returned.clone(memory_format=torch.contiguous_format))]
                 return [
                     (place, tensor.clone(memory_format=torch.contiguous_format))
                     for place, tensor in output_tensors(returned)
@@ -60,20 +64,33 @@ class OwnProgram:
             finally:
                 self.state.restore()
 
-    def answer(self, request: Sequence[torch.Tensor], length: int, specs: Sequence[TensorSpec]) -> Tensors:
-        """Return the outputs of one request, whose tensors have no batch dimension.
+    def answering(self, specs: Sequence[TensorSpec]) -> Answer:
+        """Return a function that answers one request with outputs of these layouts.
 
-        Raises:
-            RuntimeError: the outputs are not of the number, the dtypes or the dimensions that the archive declares.
+        It takes and returns tensors without a batch dimension. It raises `RuntimeError` if the outputs are not of the
+        number, the dtypes or the dimensions that the archive declares.
         """
-        tensors = [
-            tensor.clone() if dim is None else tensor.unsqueeze(dim).clone()  # a model may write into its arguments
-            for tensor, dim in zip(request, self._batch_dims)
-        ]
-        outputs = self.outputs(tensors, length)
-        if len(outputs) != len(specs):
-            raise RuntimeError(f"the model returned {len(outputs)} tensors, the archive declares {len(specs)}")
-        return tuple([row_of(tensor, spec) for (_, tensor), spec in zip(outputs, specs)])
+        layouts = [(spec, torch_dtype(spec), len(spec.shape), spec.batch_dim) for spec in specs]
+        dims = self._batch_dims
+
+        def answer(request: Sequence[torch.Tensor], length: int) -> Tensors:
+            tensors = [
+                tensor.clone() if dim is None else tensor.unsqueeze(dim).clone()  # a model may write into its arguments
+                for tensor, dim in zip(request, dims)
+            ]
+            outputs = self.outputs(tensors, length)
+            if len(outputs) != len(layouts):
+                raise RuntimeError(f"the model returned {len(outputs)} tensors, the archive declares {len(layouts)}")
+            return tuple(
+                [
+                    tensor.select(dim, 0)
+                    if tensor.dtype is dtype and tensor.dim() == rank and dim is not None and tensor.shape[dim] == 1
+                    else row_of(tensor, spec)
+                    for (_, tensor), (spec, dtype, rank, dim) in zip(outputs, layouts)
+                ]
+            )
+
+        return answer
 
 
 def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

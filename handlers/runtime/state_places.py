@@ -59,16 +59,16 @@ class ItemsPlace:
     """A list, a deque or a bytearray."""
 
     def __init__(self, name: str, items: Any) -> None:
-        self.name, self._items, self._values = name, items, list(items)
+        self.name, self.items, self._values = name, items, list(items)
 
     def is_changed(self) -> bool:
         """Whether it is not as it was noted."""
-        return len(self._items) != len(self._values) or not all(map(is_, self._items, self._values))
+        return len(self.items) != len(self._values) or not all(map(is_, self.items, self._values))
 
     def restore(self) -> None:
         """Put back what was noted."""
-        self._items.clear()
-        self._items.extend(self._values)
+        self.items.clear()
+        self.items.extend(self._values)
 
 
 class SetPlace:
@@ -92,6 +92,7 @@ class ClassPlace:
 
     def __init__(self, name: str, cls: type) -> None:
         self.name, self._class, self._values = name, cls, without_dunder(vars(cls))
+        self.attributes = vars(cls)
 
     def is_changed(self) -> bool:
         """Whether it is not as it was noted."""

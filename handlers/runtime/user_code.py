@@ -50,7 +50,8 @@ def modules_of(directory: Path) -> list[ModuleType]:
         module
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] != own
-        and str(Path(getattr(module, "__file__", None) or "").resolve()).startswith(f"{root}{os.sep}")
+        and os.path.isabs(file := str(getattr(module, "__file__", None)))  # noqa: PTH117 - torch.ops has a relative one
+        and str(Path(file).resolve()).startswith(f"{root}{os.sep}")
     ]
 
 
