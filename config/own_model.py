@@ -70,6 +70,8 @@ class OwnModel:
     """Whether it answers a request of zeros, with which a host tries it."""
     rewritten: tuple[str, ...]
     """Tensors that it writes into without a trace: they are put back after every request."""
+    recurrences: Optional[Annotated[str, relative_path]]
+    """The folder of the library that computes its recurrent layers; None: torch computes them."""
     imports_late: bool
     """Whether a file imports another one of the archive within a function, so that calls may import it."""
     reason: str

@@ -17,9 +17,10 @@ from .layout import package_directory
 _HANDLER = ("handlers/neuron_lstm.py", "handlers/torchserve.py", "handlers/runtime/checked_modules.py")
 _CPU_SEGMENTS = ("backends/eager.py",)
 """Start point of programs that are divided between the engine and the CPU."""
-
 _OWN_MODEL = ("handlers/runtime/own_model.py",)
 """Start point of a model that answers by its own code."""
+_NATIVE_LAYERS = ("handlers/runtime/native_layers.py",)
+"""Start point of such a model whose recurrent layers the native library computes."""
 
 _SESSIONS = "handlers/streaming/open_sessions.py"
 STORES = {
@@ -31,12 +32,17 @@ STORES = {
 
 
 def carried_files(
-    engine: str, *, cpu_segments: bool = False, store: str | None = None, own_model: bool = False
+    engine: str,
+    *,
+    cpu_segments: bool = False,
+    store: str | None = None,
+    own_model: bool = False,
+    native_layers: bool = False,
 ) -> tuple[Path, ...]:
     """Return the files that an archive served by this engine carries, relative to the package.
 
     `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
-    serves none. `own_model`: the model itself answers.
+    serves none. `own_model`: the model itself answers. `native_layers`: the native library computes layers of it.
 
     An engine of another distribution is installed with that distribution.
     """
@@ -45,6 +51,7 @@ def carried_files(
         *(_CPU_SEGMENTS if cpu_segments else ()),
         *(STORES[store] if store is not None else ()),
         *(_OWN_MODEL if own_model else ()),
+        *(_NATIVE_LAYERS if native_layers else ()),
     ]
     data: tuple[str, ...] = ()
     if engine in ENGINES:

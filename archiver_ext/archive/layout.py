@@ -17,6 +17,7 @@ from ..errors import PackagingError
 ENTRY_FILE = "neuron_lstm.py"
 PROGRAMS = "programs"
 CONSTANTS = f"{PROGRAMS}/constants.pt"
+RECURRENCES = f"{PROGRAMS}/recurrences"
 _OURS = (ENTRY_FILE, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
 
 

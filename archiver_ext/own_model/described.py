@@ -44,6 +44,7 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
         draws=False,
         answers_zeros=True,
         rewritten=(),
+        recurrences=None,
         imports_late=not is_script and imports_late(file),
         reason=reason,
     )

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from ...backends.cores import set_torch_threads
+from ...backends import target_machine
 from ...backends.versions import torch_version
-from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...config.engine_choice import AUTO
 from ...config.manifest import (
     CostMeasurement,
     ErrorTolerance,
@@ -29,18 +27,20 @@ from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
 from ...handlers.runtime.loader import LoadedArchive, load_archive
 from ...handlers.runtime.measurement import measure, spread
-from ...handlers.runtime.own_model import OwnProgram, load_own_model, row_of
-from ...handlers.runtime.user_code import modules_of
+from ...handlers.runtime.own_model import row_of
 from ...lowering.eager_call import shortest_length
 from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout
 from ..archive.carried_files import carried_files
 from ..errors import PackagingError
+from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
 from ..evaluation.trials import write_constants
 from .described import describe_own_model
 from .imports import required_distributions
 from .learned_outputs import learned_outputs
+from .making import forget_modules, make_program
+from .native_trial import tolerance_of, with_native_layers
 from .trial import EagerFailure, Trial, equal, try_model
 
 ENGINE = "eager"
@@ -85,7 +85,7 @@ def package_own_model(
         raise _both(refusal, reason, error) from error
     constants = {} if description.module is None else non_persistent_buffers(model)
     write_constants(build.tree, constants)
-    make = partial(_make, build, description, constants)
+    make = partial(make_program, build, description, constants)
     name = description.name if config.model.method is None else f"{description.name}.{config.model.method}"
     try:
         trial = try_model(make, name, config, shortest := shortest_length(model, config))
@@ -94,7 +94,10 @@ def package_own_model(
             raise refusal from failure
         raise
     described = replace(description, draws=trial.draws, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
-    layout.copy_serving_files(build.tree, layout.package_directory(), carried_files(ENGINE, own_model=True))
+    native = with_native_layers(build, described, trial, constants)
+    described, trial = native or (described, trial)
+    carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)
+    layout.copy_serving_files(build.tree, layout.package_directory(), carried)
     try:
         manifest = _manifest(build, described, trial, shortest, bool(constants))
     except PackagingError as error:
@@ -116,14 +119,8 @@ def _both(refusal: Exception | None, reason: str, error: PackagingError) -> Pack
 
 
 def _loaded(build: BuildInput) -> LoadedArchive:
-    _forget_modules(build.tree)
+    forget_modules(build.tree)
     return load_archive(build.tree, build.threads)
-
-
-def _forget_modules(tree: Path) -> None:
-    """Let the user's files be imported anew: calls may have changed their global variables."""
-    for module in modules_of(tree):
-        sys.modules.pop(module.__name__, None)
 
 
 def non_persistent_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -132,24 +129,13 @@ def non_persistent_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name not in saved}
 
 
-def _make(
-    build: BuildInput, description: OwnModel, constants: Mapping[str, torch.Tensor], rewritten: tuple[str, ...]
-) -> OwnProgram:
-    """Make the model as a host does."""
-    weights = {} if build.weights is None else read_weights(build.tree / build.weights)
-    set_torch_threads(build.threads)
-    _forget_modules(build.tree)
-    named = replace(description, rewritten=rewritten)
-    return load_own_model(named, build.config.input_specs, build.tree, {**weights, **constants}, nullcontext)
-
-
 def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, has_constants: bool) -> Manifest:
     config = build.config
     outputs = learned_outputs(trial.observed, trial.batch_dims, config.outputs)
     return Manifest(
         backend=ENGINE,
         requires=tuple(_requirements(build.tree, model)),
-        host={},
+        host=_host(build.tree, model),
         inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
         takes_lengths=False,
         outputs=outputs,
@@ -162,7 +148,7 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         longest=config.longest,
         shortest=shortest,
         variants=(),
-        checks=tuple(MeasuredError(Bucket(1, length), 0.0) for length in _checked(config, trial)),
+        checks=tuple(MeasuredError(Bucket(1, length), trial.error) for length in _checked(config, trial)),
         costs=(),
         weights=build.weights,
         constants=layout.CONSTANTS if has_constants else None,
@@ -174,10 +160,17 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         limits=config.limits.limits,
         model=model,
         precision="float32",
-        tolerance=ErrorTolerance(0.0, 0.0),
+        tolerance=ErrorTolerance(0.0, 0.0) if model.recurrences is None else ErrorTolerance(*tolerance_of(config)),
         files=digest_files(build.tree),
         produced_by=producer_versions(),
     )
+
+
+def _host(tree: Path, model: OwnModel) -> dict[str, str]:
+    """Return the machine that the library is for; empty without one."""
+    if model.recurrences is None:
+        return {}
+    return {**target_machine.host(), **symbol_versions((tree / model.recurrences).glob("*.so"))}
 
 
 def _checked(config: ServingConfig, trial: Trial) -> list[int]:
@@ -238,7 +231,7 @@ def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
 def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
     """Say which keys have no effect on a model that answers by its own code."""
     keys = {
-        "backend": config.engine != "auto",
+        "backend": config.engine not in (AUTO, "native", ENGINE),
         "precision": config.precision != "float32",
         "buckets.kernel": config.buckets.kernel is not None,
         "partitioner_config": config.partitioner_config is not None,

@@ -63,6 +63,8 @@ class Trial:
     rewritten: tuple[str, ...]
     state: tuple[str, ...]
     """Names of the state that requests leave behind, and that is put back."""
+    error: float = 0.0
+    """The largest difference of an output from eager mode."""
 
     @property
     def observed(self) -> list[Answer]:
@@ -89,12 +91,12 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int
     program = make(())
     with _kept_generators():
         requests = tuple(_drawn(config, lengths_to_answer(config, shortest)))
-        first = [_answer(program, request, name, config) for request in requests]
+        first = [answer(program, request, name, config) for request in requests]
         rewritten = tuple(program.state.unnoticed())
         if rewritten:
             program = make(rewritten)
-            first = [_answer(program, request, name, config) for request in requests]
-        second = [_answer(program, request, name, config) for request in reversed(requests)][::-1]
+            first = [answer(program, request, name, config) for request in requests]
+        second = [answer(program, request, name, config) for request in reversed(requests)][::-1]
         different = [i for i, (one, other) in enumerate(zip(first, second, strict=True)) if not equal(one, other)]
         programs = [program, make(rewritten)]
         for index in different or range(0, len(requests), max(1, len(requests) // _FRESH)):
@@ -135,7 +137,8 @@ def _scaled(tensor: torch.Tensor, spec: TensorSpec, scale: float) -> torch.Tenso
     return tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
 
 
-def _answer(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> Outputs:
+def answer(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> Outputs:
+    """Answer a request. Raises `EagerFailure`: the model fails."""
     try:
         return program.outputs([tensor.clone() for tensor in request.tensors], request.length)
     except Exception as error:
@@ -178,7 +181,7 @@ def _require_same(programs: Sequence[OwnProgram], request: Request, name: str, c
     answers = []
     for program in (programs[0], *programs):
         _seed()
-        answers.append(_answer(program, request, name, config))
+        answers.append(answer(program, request, name, config))
     line = source_suffix(_line_of_forward(programs[0].model))
     if not equal(answers[0], answers[1]):
         raise PackagingError(

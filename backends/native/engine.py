@@ -20,9 +20,9 @@ from ..module_program import ModuleProgram
 from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_signature, signature_of, write_signature
 from ..versions import lowest_torch_requirement
-from .instruction_sets import fastest_library, is_built
+from .instruction_sets import is_built
 from .layers import layer_functions
-from .library import RecurrentLibrary, ThreadPool
+from .library import open_pool
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -76,7 +76,7 @@ class Native(Backend):
         target_machine.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        pool = _open(directory, threads) if is_built(directory) else None
+        pool = open_pool(directory, threads) if is_built(directory) else None
         layers = {} if pool is None else layer_functions(pool)
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
@@ -84,10 +84,3 @@ class Native(Backend):
         if pool is None:
             return ModuleProgram(signature, module, real.values())
         return ModuleProgram(signature, module, real.values(), pool.wake)
-
-
-def _open(directory: Path, threads: int) -> ThreadPool:
-    """The library for this processor, with its threads."""
-    name = fastest_library(directory)
-    with target_machine.executable_copy(directory, (name,)) as mapped:
-        return ThreadPool(RecurrentLibrary(mapped / name), threads)

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from .. import target_machine
 from ..interface import LoadError
 from .huge_pages import in_huge_pages
+from .instruction_sets import fastest_library
 from .packing import SUMS, pack_linear
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
@@ -102,6 +104,13 @@ class ThreadPool:
     def wake(self) -> None:
         """Wake the threads that sleep, because a call follows soon."""
         self.library.code.recurrence_wake_pool(self.handle)
+
+
+def open_pool(directory: Path, threads: int) -> ThreadPool:
+    """Open the library for this processor, with its threads. Raises `LoadError`: it cannot run here."""
+    name = fastest_library(directory)
+    with target_machine.executable_copy(directory, (name,)) as mapped:
+        return ThreadPool(RecurrentLibrary(mapped / name), threads)
 
 
 class LayerStack:

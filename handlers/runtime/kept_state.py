@@ -75,7 +75,9 @@ class KeptState:
         self._counted = [*[place.mapping for place in mappings], *self._lists, *classes]
         self._keyed = [place.mapping for place in mappings if not place.has_attributes]
         self._keys = [key for mapping in self._keyed for key in mapping]
-        self._read = [(_values_of(place), place.mapping) for place in mappings if place.mapping]
+        self._read: list[tuple[Callable[[Any], Iterable[Any]], Any]] = [
+            (_values_of(place), place.mapping) for place in mappings if place.mapping
+        ]
         self._read += [(type(attributes).values, attributes) for attributes in classes]
         self._note()
 

@@ -22,6 +22,7 @@ from ...backends.interface import Backend, LoadError, Rehearsal, Weights
 from ...backends.interface import LoadedProgram as Program
 from ...backends.partitioning.partitioned_program import is_partitioned, load_compiled, load_sharing_device
 from ...backends.registry import get_backend
+from ...backends.target_machine import check_host
 from ...backends.versions import newer_than_tested, release
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
@@ -212,8 +213,10 @@ def _load_own_model(
         return None
     from .own_model import load_own_model
 
+    if manifest.model.recurrences is not None:
+        check_host(manifest.host)
     set_torch_threads(threads)
-    return load_own_model(manifest.model, manifest.inputs, directory, weights, partial(importing, directory))
+    return load_own_model(manifest.model, manifest.inputs, directory, weights, partial(importing, directory), threads)
 
 
 def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:

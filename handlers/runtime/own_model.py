@@ -118,6 +118,7 @@ def load_own_model(
     directory: Path,
     weights: Mapping[str, torch.Tensor],
     importing: Callable[[], AbstractContextManager[None]],
+    threads: int = 1,
 ) -> OwnProgram:
     """Make the model of a file in the archive's `directory`, with its weights.
 
@@ -129,8 +130,17 @@ def load_own_model(
     with importing():
         files = [] if description.module is None else user_modules(description.module, directory)
         model = _model_of(getattr(files[0], description.name) if files else None, description, directory, weights)
+    if description.recurrences is not None:
+        _use_native_layers(model, directory / description.recurrences, threads)
     state = KeptState(model, files, weights, description.rewritten)
     return OwnProgram(model, description, inputs, state, importing if description.imports_late else nullcontext)
+
+
+def _use_native_layers(model: torch.nn.Module, libraries: Path, threads: int) -> None:
+    """Let the library compute recurrent layers. Only archives that have it carry the files for it."""
+    from .native_layers import use_native_layers
+
+    use_native_layers(model, libraries, threads)
 
 
 def _model_of(

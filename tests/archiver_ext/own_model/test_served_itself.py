@@ -17,6 +17,7 @@ import warm_archiver
 from archiving import ARCHIVER, FRONTEND, Source, archive
 from worker import answered
 
+from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
 from torchserve_neuron_lstm.inference.open_archive import open_archive
 
@@ -27,6 +28,8 @@ BLOCK = """\
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
   buckets: {batch: [1, 4], length: [4, 9]}
 """
+ONLY_TORCH = f"{BLOCK}  backend: eager\n"
+"""Without the native engine's kernels, so that answers are those of eager mode in every bit."""
 LENGTHS = (9, 1, 4, 4, 7)
 FAST = ("greedy decoder", "state")
 _NUMBER = itertools.count()
@@ -97,7 +100,7 @@ def eager_numbers(folder: Path, x: torch.Tensor) -> list[float]:
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.ci) for name in own_models.CODE_OF]
 )
 def test_the_model_itself_answers_as_eager_mode_does_each_request_alone(name: str, tmp_path: Path) -> None:
-    done = archived(tmp_path, own_models.CODE_OF[name])
+    done = archived(tmp_path, own_models.CODE_OF[name], ONLY_TORCH)
     assert done.returncode == 0, done.stdout
     assert "Model is served by its own code in eager mode, each request alone" in done.stdout
 
@@ -136,6 +139,24 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
     assert list(numbers(answers[0])) == list(numbers(answers[1])) == eager_numbers(tmp_path, x)
     for one, answer in zip(requests(), together, strict=True):
         assert list(numbers(answer)) == eager_numbers(tmp_path, one)
+
+
+@pytest.mark.skipif(get_backend("native").unavailable() is not None, reason="no compiler")
+@pytest.mark.timeout(300)
+def test_recurrent_layers_are_computed_by_the_native_engine_where_that_is_faster(tmp_path: Path) -> None:
+    block = "  inputs: {x: {dtype: float32, shape: [batch, time, 64]}}\n  buckets: {batch: [1], length: [64]}\n"
+    code = own_models.BRANCH_ON_VALUES.replace("GRU(3, 4", "GRU(64, 128")
+
+    done = archived(tmp_path, code, block)
+
+    assert done.returncode == 0, done.stdout
+    assert "as the native engine computes recurrent layers" in done.stdout
+    assert described(tmp_path).model is not None
+    assert 0 < described(tmp_path).checks[0].max_error < 1e-5
+    x = torch.randn(50, 64) * 2
+    (response,) = answered(tmp_path / "m", [x.tolist()])
+    found, expected = json.loads(response.body), eager_numbers(tmp_path, x)
+    torch.testing.assert_close(torch.tensor(list(numbers(found))), torch.tensor(expected), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.ci

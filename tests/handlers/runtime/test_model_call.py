@@ -38,6 +38,7 @@ def described(arguments: dict[str, dict[str, Any]], mask: MaskForm | None = None
         draws=False,
         answers_zeros=True,
         rewritten=(),
+        recurrences=None,
         imports_late=False,
         reason="",
     )
