@@ -50,7 +50,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     try:
         traced = _lower_request(model, config)
     except LoweringError as error:
-        explained = random_call(model, config) or kept_state(model, config)
+        explained = random_call(model, config) or kept_state(model, config, error)
         if explained is None and isinstance(error, Unexplained):
             explained = relative_lengths_error(model, config) or eager_failure(model, config)
         if explained is None:

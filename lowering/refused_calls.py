@@ -29,20 +29,20 @@ def random_call(model: torch.nn.Module, config: ServingConfig) -> LoweringError 
     return noted.first
 
 
-def kept_state(model: torch.nn.Module, config: ServingConfig) -> LoweringError | None:
-    """Return the error about a model whose answer to a request depends on earlier calls; else None."""
+def kept_state(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError) -> LoweringError | None:
+    """Return the error about a refused model whose answer to a request depends on earlier calls; else None."""
     length = config.grid.lengths[-1]
     tried = copy_of(model)
     try:
         first, second = (eager_answers(tried, config, length, torch.tensor([length])) for _ in range(2))
-    except Exception:  # noqa: BLE001 - the user's code, whose error others explain
-        return None
-    if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=False)):
+        if all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(first, second, strict=False)):
+            return None
+    except Exception:  # noqa: BLE001 - the user's code, whose error others explain; or outputs that are sparse
         return None
     return LoweringError(
         f"{type(model).__name__} returns different outputs when it is called again with the same request ({length} "
         "timesteps): it keeps state between calls, as in `self.hidden = ...` in forward(). Compute the first state in "
-        "forward(), or take it as an input"
+        f"forward(), or take it as an input. {refusal}"
     )
 
 

@@ -130,7 +130,7 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
     command = [str(ARCHIVER.with_name("neuron-lstm")), "inspect", str(tmp_path / "m")]
     shown = warm_archiver.run(command, tmp_path, os.environ)
 
-    assert "not lowered Model of model.py answers by its own code, each request alone: the model reads" in shown.stdout
+    assert "not lowered Model of model.py answers by its own code, each request alone: Model returns" in shown.stdout
     assert manifest.variants == ()
     assert manifest.grid.batches == (1,)
     assert isinstance(description, dict)
