@@ -201,7 +201,9 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     longest = config.grid.lengths[-1]
     compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
     lengths = sorted(length for length in compared if shortest <= length <= longest)
-    comparison.check(program.exported.module(), lengths, min(max(lengths) + 3, longest))
+    run, time = program.exported.module(), min(max(lengths) + 3, longest)
+    comparison.check(run, lengths, time)
+    comparison.check_values(run, lengths, time)
     return _Traced(program.exported, inputs, outputs, shortest, single.decided, single.bound)
 
 

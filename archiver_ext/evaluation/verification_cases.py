@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Literal, TypeAlias
 
 import torch
@@ -18,7 +18,13 @@ from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
-from ...lowering.exporter.random_values import random_tensor
+from ...lowering.exporter.random_values import (
+    VALUE_KINDS,
+    allowed_rounding,
+    next_values,
+    random_tensor,
+    random_values_of,
+)
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback
@@ -50,6 +56,10 @@ class VerificationCase:
 
     request: ReferenceRequest
     expected: ReferenceOutputs
+    kind: str | None = None
+    """Values of the request, one of `VALUE_KINDS`; None: of a normal distribution, or of the declared range."""
+    rounding: tuple[float, ...] = ()
+    """Allowed difference of each output, beside the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,29 @@ def draw_cases(
         report(count, len(lengths), f"{length} timesteps")
     _require_finite_output(cases)
     _require_repeatable(cases[:_REPEATED], reference)
-    return tuple(cases)
+    served = [length for length in reversed(grid.lengths) if length >= program.shortest]
+    odd = zip(VALUE_KINDS[:-1], cycle(served))
+    drawn = (_odd_case(kind, length, program.inputs, rng, reference) for kind, length in odd)
+    return (*cases, *(case for case in drawn if case is not None))
+
+
+def _odd_case(
+    kind: str, length: int, specs: Sequence[TensorSpec], rng: torch.Generator, reference: Reference
+) -> VerificationCase | None:
+    """Draw a request of one kind of values; None if eager mode does not take it.
+
+    Of large values, rounding errors are large too: an output may differ by as much as 32 times what it changes by if
+    each value is the next greater float32.
+    """
+    inputs = [random_values_of(kind, spec, spec.item_sizes(length), rng, _UNKNOWN_VOCABULARY) for spec in specs]
+    try:
+        expected, changed = (
+            reference(ReferenceRequest(length, tuple(values))) for values in (inputs, map(next_values, inputs))
+        )
+    except PackagingError:
+        return None
+    rounding = tuple(map(allowed_rounding, expected, changed))
+    return VerificationCase(ReferenceRequest(length, tuple(inputs)), expected, kind, rounding)
 
 
 def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) -> tuple[torch.Tensor, ...]:

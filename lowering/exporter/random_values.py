@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from ...bucketing.padding import torch_dtype
@@ -26,6 +28,46 @@ def random_tensor(
     return torch.randint(0, limit, shape, generator=generator).to(dtype)
 
 
+HUGE = "of 1e30"
+ZEROS = "of 0 at half of the timesteps"
+VALUE_KINDS = ("near 0", "of about 300", "about 50", "about -50", "that are equal", "with ties", ZEROS, HUGE)
+"""Kinds of values that differ from those of a normal distribution: thresholds in a raw unit are far from 0."""
+
+
+_SCALES = {"near 0": (0.01, 0), "of about 300": (300, 0), "about 50": (1, 50), "about -50": (1, -50), HUGE: (1e30, 0)}
+
+
+def random_values_of(
+    kind: str, spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, unknown_ids: int
+) -> torch.Tensor:
+    """Draw values of one of `VALUE_KINDS`; in an input with a range, or of integers, random or equal ones."""
+    values = random_tensor(spec, shape, generator, unknown_ids=unknown_ids)
+    if kind == "that are equal":
+        return values.reshape(-1)[:1].expand(values.numel()).reshape(shape).clone()
+    if spec.value_range is not None or not values.is_floating_point():
+        return values
+    if kind == "with ties":
+        return values.round()
+    if kind == ZEROS:
+        for dim in spec.item_time_dims:
+            values.index_fill_(dim, torch.arange(0, values.shape[dim], 2), 0)
+        return values
+    scale, offset = _SCALES[kind]
+    return values * scale + offset
+
+
+def next_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the next greater float of each element; integers as they are."""
+    return torch.nextafter(tensor, tensor.new_tensor(math.inf)) if tensor.is_floating_point() else tensor
+
+
+def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
+    """Return a bound of rounding errors: 32 times the change of a result whose inputs are the next greater floats."""
+    if result.shape != changed.shape or result.numel() == 0:
+        return 0.0
+    return 32 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())
+
+
 def _uniform(
     limits: tuple[float, float], shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -44,6 +86,6 @@ def random_padding(
     return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
 
 
-def is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Whether two results of the same computation differ by rounding only."""
-    return torch.allclose(ours.double(), theirs.double(), _TOLERANCE, _TOLERANCE, equal_nan=True)
+def is_close(ours: torch.Tensor, theirs: torch.Tensor, rounding: float = 0.0) -> bool:
+    """Whether two results of the same computation differ by rounding only, of which `rounding` is known."""
+    return torch.allclose(ours.double(), theirs.double(), _TOLERANCE, _TOLERANCE + rounding, equal_nan=True)

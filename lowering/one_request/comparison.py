@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import cast
 
 import torch
@@ -14,10 +15,18 @@ from ...config.schema import ServingConfig
 from ..eager_call import call_eagerly
 from ..errors import FailsEagerly, LoweringError
 from ..exporter.export import bind_arguments
-from ..exporter.random_values import random_padding, random_tensor
+from ..exporter.random_values import (
+    HUGE,
+    VALUE_KINDS,
+    allowed_rounding,
+    is_close,
+    next_values,
+    random_padding,
+    random_tensor,
+    random_values_of,
+)
 from ..ragged.batched import has_batch, has_time
 
-_TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
 _ANY_ID = 8
 """Bound of the ids for an input of unknown vocabulary."""
 
@@ -32,6 +41,16 @@ class DiffersAtLength(LoweringError):
 
 
 Run = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class _OddRequest:
+    """A request of one kind of values, with the model's answer in eager mode; None: it does not take them."""
+
+    kind: str
+    length: int
+    request: Sequence[torch.Tensor]
+    answer: Sequence[torch.Tensor] | None
 
 
 @dataclass(frozen=True)
@@ -62,12 +81,71 @@ class Comparison:
             [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in self.inputs]
             for length in lengths
         ]
-        padded = [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
         with torch.no_grad():
-            results = self._answers(run, padded, torch.tensor(lengths))
+            results = self._answers(run, self._batch(requests, time, rng), torch.tensor(lengths))
             for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
                 for spec, ours, theirs in zip(self.outputs, results, self._alone(request, length), strict=True):
-                    _compare(spec, ours, theirs, row, length, self._undeclared_values())
+                    self._compare(spec, ours, theirs, row, length)
+
+    def check_values(self, run: Run, lengths: Sequence[int], time: int) -> None:
+        """Compare requests with values of each kind, in one batch with a request of values of 1e30.
+
+        A request that the model does not take in eager mode is left out.
+
+        Raises:
+            LoweringError: an output differs; names the kind of values.
+        """
+        rng = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            answered = [row for row in self._odd_requests(lengths, rng) if row.answer is not None]
+            batches = [answered] if has_batch(self.inputs) else [[row] for row in answered]
+            for rows in filter(None, batches):
+                requests = [row.request for row in rows]
+                results = self._answers(
+                    run, self._batch(requests, time, rng), torch.tensor([row.length for row in rows])
+                )
+                for place, row in enumerate(rows):
+                    self._compare_odd(results, place, row)
+
+    def _odd_requests(self, lengths: Sequence[int], rng: torch.Generator) -> Iterator[_OddRequest]:
+        for kind, length in zip(VALUE_KINDS, cycle(lengths[-2:])):
+            request = [random_values_of(kind, s, s.item_sizes(length), rng, _ANY_ID) for s in self.inputs]
+            yield _OddRequest(kind, length, request, self._answer_or_none(request, length))
+
+    def _answer_or_none(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor] | None:
+        try:
+            return self._alone(request, length)
+        except LoweringError:
+            return None
+
+    def _compare_odd(self, results: Sequence[torch.Tensor], place: int, row: _OddRequest) -> None:
+        if row.kind == HUGE or row.answer is None:
+            return
+        changed = self._answer_or_none([*map(next_values, row.request)], row.length) or row.answer
+        for spec, ours, theirs, after in zip(self.outputs, results, row.answer, changed, strict=True):
+            part, own = _aligned(spec, ours, theirs, place, row.length)
+            if part.shape != own.shape or not is_close(part, own, allowed_rounding(theirs, after)):
+                raise LoweringError(
+                    f"output {spec.name} of a batch differs from that of a request alone ({row.length} timesteps) "
+                    f"for values {row.kind}"
+                )
+
+    def _compare(self, spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:
+        part, own = _aligned(spec, ours, theirs, row, length)
+        if own.shape != part.shape:
+            form = f"has the shape {list(own.shape)} for {length} timesteps, not {spec.item_sizes(length)}"
+            raise DiffersAtLength(f"output {spec.name} {form}{self._undeclared_values()}", length, in_size=True)
+        if not is_close(part, own):
+            raise DiffersAtLength(
+                f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model "
+                "does something else at some numbers of timesteps, such as a branch on the number or another last step "
+                "of a loop",
+                length,
+                in_size=False,
+            )
+
+    def _batch(self, requests: Sequence[Sequence[torch.Tensor]], time: int, rng: torch.Generator) -> list[torch.Tensor]:
+        return [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
 
     def _answers(self, run: Run, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
         try:
@@ -112,25 +190,14 @@ class Comparison:
         )
 
 
-def _compare(
-    spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int, undeclared: str
-) -> None:
+def _aligned(
+    spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the part of a batch's output that is of one request, and the output of that request alone."""
     part = ours if spec.batch_dim is None else ours.select(spec.batch_dim, row)
-    sizes = spec.item_sizes(length)
-    for dim, size in enumerate(sizes):
+    for dim, size in enumerate(spec.item_sizes(length)):
         part = part.narrow(dim, 0, size)
-    own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
-    if own.shape != part.shape:
-        form = f"has the shape {list(own.shape)} for {length} timesteps, not {sizes}{undeclared}"
-        raise DiffersAtLength(f"output {spec.name} {form}", length, in_size=True)
-    if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
-        raise DiffersAtLength(
-            f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model "
-            "does something else at some numbers of timesteps, such as a branch on the number or another last step of "
-            "a loop",
-            length,
-            in_size=False,
-        )
+    return part, theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
 
 
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
