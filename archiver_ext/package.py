@@ -42,6 +42,7 @@ from .evaluation.trials import AllDiffer, install_engine, prepare_trials, write_
 from .evaluation.verification_cases import NotRepeatable
 from .model_class import importable
 from .own_model.package import OwnModelResult, package_own_model
+from .own_model.shadowed import compare_once, prepare_shadow
 from .report_parts import cpu_operators
 from .user_code import check_bucket_selector, check_codec, with_bucket_selector
 from .user_model import build_model
@@ -190,15 +191,20 @@ class _Packaging:
             program = _lower(model, self.config)
             config = choose_lengths(program, self.config, self._threads, work / "lengths", console)
             check_bucket_selector(config, tree)
-            write_constants(tree, program.constants)
             build = self._build_input(config)
+            shadowed = None if config.shadow is None else prepare_shadow(build, config.shadow, model, self._model_file)
+            constants = {} if shadowed is None else shadowed.constants
+            write_constants(tree, {**constants, **program.constants})
+            build = replace(build, shadow=None if shadowed is None else shadowed.shadow)
             compiler = CandidateCompiler(config, program, directory, work, console, processes)
             trials = prepare_trials(build, compiler, model)
             results = trials.run([compiler.candidate(engine) for engine in engines])
         selected = select_fastest(results)
         install_engine(build, selected.candidate.engine, work)
         write_manifest(selected.manifest, tree)
-        load_archive(tree, self._threads)  # once more, as a host will
+        loaded = load_archive(tree, self._threads)  # once more, as a host will
+        if shadowed is not None:
+            notes += compare_once(loaded, tree, shadowed)
         return PackagingResult(
             archive=tree,
             size=0,

@@ -74,6 +74,8 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     allowed = f"{manifest.tolerance.atol:g} + {manifest.tolerance.rtol:g} x |eager|"
     yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
     yield _padding(manifest)
+    if manifest.shadow is not None:
+        yield f"a share of {manifest.shadow.share:g} of the answers is compared with the model's own code (shadow)"
     yield f"runs as {manifest.kind}: {manifest.kind_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"

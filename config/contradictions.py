@@ -21,6 +21,8 @@ _AXES: tuple[str, ...] = get_args(Axis)
 def contradictions(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     """Yield the errors of names, axes and buckets, and of keys that streaming excludes."""
     yield from _not_of_streams(given)
+    if given.get("shadow") is not None and given.get("lowering") in ("off", False):
+        yield ("shadow",), "expected none: with `lowering: off` the model's own code is all that answers"
     inputs = as_mapping(given.get("inputs"))
     yield from _names_taken_twice(given, inputs)
     shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
@@ -42,6 +44,8 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         )
     if given.get("lowering") in ("off", False):
         yield ("lowering",), "expected auto or required: only a lowered model serves sessions"
+    if given.get("shadow") is not None:
+        yield ("shadow",), "expected none: the model's own code answers whole sequences, not the chunks of a session"
     if given.get("overflow") == "truncate":
         yield (
             ("overflow",),

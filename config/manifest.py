@@ -25,7 +25,7 @@ from .manifest_values import (
     valid_grid,
     valid_spec,
 )
-from .own_model import OwnModel
+from .own_model import OwnModel, Shadow
 
 FILE_NAME = "variants.json"
 FORMAT = 1
@@ -187,6 +187,8 @@ class Manifest:
     """Bounds of one request."""
     model: Optional[OwnModel] = None
     """The model that answers by its own code, each request alone. None: the programs of `variants` answer."""
+    shadow: Optional[Shadow] = None
+    """The comparison of the programs' answers with those of the model's own code. None: there is none."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from .json_codec import abbreviate, relative_path
 from .manifest_values import module_name
@@ -31,6 +31,12 @@ def valid_tree(part: Tree) -> None:
     inner = part.get("tuple", part.get("fields", ()))
     for below in inner.values() if isinstance(inner, Mapping) else inner:
         valid_tree(below)
+
+
+def proper_share(share: float) -> None:
+    """Refuse a share that is not more than 0 and at most 1."""
+    if not 0 < share <= 1:
+        raise ValueError(f"expected a share of more than 0 and at most 1, got {share}")
 
 
 class MaskForm(NamedTuple):
@@ -76,3 +82,14 @@ class OwnModel:
     """Whether a file imports another one of the archive within a function, so that calls may import it."""
     reason: str
     """The reason why it is not lowered, for people: the refusal with its line, or the configuration."""
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """A comparison of a lowered model's answers with those of its own code, after they were sent."""
+
+    share: Annotated[float, proper_share]
+    """The share of the requests that is compared."""
+    on_difference: Literal["log", "model"]
+    """`model`: after the first difference, the worker lets the model's own code answer."""
+    model: OwnModel

@@ -162,6 +162,15 @@ class Tolerance(Strict):
     """The part relative to eager mode's output; left out, 1e-5 or the default of the precision."""
 
 
+class ShadowConfig(Strict):
+    """Comparison of a lowered model's answers with those of its own code, after they were sent."""
+
+    share: Annotated[float, Field(gt=0, le=1)]
+    """The share of the requests that is computed once more, as in 0.001."""
+    on_difference: Literal["log", "model"] = "log"
+    """model: after the first difference, the model's own code answers. log: it is logged and counted only."""
+
+
 Lowering = Annotated[
     Literal["auto", "required", "off"],
     BeforeValidator(lambda value: "off" if value is False else value),  # YAML reads off as a boolean
@@ -231,6 +240,11 @@ class NeuronLstmBlock(Strict):
     """Serve sequences in sessions of several requests.
 
     Left out, a request is a whole sequence. {} takes all the defaults.
+    """
+    shadow: ShadowConfig | None = None
+    """Let the model's own code compute a share of the requests once more, and compare the answers.
+
+    Left out, no answer is compared.
     """
     threads: Threads | None = None
     """Threads per worker; left out, the host's cores divided by maxWorkers."""

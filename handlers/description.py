@@ -8,7 +8,7 @@ from dataclasses import asdict
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
-from ..config.own_model import OwnModel
+from ..config.own_model import OwnModel, Shadow
 from ..sessions.settings import SessionSettings
 from .runtime.loader import ServedModel, warm_up
 from .streaming.state import SessionSource
@@ -26,6 +26,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "placement": manifest.placement,
         "backend": manifest.backend,
         "own_model": None if manifest.model is None else _describe_own_model(manifest.model),
+        "shadow": None if manifest.shadow is None else _describe_shadow(manifest.shadow),
         "precision": manifest.precision,
         "threads": threads,
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
@@ -53,6 +54,10 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
 
 def _describe_own_model(model: OwnModel) -> dict[str, object]:
     return {"name": model.name, "file": model.file, "draws_random_numbers": model.draws, "reason": model.reason}
+
+
+def _describe_shadow(shadow: Shadow) -> dict[str, object]:
+    return {"share": shadow.share, "on_difference": shadow.on_difference, "model": shadow.model.name}
 
 
 def _describe_streaming(settings: SessionSettings) -> dict[str, object]:

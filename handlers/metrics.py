@@ -31,6 +31,9 @@ METRICS = (
     Metric("neuron_lstm_requests_total", "counter", lambda batch, _: {"": batch.requests}),
     Metric("neuron_lstm_sequences_total", "counter", lambda batch, _: {"": batch.sequences}),
     Metric("neuron_lstm_own_model_sequences_total", "counter", lambda batch, _: {"": batch.by_model}),
+    Metric("neuron_lstm_shadow_compared_total", "counter", lambda batch, _: {"": batch.compared}),
+    Metric("neuron_lstm_shadow_different_total", "counter", lambda batch, _: {"": batch.different}),
+    Metric("neuron_lstm_shadow_dropped_total", "counter", lambda batch, _: {"": batch.dropped}),
     Metric("neuron_lstm_useful_timesteps_total", "counter", lambda batch, _: {"": batch.stats.real_timesteps}),
     Metric("neuron_lstm_padded_timesteps_total", "counter", lambda batch, _: {"": batch.padded_timesteps}),
     Metric("neuron_lstm_executions_total", "counter", lambda batch, grid: batch.executions(grid), "Bucket"),
@@ -64,7 +67,13 @@ class BatchMetrics(NamedTuple):
     expired: int = 0
     """Sessions removed because they were idle."""
     by_model: int = 0
-    """Sequences that the model itself answered, because it was not lowered."""
+    """Sequences that the model itself answered, because it was not lowered, or after a difference."""
+    compared: int = 0
+    """Answers that the model's own code has computed once more since the batch before."""
+    different: int = 0
+    """Those of them that differed by more than the tolerance."""
+    dropped: int = 0
+    """Answers that were chosen for it, but too many waited."""
 
     @property
     def sequences(self) -> int:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,12 +16,15 @@ from ..bucketing.shapes import BucketGrid
 from ..config.manifest import Manifest, read_manifest
 from .description import describe
 from .formats import load_codec
-from .formats.request import ModelIdentity
+from .formats.request import ModelIdentity, Outputs, SequenceInput
 from .metrics import BatchMetrics
-from .runtime.loader import device_of, load_archive
+from .runtime.loader import LoadedArchive, device_of, load_archive
 from .runtime.placement import apply_placement, threads_per_worker
 from .service import Service
 from .streaming.state import SessionSource
+
+if TYPE_CHECKING:
+    from .runtime.shadow import ShadowedModel
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +65,7 @@ def _open(host: Host) -> Service:
     torch.set_num_threads(threads or threads_per_worker(available_cores(), host.workers))
     archive = load_archive(host.directory, torch.get_num_threads(), device=host.device)
     manifest = archive.manifest
+    shadowed = _shadowed(archive, host.directory)
     codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
     programs = sum(map(len, archive.programs.values()))
     _warn_of_costs(manifest)
@@ -69,18 +74,38 @@ def _open(host: Host) -> Service:
     _log.info("%s: programs: %d, threads: %d", manifest.backend, programs, archive.threads)
 
     def report(batch: BatchMetrics) -> None:
-        host.report(batch, manifest.grid)
+        host.report(batch if shadowed is None else _with_counts(batch, shadowed), manifest.grid)
 
     return Service(
-        archive,
+        shadowed or archive,
         codec,
         describe(manifest, archive.threads),
         host.max_response_bytes,
         report,
         sessions=None if manifest.streaming is None else _open_sessions(manifest, host),
         response_timeout_ms=host.response_timeout_ms,
+        observe=None if shadowed is None else _observer(shadowed),
         wake=archive.wake,
     )
+
+
+def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
+    """Begin to compare answers, if the archive asks for it. Only such archives carry the files for it."""
+    settings = archive.manifest.shadow
+    if settings is None:
+        return None
+    from .runtime.shadow import ShadowedModel, own_answer
+
+    return ShadowedModel(archive, settings, own_answer(directory, archive.manifest, settings))
+
+
+def _observer(shadowed: ShadowedModel) -> Callable[[SequenceInput, Outputs], None]:
+    return lambda sequence, outputs: shadowed.observe(sequence.tensors, sequence.length, outputs)
+
+
+def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
+    by_model = len(batch.stats.lengths) if shadowed.answers_itself else 0
+    return batch._replace(by_model=by_model, **shadowed.take_counts()._asdict())
 
 
 def _open_sessions(manifest: Manifest, host: Host) -> SessionSource | None:

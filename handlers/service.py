@@ -18,7 +18,7 @@ from .description import readiness
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
-from .formats.request import InferenceRequest, Outputs
+from .formats.request import InferenceRequest, Outputs, SequenceInput
 from .metrics import BatchMetrics
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
@@ -50,6 +50,8 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: SessionSource | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
+    observe: Callable[[SequenceInput, Outputs], None] | None = None
+    """A function that receives each sequence with its outputs, once they are computed."""
     wake: Callable[[], None] = lambda: None
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
@@ -174,6 +176,10 @@ class Service:
         requests = [request for request in accepted if isinstance(request, InferenceRequest)]
         sequences = [sequence for request in requests for sequence in request.sequences]
         outputs, stats = run_sequences(self.model, sequences, self.clock)
+        if self.observe is not None:
+            for sequence, result in zip(sequences, outputs):
+                if not isinstance(result, RequestError):
+                    self.observe(sequence, result)
         return [*map(self._respond, requests, _by_request(requests, outputs))], stats
 
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:

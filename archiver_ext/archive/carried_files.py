@@ -21,6 +21,8 @@ _OWN_MODEL = ("handlers/runtime/own_model.py",)
 """Start point of a model that answers by its own code."""
 _NATIVE_LAYERS = ("handlers/runtime/native_layers.py",)
 """Start point of such a model whose recurrent layers the native library computes."""
+_SHADOW = ("handlers/runtime/shadow.py",)
+"""Start point of a lowered model whose answers are compared with those of its own code."""
 
 _SESSIONS = "handlers/streaming/open_sessions.py"
 STORES = {
@@ -38,11 +40,13 @@ def carried_files(
     store: str | None = None,
     own_model: bool = False,
     native_layers: bool = False,
+    shadow: bool = False,
 ) -> tuple[Path, ...]:
     """Return the files that an archive served by this engine carries, relative to the package.
 
     `cpu_segments`: a program is divided between the engine and the CPU. `store`: where sessions are; None: the archive
     serves none. `own_model`: the model itself answers. `native_layers`: the native library computes layers of it.
+    `shadow`: answers are compared with those of the model itself.
 
     An engine of another distribution is installed with that distribution.
     """
@@ -52,6 +56,7 @@ def carried_files(
         *(STORES[store] if store is not None else ()),
         *(_OWN_MODEL if own_model else ()),
         *(_NATIVE_LAYERS if native_layers else ()),
+        *(_SHADOW if shadow else ()),
     ]
     data: tuple[str, ...] = ()
     if engine in ENGINES:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...bucketing.planner import Planner
     from ...bucketing.shapes import Bucket, TensorSpec
     from ...config.manifest import Manifest
-    from ...config.own_model import OwnModel
+    from ...config.own_model import OwnModel, Shadow
     from ...inference.reader import ArchiveReader
     from ...sessions.settings import SessionSettings
 
@@ -188,9 +188,17 @@ def _facts(manifest: Manifest) -> list[str]:
         f"overflow    {manifest.overflow}",
         *([f"selector    {manifest.kernel} selects the bucket of each sequence"] if manifest.kernel else []),
         *(["placement   each worker is pinned to its own cores"] if manifest.placement else []),
+        *_shadow(manifest.shadow),
         *_streaming(manifest.streaming),
         f"made by     {made}",
     ]
+
+
+def _shadow(shadow: Shadow | None) -> list[str]:
+    if shadow is None:
+        return []
+    then = ", which answers after the first difference" if shadow.on_difference == "model" else ""
+    return [f"shadow      a share of {shadow.share:g} is compared with {shadow.model.file}'s own code{then}"]
 
 
 def _own_model(model: OwnModel | None) -> list[str]:

@@ -21,9 +21,11 @@ from ...config.manifest import (
     Variant,
 )
 from ...config.manifest_writer import digest_files
+from ...config.own_model import Shadow
 from ...config.schema import ServingConfig
 from ...lowering.chunks.streaming import state_compatibility_id
 from ..archive import layout
+from ..own_model.imports import imported_by
 from .candidate import Candidate, has_dynamic_shape
 from .lowest_torch import lowest_torch, symbol_versions
 from .verify import VerificationResult
@@ -38,6 +40,8 @@ class BuildInput:
     """The serialized file's name in the tree."""
     config: ServingConfig
     threads: int
+    shadow: Shadow | None = None
+    """The comparison of answers with the model's own code."""
 
 
 def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
@@ -50,7 +54,8 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         requires=tuple(
             RequiredPackage(need.distribution, need.module, need.version)
             for need in _requirements(engine, config, _sources(build, candidate))
-        ),
+        )
+        + imported_by(build.tree, None if build.shadow is None else build.shadow.model),
         host={**engine.host(), **symbol_versions(_programs(build, candidate).rglob("*.so"))},
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
@@ -76,7 +81,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         checks=(),
         costs=(),
         weights=build.weights,
-        constants=layout.CONSTANTS if program.constants else None,
+        constants=layout.CONSTANTS if (build.tree / layout.CONSTANTS).is_file() else None,
         codec=config.codec,
         kernel=config.buckets.kernel,
         placement=config.placement,
@@ -86,6 +91,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         if config.streaming is None
         else config.streaming.settings(state_compatibility_id(program, weights)),
         limits=config.limits.limits,
+        shadow=build.shadow,
         precision=precision_of(engine, config.precision),
         tolerance=ErrorTolerance(**config.tolerance.model_dump()),
         files=files,

@@ -132,7 +132,10 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     (compiled / layout.PROGRAMS / engine.name).rename(target)
     streaming = build.config.streaming
     files = carried_files(
-        engine.name, cpu_segments=any(target.rglob(SEGMENTS)), store=None if streaming is None else streaming.store
+        engine.name,
+        cpu_segments=any(target.rglob(SEGMENTS)),
+        store=None if streaming is None else streaming.store,
+        shadow=build.shadow is not None,
     )
     layout.copy_serving_files(build.tree, layout.package_directory(), files)
 

@@ -18,6 +18,7 @@ from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
+from ...handlers.runtime.difference import difference
 from ...lowering.exporter.random_values import (
     VALUE_KINDS,
     allowed_rounding,
@@ -218,25 +219,3 @@ def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: t
 
 def _draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
     return random_tensor(spec, sizes, rng, unknown_ids=_UNKNOWN_VOCABULARY)
-
-
-def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:
-    """Compute the largest |ours - eager| and its largest ratio to the tolerance.
-
-    Equal elements, NaN and infinite ones included, have no difference; it is infinite where only one is finite.
-
-    >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), (0.1, 0.0))
-    (0.5, 5.0)
-    >>> difference(torch.tensor([float("-inf")]), torch.tensor([float("-inf")]), (0.0, 0.0))
-    (0.0, 0.0)
-    """
-    if ours.shape != eager.shape:
-        return float("inf"), float("inf")
-    if eager.numel() == 0:
-        return 0.0, 0.0
-    a, b = ours.double(), eager.double()
-    same = (a == b) | (a.isnan() & b.isnan())
-    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
-    allowed = tolerance[0] + tolerance[1] * b.abs()
-    ratio = torch.where(same, 0.0, torch.where(error.isinf(), error, error / allowed))
-    return float(error.max()), float(ratio.max())

@@ -17,6 +17,7 @@ import torch
 
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, TensorSpec
+from ...handlers.runtime.difference import difference
 from ...handlers.runtime.loader import ServedModel
 from ..errors import PackagingError
 from .verification_cases import (
@@ -25,7 +26,6 @@ from .verification_cases import (
     VerificationCase,
     cases_for_bucket,
     compose_batches,
-    difference,
     fill_kind,
     poisoned_padding,
 )

@@ -14,9 +14,10 @@ import torch
 
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
+from ...handlers.runtime.difference import difference
 from ...handlers.runtime.loader import LoadedArchive, ServedModel
 from ..progress import ProgressCallback
-from .verification_cases import ProgramInfo, VerificationCase, difference
+from .verification_cases import ProgramInfo, VerificationCase
 from .verify import ToleranceExceeded, VerificationResult, merge_worst, verify_bucket, verify_planned
 
 

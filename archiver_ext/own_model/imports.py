@@ -9,6 +9,15 @@ from importlib import metadata
 from pathlib import Path
 
 from ...config.manifest import RequiredPackage
+from ...config.own_model import OwnModel
+
+
+def imported_by(tree: Path, model: OwnModel | None) -> tuple[RequiredPackage, ...]:
+    """Return what the files of a model in the archive's tree need beside torch."""
+    if model is None or model.module is None:
+        return ()
+    own = ("torch", __name__.partition(".")[0])
+    return tuple(need for need in required_distributions(tree / model.file) if need.module not in own)
 
 
 def required_distributions(file: Path) -> tuple[RequiredPackage, ...]:
@@ -28,7 +37,7 @@ def required_distributions(file: Path) -> tuple[RequiredPackage, ...]:
 def imported_modules(file: Path) -> set[str]:
     """Return the names at the top of all imports, within functions too, that are not the user's own files."""
     folder = file.parent
-    names = {name for path in _reached(file) for name in _imports(path)}
+    names = {name for path in reached_files(file) for name in _imports(path)}
     tops = {name.partition(".")[0] for name in names} - {""} - sys.stdlib_module_names
     return {top for top in tops if not (folder / f"{top}.py").is_file() and not (folder / top).is_dir()}
 
@@ -37,14 +46,14 @@ def imports_late(file: Path) -> bool:
     """Whether a file, or one that it imports, imports another file of the user within a function."""
     return any(
         any(_own_files(file.parent, name))
-        for path in _reached(file)
+        for path in reached_files(file)
         for function in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for name in _names_in(function, path)
     )
 
 
-def _reached(file: Path) -> set[Path]:
+def reached_files(file: Path) -> set[Path]:
     """Return the user's files that are imported from one, directly or not, and that one."""
     reached: set[Path] = set()
     pending = [file]

@@ -33,3 +33,9 @@ def forget_modules(tree: Path) -> None:
     """Let the user's files be imported anew: calls may have changed their global variables."""
     for module in modules_of(tree):
         sys.modules.pop(module.__name__, None)
+
+
+def non_persistent_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that no state dict holds."""
+    saved = model.state_dict()
+    return {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name not in saved}

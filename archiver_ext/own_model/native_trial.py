@@ -17,12 +17,12 @@ from ...backends.registry import get_backend
 from ...config.engine_choice import AUTO
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
+from ...handlers.runtime.difference import difference
 from ...handlers.runtime.measurement import measure
 from ...handlers.runtime.native_layers import native_layers
 from ...handlers.runtime.own_model import OwnProgram
 from ..archive import layout
 from ..evaluation.manifest_builder import BuildInput
-from ..evaluation.verification_cases import difference
 from .making import make_program
 from .trial import EagerFailure, Trial, answer
 

@@ -12,7 +12,7 @@ import torch
 from ...backends import target_machine
 from ...backends.versions import torch_version
 from ...bucketing.cost import CostModel
-from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...bucketing.shapes import Bucket, BucketGrid
 from ...config.engine_choice import AUTO
 from ...config.manifest import (
     CostMeasurement,
@@ -37,11 +37,11 @@ from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
 from ..evaluation.trials import write_constants
 from .described import describe_own_model
-from .imports import required_distributions
+from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .making import forget_modules, make_program
+from .making import forget_modules, make_program, non_persistent_buffers
 from .native_trial import tolerance_of, with_native_layers
-from .trial import EagerFailure, Trial, equal, try_model
+from .trial import EagerFailure, Request, Trial, equal, try_model, without_batch
 
 ENGINE = "eager"
 """The engine that an archive names: torch runs the model operator by operator."""
@@ -123,12 +123,6 @@ def _loaded(build: BuildInput) -> LoadedArchive:
     return load_archive(build.tree, build.threads)
 
 
-def non_persistent_buffers(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that no state dict holds."""
-    saved = model.state_dict()
-    return {name: buffer.detach().clone() for name, buffer in model.named_buffers() if name not in saved}
-
-
 def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, has_constants: bool) -> Manifest:
     config = build.config
     outputs = learned_outputs(trial.observed, trial.batch_dims, config.outputs)
@@ -179,9 +173,7 @@ def _checked(config: ServingConfig, trial: Trial) -> list[int]:
 
 def _requirements(tree: Path, model: OwnModel) -> list[RequiredPackage]:
     """Return torch and what the model's files import, in the versions with which the answers were compared."""
-    imported = () if model.module is None else required_distributions(tree / model.file)
-    others = [need for need in imported if need.module not in ("torch", __name__.partition(".")[0])]
-    return [RequiredPackage("torch", "torch", torch_version()), *others]
+    return [RequiredPackage("torch", "torch", torch_version()), *imported_by(tree, model)]
 
 
 def _verify(loaded: LoadedArchive, trial: Trial) -> None:
@@ -190,7 +182,7 @@ def _verify(loaded: LoadedArchive, trial: Trial) -> None:
         return
     specs = loaded.manifest.outputs
     for request, expected in zip(trial.requests, trial.answers, strict=True):
-        outputs = _answers(loaded, request.tensors, request.length)
+        outputs = _answers(loaded, request)
         rows = [("", row_of(tensor, spec)) for (_, tensor), spec in zip(expected, specs, strict=True)]
         if not equal([("", tensor) for tensor in outputs], rows):
             raise PackagingError(
@@ -200,14 +192,10 @@ def _verify(loaded: LoadedArchive, trial: Trial) -> None:
             )
 
 
-def _answers(loaded: LoadedArchive, tensors: tuple[torch.Tensor, ...], length: int) -> tuple[torch.Tensor, ...]:
-    alone = [_without_batch(tensor, spec) for tensor, spec in zip(tensors, loaded.manifest.inputs, strict=True)]
-    (answer,), _ = loaded.run_plan(loaded.plan([length]), [alone], [length])
+def _answers(loaded: LoadedArchive, request: Request) -> tuple[torch.Tensor, ...]:
+    alone = without_batch(request, loaded.manifest.inputs)
+    (answer,), _ = loaded.run_plan(loaded.plan([request.length]), [alone], [request.length])
     return answer
-
-
-def _without_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    return tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, 0)
 
 
 def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
@@ -217,7 +205,7 @@ def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
     chosen = sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
 
     def call(length: int) -> Callable[[], object]:
-        return partial(_answers, loaded, by_length[length].tensors, length)
+        return partial(_answers, loaded, by_length[length])
 
     turns = measure({Bucket(1, length): call(length) for length in chosen})
     costs = CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic().milliseconds
@@ -235,6 +223,7 @@ def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
         "precision": config.precision != "float32",
         "buckets.kernel": config.buckets.kernel is not None,
         "partitioner_config": config.partitioner_config is not None,
+        "shadow": config.shadow is not None,
     }
     unused = ", ".join(key for key, is_given in keys.items() if is_given)
     return (f"without effect on a model that answers by its own code: {unused}",) if unused else ()

@@ -48,6 +48,14 @@ class Request:
     tensors: tuple[torch.Tensor, ...]
 
 
+def without_batch(request: Request, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+    """Return the tensors of a request without their batch dimension."""
+    return [
+        tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, 0)
+        for tensor, spec in zip(request.tensors, specs, strict=True)
+    ]
+
+
 @dataclass(frozen=True)
 class Trial:
     """The answers of a model to its requests, and what was found out."""

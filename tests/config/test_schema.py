@@ -242,6 +242,11 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
             "model.args['a b']: expected the name of a Python argument, got the text 'a b'",
         ),
         ({"lowering": "never"}, "lowering: expected 'auto', 'required' or 'off', got the text 'never'"),
+        ({"shadow": "{share: 0.1}", "streaming": "{}"}, "shadow: expected none: the model's own code answers whole"),
+        ({"shadow": "{share: 0.1}", "lowering": "off"}, "shadow: expected none: with `lowering: off`"),
+        ({"shadow": "{share: 0}"}, "shadow.share: expected more than 0"),
+        ({"shadow": "{share: 1.5}"}, "shadow.share: expected 1.0 or less"),
+        ({"shadow": "{share: 0.1, on_difference: stop}"}, "shadow.on_difference: expected 'log' or 'model'"),
         ({"lowering": "off", "streaming": "{}"}, "lowering: expected auto or required: only a lowered model serves"),
         ({"bakend": "auto"}, "bakend: is not a key here: did you mean backend?"),
         (

@@ -33,6 +33,9 @@ FULL = BatchMetrics(
     2,
     3,
     5,
+    4,
+    1,
+    6,
 )
 
 # What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
@@ -105,6 +108,9 @@ def test_a_batch_is_told_in_full() -> None:
         ("requests_total", "Count"): 7,
         ("sequences_total", "Count"): 5,
         ("own_model_sequences_total", "Count"): 5,
+        ("shadow_compared_total", "Count"): 4,
+        ("shadow_different_total", "Count"): 1,
+        ("shadow_dropped_total", "Count"): 6,
         ("useful_timesteps_total", "Count"): 33,
         ("padded_timesteps_total", "Count"): 16 + 32 + 32 - 33,
         ("executions_total Bucket:1x16", "Count"): 1,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -16,7 +14,6 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import (
     VerificationCase,
     cases_for_bucket,
     compose_batches,
-    difference,
     draw_cases,
     lengths_to_try,
     poisoned_padding,
@@ -93,13 +90,3 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
     assert bool((rubbish == 1e4).all()) == (padding == "large")
     assert numbers[:2].tolist() == [4, 2]
     assert bool(((numbers >= 0) & (numbers < 5)).all())
-
-
-@given(st.floats(allow_nan=True), st.floats(allow_nan=True))
-def test_a_difference_is_finite_only_between_finite_numbers_or_equals(ours: float, theirs: float) -> None:
-    a, b = torch.tensor([ours], dtype=torch.float64), torch.tensor([theirs], dtype=torch.float64)
-    error, ratio = difference(a, b, (1e-5, 1e-5))
-    same = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
-
-    assert (error == 0 == ratio) if same else error > 0
-    assert same or bool(torch.isfinite(a) & torch.isfinite(b)) or error == ratio == float("inf")

@@ -59,8 +59,12 @@ def written(folder: Path, code: str, block: str = BLOCK) -> Source:
     return Source(source, model)
 
 
-def archived(folder: Path, code: str, block: str = BLOCK) -> subprocess.CompletedProcess[str]:
-    return archive(written(folder, code, block), "m", folder, ["--archive-format", "no-archive"])
+def archived(
+    folder: Path, code: str, block: str = BLOCK, extra: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Package a model's code, with the files of the folder `extra`."""
+    more = [] if extra is None else ["--extra-files", str(extra)]
+    return archive(written(folder, code, block), "m", folder, ["--archive-format", "no-archive", *more])
 
 
 def described(folder: Path) -> Manifest:

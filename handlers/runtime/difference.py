@@ -1,0 +1,27 @@
+"""The difference of two tensors, relative to a tolerance."""
+
+from __future__ import annotations
+
+import torch
+
+
+def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:
+    """Compute the largest |ours - eager| and its largest ratio to the tolerance.
+
+    Equal elements, NaN and infinite ones included, have no difference; it is infinite where only one is finite.
+
+    >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), (0.1, 0.0))
+    (0.5, 5.0)
+    >>> difference(torch.tensor([float("-inf")]), torch.tensor([float("-inf")]), (0.0, 0.0))
+    (0.0, 0.0)
+    """
+    if ours.shape != eager.shape:
+        return float("inf"), float("inf")
+    if eager.numel() == 0:
+        return 0.0, 0.0
+    a, b = ours.double(), eager.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    allowed = tolerance[0] + tolerance[1] * b.abs()
+    ratio = torch.where(same, 0.0, torch.where(error.isinf(), error, error / allowed))
+    return float(error.max()), float(ratio.max())

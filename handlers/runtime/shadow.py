@@ -1,0 +1,190 @@
+"""Answers of a lowered model that its own code computes once more, after they were sent."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import torch
+
+from ...backends.weights import read_weights
+from ...bucketing.execute import Pad, Tensors
+from ...bucketing.execute_chunks import ResumedState
+from ...bucketing.padding import pad
+from ...bucketing.plan import Plan
+from ...bucketing.shapes import TensorSpec
+from ...config.manifest import Manifest
+from ...config.own_model import Shadow
+from .difference import difference
+from .loader import ServedModel
+from .own_model import Answer, load_own_model
+from .user_code import own_modules
+
+_log = logging.getLogger(__name__)
+_MOST_WAITING = 8
+"""Answers that wait for their comparison: more are dropped, as a comparison takes longer than an answer."""
+_UNTIL_SENT_SECONDS = 0.01
+"""A comparison begins so long after its answer was made: that is sent then."""
+_NICENESS = 10
+"""Steps by which the thread's priority is lower than that of the worker."""
+_LAST_SECONDS = 5.0
+"""The longest time for which the end of the process waits for a comparison."""
+
+
+class Counts(NamedTuple):
+    """Answers since the last report."""
+
+    compared: int = 0
+    different: int = 0
+    dropped: int = 0
+    """Chosen for a comparison, but too many waited."""
+
+
+class _Comparison(NamedTuple):
+    tensors: Sequence[torch.Tensor]
+    length: int
+    outputs: Tensors
+
+
+class ShadowedModel:
+    """A lowered model, and the thread that compares a share of its answers with those of its own code.
+
+    With `on_difference: model`, that code answers all requests after the first difference.
+    """
+
+    def __init__(
+        self, lowered: ServedModel, settings: Shadow, answer: Answer, choose: Optional[Callable[[], float]] = None
+    ) -> None:
+        """Compare with `answer`; `choose` returns a number from 0 to 1 for each answer (default: at random)."""
+        self.manifest: Manifest = lowered.manifest
+        self._lowered, self._settings, self._answer = lowered, settings, answer
+        self._choose = choose or random.Random().random  # noqa: S311 - not a secret; each worker has its own
+        self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
+        self._lock = threading.Lock()
+        self._counts = Counts()
+        self._own_answers = False
+        self._thread = threading.Thread(target=self._compare_all, name="neuron_lstm shadow", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    @property
+    def answers_itself(self) -> bool:
+        """Whether the model's own code answers, after a difference."""
+        return self._own_answers
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        """Return the cheapest plan for sequences of these lengths."""
+        return self._lowered.plan(lengths)
+
+    def run_plan(
+        self,
+        plan: Plan,
+        sequences: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[Tensors], Tensors]:
+        """Run the plan, as `ServedModel.run_plan` says; or let the model's own code answer."""
+        if self._own_answers:
+            self._thread.join()  # it ends after the difference, and one thread alone may call the model
+            return [self._answer(tensors, length) for tensors, length in zip(sequences, lengths)], ()
+        return self._lowered.run_plan(plan, sequences, lengths, pad, resumed)
+
+    def observe(self, tensors: Sequence[torch.Tensor], length: int, outputs: Tensors) -> None:
+        """Compare an answer, if it is chosen. It is copied, as programs use their buffers again."""
+        if self._own_answers or self._choose() >= self._settings.share:
+            return
+        try:
+            self._waiting.put_nowait(_Comparison(tensors, length, tuple([output.clone() for output in outputs])))
+        except queue.Full:
+            self._count(dropped=1)
+
+    def take_counts(self) -> Counts:
+        """Return the counts since the last call."""
+        with self._lock:
+            counts, self._counts = self._counts, Counts()
+        return counts
+
+    def close(self) -> None:
+        """End the thread after the comparison that it makes."""
+        atexit.unregister(self.close)
+        with suppress(queue.Empty):
+            while True:
+                self._waiting.get_nowait()
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        self._thread.join(_LAST_SECONDS)
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            added = Counts(**more)
+            self._counts = Counts(*[one + other for one, other in zip(self._counts, added)])
+
+    def _compare_all(self) -> None:
+        """Compare answers until the end; with `on_difference: model`, until the first difference."""
+        with suppress(AttributeError, OSError):  # not every system has priorities of threads
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while (one := self._waiting.get()) is not None:
+            time.sleep(_UNTIL_SENT_SECONDS)
+            is_different = self._is_different(one)
+            self._count(compared=1, different=int(is_different))
+            if is_different and self._settings.on_difference == "model":
+                _log.warning("shadow: the model's own code answers from now on")
+                self._own_answers = True
+                return
+
+    def _is_different(self, one: _Comparison) -> bool:
+        """Whether the model's own code answers otherwise; a difference is logged, without the request."""
+        try:
+            expected = self._answer(one.tensors, one.length)
+        except MemoryError:
+            _log.warning("shadow: out of memory for a comparison")
+            return False
+        except Exception as error:  # noqa: BLE001 - the user's code; its message may hold values of the request
+            kind = type(error).__name__
+            _log.warning("shadow: the model's own code fails on a request of %d timesteps: %s", one.length, kind)
+            return True
+        worst = worst_difference(one.outputs, expected, self.manifest)
+        if worst is None:
+            return False
+        _log.warning(
+            "shadow: the output %s of a request of %d timesteps differs by %.3g from that of the model's own code",
+            *(worst[0].name, one.length, worst[1]),
+        )
+        return True
+
+
+def worst_difference(outputs: Tensors, expected: Tensors, manifest: Manifest) -> tuple[TensorSpec, float] | None:
+    """Return the output that differs most from what is expected, and by how much; None: all are within the tolerance.
+
+    Whole numbers must be equal.
+    """
+    worst: tuple[TensorSpec, float] | None = None
+    for spec, ours, theirs in zip(manifest.outputs, outputs, expected):
+        allowed = manifest.tolerance if theirs.is_floating_point() else (0.0, 0.0)
+        error, ratio = difference(ours, theirs, allowed)
+        if ratio > 1 and (worst is None or error > worst[1]):
+            worst = spec, error
+    return worst
+
+
+def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
+    """Load the model of an unpacked archive; returns the function by which its own code answers.
+
+    Raises:
+        RuntimeError: it cannot be made here.
+    """
+    files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
+    weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}
+    importing = partial(own_modules, directory)
+    return load_own_model(settings.model, manifest.inputs, directory, weights, importing).answering(manifest.outputs)

@@ -1,0 +1,210 @@
+"""Answers that the model's own code computes once more: which, when, and what follows from a difference."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import pytest
+import torch
+from fake_model import FakeModel
+
+from torchserve_neuron_lstm.bucketing.execute import Tensors
+from torchserve_neuron_lstm.config.own_model import OwnModel, Shadow
+from torchserve_neuron_lstm.handlers.runtime import shadow
+from torchserve_neuron_lstm.handlers.runtime.shadow import Counts, ShadowedModel, worst_difference
+
+OWN = OwnModel(
+    file="model.py",
+    module="model",
+    name="Model",
+    args={},
+    tuples=(),
+    method=None,
+    batched=True,
+    arguments={"ids": {"input": 0}},
+    mask=None,
+    draws=False,
+    answers_zeros=True,
+    rewritten=(),
+    recurrences=None,
+    imports_late=False,
+    reason="",
+)
+SECRET = 31337
+"""A value of a request."""
+
+
+def sums(request: Sequence[torch.Tensor], length: int) -> Tensors:
+    return (request[0].cumsum(0).float(),)
+
+
+def sums_but_of(length: int, other: float) -> Callable[[Sequence[torch.Tensor], int], Tensors]:
+    """The model's own code, with another answer to requests of one length."""
+
+    def answer(request: Sequence[torch.Tensor], own: int) -> Tensors:
+        (right,) = sums(request, own)
+        return (right + other if own == length else right,)
+
+    return answer
+
+
+@contextmanager
+def shadowed(
+    answer: Callable[[Sequence[torch.Tensor], int], Tensors] = sums,
+    on_difference: Literal["log", "model"] = "log",
+    choose: Callable[[], float] = lambda: 0.0,
+    share: float = 0.5,
+) -> Iterator[ShadowedModel]:
+    model = ShadowedModel(FakeModel(), Shadow(share, on_difference, OWN), answer, choose)
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def ask(model: ShadowedModel, *lengths: int) -> list[Tensors]:
+    """Answer requests of these lengths as one batch, as the service does."""
+    requests = [[torch.full((length,), SECRET)] for length in lengths]
+    outputs, _ = model.run_plan(model.plan(lengths), requests, lengths)
+    for request, length, output in zip(requests, lengths, outputs, strict=True):
+        model.observe(request, length, output)
+    return outputs
+
+
+def counted(model: ShadowedModel, compared: int) -> Counts:
+    """The counts, once so many answers were compared."""
+    total, deadline = Counts(), time.monotonic() + 20
+    while total.compared < compared:
+        assert time.monotonic() < deadline, total
+        total = Counts(*(one + more for one, more in zip(total, model.take_counts(), strict=True)))
+        time.sleep(0.002)
+    return total
+
+
+def test_equal_answers_are_compared_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with shadowed() as model:
+        ask(model, 3, 5, 8)
+        assert counted(model, 3) == Counts(compared=3)
+        assert model.take_counts() == Counts()
+        assert not model.answers_itself
+    assert not caplog.records
+
+
+def test_a_difference_is_counted_and_logged_without_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), shadowed(sums_but_of(5, 0.0)) as model:
+        (_, changed, _) = ask(model, 3, 5, 8)
+        changed[0].add_(1)  # a program uses its buffers again: the answer was copied
+        assert counted(model, 3) == Counts(compared=3)
+    with caplog.at_level(logging.WARNING), shadowed(sums_but_of(5, 2.5)) as model:
+        ask(model, 3, 5, 8)
+        assert counted(model, 3) == Counts(compared=3, different=1)
+        assert not model.answers_itself
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "the output sums of a request of 5 timesteps differs by 2.5" in said
+    assert str(SECRET) not in said
+
+
+def test_code_that_fails_where_the_program_answers_is_a_difference(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        raise ValueError(f"I do not like {request[0].tolist()}")
+
+    with caplog.at_level(logging.WARNING), shadowed(fails) as model:
+        ask(model, 4)
+        assert counted(model, 1) == Counts(compared=1, different=1)
+    assert "fails on a request of 4 timesteps: ValueError" in caplog.text
+    assert str(SECRET) not in caplog.text
+
+
+def test_after_a_difference_the_model_itself_answers(caplog: pytest.LogCaptureFixture) -> None:
+    with shadowed(sums_but_of(5, 7.0), "model") as model:
+        ask(model, 3)
+        assert counted(model, 1) == Counts(compared=1)
+        lowered = ask(model, 5)
+        assert counted(model, 1).different == 1
+        model._thread.join(20)
+
+        own, other = ask(model, 5, 3)
+
+        assert model.answers_itself
+        assert torch.equal(own[0], lowered[0][0] + 7.0)
+        assert torch.equal(other[0], sums([torch.full((3,), SECRET)], 3)[0])
+        assert model.take_counts() == Counts()  # there is nothing to compare any more
+    assert "the model's own code answers from now on" in caplog.text
+
+
+def test_the_queue_is_bounded_and_no_answer_waits_for_it() -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slow(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        began.set()
+        assert go_on.wait(20)
+        return sums(request, length)
+
+    with shadowed(slow) as model:
+        ask(model, 1)
+        assert began.wait(20)
+        for _ in range(3):
+            ask(model, *range(1, 9))  # returns, although the thread is not ready
+        assert model.take_counts() == Counts(dropped=24 - shadow._MOST_WAITING)
+        go_on.set()
+        assert counted(model, 1 + shadow._MOST_WAITING).dropped == 0
+
+
+def test_a_share_of_the_answers_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    with shadowed(share=0.02, choose=random.Random(7).random) as model, monkeypatch.context() as replaced:
+        replaced.setattr(model._waiting, "put_nowait", lambda one: chosen.append(one.length))
+        for _ in range(1000):
+            ask(model, 1, 2, 3, 4, 5)
+
+    assert 60 < len(chosen) < 140
+    assert {*chosen} == {1, 2, 3, 4, 5}
+
+
+def test_workers_choose_independently() -> None:
+    with shadowed() as one, shadowed() as other:
+        draws = [
+            [ShadowedModel(FakeModel(), Shadow(0.5, "log", OWN), sums)._choose() for _ in range(3)]
+            for _ in (one, other)
+        ]
+    assert draws[0] != draws[1]
+
+
+def test_the_end_of_a_worker_waits_for_one_comparison_and_leaves_the_others_out() -> None:
+    began: list[int] = []
+
+    def slow(request: Sequence[torch.Tensor], length: int) -> Tensors:
+        began.append(length)
+        time.sleep(0.1)
+        return sums(request, length)
+
+    with shadowed(slow) as model:
+        ask(model, 1, 2, 3, 4)
+        while not began:
+            time.sleep(0.002)
+    assert not model._thread.is_alive()
+    assert began == [1]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "is_worse"),
+    [
+        (torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")]), False),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, float("nan")]), True),
+        (torch.tensor([1e6]), torch.tensor([1e6 + 1]), False),
+        (torch.tensor([10**6]), torch.tensor([10**6 + 1]), True),
+        (torch.tensor([True]), torch.tensor([False]), True),
+        (torch.ones(2), torch.ones(3), True),
+    ],
+)
+def test_numbers_may_differ_within_the_tolerance_and_whole_numbers_not(
+    ours: torch.Tensor, theirs: torch.Tensor, is_worse: Any
+) -> None:
+    assert (worst_difference((ours,), (theirs,), FakeModel().manifest) is not None) == is_worse
