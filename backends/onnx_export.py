@@ -26,7 +26,7 @@ from .exported_tensors import weights_of
 from .interface import CompileError
 from .partitioning.operator_names import operator_name, operators_of
 from .partitioning.operator_support import single_operator_program
-from .recurrent_operators import is_recurrent
+from .recurrent_operators import is_positions, is_recurrent
 
 _SMALLEST_LIFTED_CONSTANT = 256
 
@@ -38,6 +38,9 @@ _OPSET, _IR = 20, 10
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
 _SCAN = "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX"
+_POSITIONS = (
+    "which of equal elements comes first in torch cannot be written as ONNX (positions of sort, topk, median, mode)"
+)
 _OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
 
 
@@ -84,6 +87,11 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
     }
     if any(_is_scan(node) for node in program.graph.nodes):
         raise CompileError(f"{_SCAN}: use another backend, such as native")
+    if any(is_positions(node.target) for node in program.graph.nodes):
+        raise CompileError(
+            f"{_POSITIONS}: read only the values, as of y.topk(3, 1).values, or use another backend, such as native, "
+            "or run it on the CPU: partitioner_config: {}"
+        )
     try:
         with _silent():
             exported = torch.onnx.export(
@@ -117,6 +125,8 @@ def missing_translation(node: torch.fx.Node) -> str | None:
     """
     if _is_scan(node):
         return _SCAN
+    if is_positions(node.target):
+        return _POSITIONS
     registry, table = _exporter()
     if is_recurrent(node.target) or registry.is_registered(node.target):
         return None

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..interface import CompileError
+from ..recurrent_operators import is_positions
 
 _Waits = Callable[[Sequence[Any]], bool]
 """Whether a call waits, by all its arguments in the order of the operator's schema."""
@@ -106,6 +107,8 @@ def capture_refusal(node: Node) -> str | None:
     target: Any = node.target
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"{target.name()} decides by a value of a tensor" if target.name() in _READ_ON_HOST else None
+    if is_positions(target):
+        return f"{target} waits for the lengths of the rows"
     if not isinstance(target, torch._ops.OpOverload) or not (node.users or target._schema.is_mutable):
         return None
     given = _example_arguments(node)

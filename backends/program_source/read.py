@@ -9,13 +9,18 @@ from typing import Any, Optional
 
 import torch
 
-from .. import masked
+from .. import masked, row_orders
 from ..interface import LoadError
 from .control_flow import CONTROL_FLOW
 
 FILE_NAME = "program.py"
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {"lstm": masked.lstm, "rnn": masked.rnn, **CONTROL_FLOW}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "lstm": masked.lstm,
+    "rnn": masked.rnn,
+    "positions": row_orders.positions,
+    **CONTROL_FLOW,
+}
 """Functions that a source calls beside torch's operators."""
 
 _RAISED_AS_IT_IS = (LoadError, MemoryError)

@@ -32,7 +32,7 @@ from torch.fx import GraphModule, Node
 from ..exported_program import is_assertion
 from ..exported_tensors import weight_names
 from ..interface import CompileError
-from ..recurrent_operators import is_recurrent
+from ..recurrent_operators import is_custom
 from .control_flow import CONTROL_FLOW
 from .read import FUNCTIONS
 
@@ -157,7 +157,7 @@ class _Writer:
         self._taken |= {"program", "forward"}
         called = _called(module)
         _check(called, layers)
-        operators = [one for one in called if isinstance(one, torch._ops.OpOverload) and not is_recurrent(one)]
+        operators = [one for one in called if isinstance(one, torch._ops.OpOverload) and not is_custom(one)]
         self._operators = {target: self._new_name(_operator_name(target)) for target in operators}
         self._branches = {branch: self._new_name(path.replace(".", "_")) for path, branch in _branches(module).items()}
         self._nodes: dict[Node, str] = {}

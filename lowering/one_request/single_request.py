@@ -250,12 +250,16 @@ def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callab
     """
     composed = torch.export.default_decompositions()
     inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_AFTER_WRITES)}
-    table = {**own, **_DECOMPOSED, **inner, **_of_torch(exported)}
+    table = {**own, **_DECOMPOSED, **inner, **decompositions_of(exported.graph_module)}
     if all(_stays(node, table) for node in exported.graph.nodes):
         return exported
     program = exported.run_decompositions(table)
     for _ in range(_MOST_PASSES):
-        more = {target: function for target, function in _of_torch(program).items() if target not in table}
+        more = {
+            target: function
+            for target, function in decompositions_of(program.graph_module).items()
+            if target not in table
+        }
         if not more:
             break
         table |= more
@@ -271,12 +275,12 @@ def _stays(node: torch.fx.Node, table: Mapping[Any, Any]) -> bool:
     return isinstance(target, torch._ops.OpOverload) and target not in table and not target._schema.is_mutable
 
 
-def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
+def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., Any]]:
     """Return torch's decompositions of the operators of a graph and of its loops that have no rule.
 
     Those of the exporter are the operators' own, and come first.
     """
-    graphs = [part.graph for part in exported.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    graphs = [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for graph in graphs for node in graph.nodes if _returns_tensors(node)}
     found: dict[Any, Callable[..., Any]] = {}
     composed = torch.export.default_decompositions()
@@ -287,6 +291,8 @@ def _of_torch(exported: torch.export.ExportedProgram) -> dict[Any, Callable[...,
             found[target] = composed[target]
         elif target in decomposition_table:
             found[target] = decomposition_table[target]
+        elif target._can_decompose() and not target._schema.is_mutable:  # torch's own code in other operators
+            found[target] = target.decompose
     return found
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, cast
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ...backends.exported_program import is_assertion
 from ...backends.recurrent_operators import is_recurrent
@@ -66,6 +67,8 @@ class RaggedRun(torch.fx.Interpreter):
         if n.op != "call_function":
             return self.fetch_attr(str(n.target)) if n.op == "get_attr" else self.map_nodes_to_values(n.args[0], n)
         found = n.meta.get("val")
+        if isinstance(found, torch.SymInt) and free_unbacked_symbols(found):
+            raise NoRule("a number is read from data")
         if isinstance(found, (torch.SymInt, torch.SymFloat, int, float)) and not isinstance(found, bool):
             return expression(found)
         if n.target is operator.getitem:
@@ -86,7 +89,7 @@ class RaggedRun(torch.fx.Interpreter):
         if spec.batch_dim is None:
             is_alone = all(other.batch_dim is None for other in self._inputs.values())
             return Value(tensor.unsqueeze(0), sizes) if is_alone else Value(tensor, sizes, shared=True)
-        return Value(moved(tensor, spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes)
+        return Value(moved(tensor, spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes, is_input=True)
 
     def _call(self, n: torch.fx.Node, found: Any) -> Any:
         results = list(found) if isinstance(found, (tuple, list)) else [found]
@@ -114,7 +117,7 @@ class RaggedRun(torch.fx.Interpreter):
         expected = len(sizes) + (not value.shared)
         if tensor.dim() != expected:
             raise NoRule(f"its result has {tensor.dim()} dimensions instead of {expected}")
-        return Value(tensor, sizes, value.shared, value.zero_beyond)
+        return replace(value, tensor=tensor, sizes=sizes)
 
     def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:
         args: Any = self.map_nodes_to_values(n.args, n)

@@ -60,62 +60,30 @@ def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tenso
     return product.squeeze(-1) if vector_second else product
 
 
-def add_product(batch: Batch, call: Call) -> Results:
-    """Multiply two matrices and add a third. Raises `NoRule`: the product is scaled."""
-    if call.get("alpha", 1) != 1 or call.get("beta", 1) != 1:
-        raise NoRule("a product that is scaled")
-    names = [name for name in ("mat1", "batch1", "mat2", "batch2", "vec", "mat") if name in call.arguments]
-    first, second = (call.value(name) for name in names)
-    product = _matmul(batch, first, second, len(call.sizes[0]))
-    added = batch.rows_of(call.value())
-    return call.result(product + unsqueezed(added, product.dim() - added.dim()))
-
-
-def einsum(batch: Batch, call: Call) -> Results:
-    """Sum products by letters; rows are a letter of their own.
-
-    Raises:
-        NoRule: the equation has no explicit result, or an ellipsis.
-    """
-    equation: str = call["equation"].replace(" ", "")
-    if "..." in equation or "->" not in equation:
-        raise NoRule("an einsum without an explicit result, or with an ellipsis")
-    inputs, output = equation.split("->")
-    letter = next(c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in equation)
-    tensors: list[Any] = []
-    letters: list[str] = []
-    for own, value in zip(inputs.split(","), call["tensors"], strict=True):
-        summed = [dim for dim, name in enumerate(own) if name not in output and is_ragged(value.sizes[dim])]
-        if value.shared and not summed:
-            tensors.append(value.tensor)
-            letters.append(own)
-        else:
-            masked = batch.masked(value, summed, 0)
-            tensors.append(masked.squeeze(0) if masked.shape[0] == 1 and value.shared else masked)
-            letters.append(own if masked.shape[0] == 1 and value.shared else letter + own)
-    rows = any(name.startswith(letter) for name in letters)
-    result = torch.einsum(f"{','.join(letters)}->{letter if rows else ''}{output}", *tensors)
-    return Value(result, call.sizes[0], shared=not rows)
-
-
 def attention(batch: Batch, call: Call) -> Results:
-    """Attend to the row's own keys."""
+    """Attend to the row's own keys. Raises `NoRule`: the size of queries is the number of timesteps."""
     query, key, value = (call.value(name) for name in ("query", "key", "value"))
-    mask: Value | None = call.get("attn_mask")
-    tensors = [batch.every_row(item) for item in (query, key, value)]
+    if is_ragged(query.sizes[-1]):
+        raise NoRule("attention over queries whose elements are timesteps")
     keys = key.sizes[-2]
-    if not is_ragged(keys):
-        own = None if mask is None else unsqueezed(batch.every_row(mask), query.rank - mask.rank)
-        return call.result(call.run(query=tensors[0], key=tensors[1], value=tensors[2], attn_mask=own))
-    allowed = in_dim(batch.valid(keys), query.rank, query.rank + 1)
-    if call["is_causal"]:
-        steps = torch.arange(tensors[0].shape[-2]).unsqueeze(1)
-        allowed = allowed & (batch.positions(keys).unsqueeze(0) <= steps)
-    given: Any = allowed
-    if mask is not None:
-        own = unsqueezed(batch.rows_of(mask), query.rank - mask.rank)
-        given = allowed & own if own.dtype is torch.bool else torch.where(allowed, own, float("-inf"))
-    values = batch.masked(value, [value.rank - 2], 0)
-    keys_ = batch.masked(key, [key.rank - 2], 0)
-    result = call.run(query=tensors[0], key=keys_, value=values, attn_mask=given, is_causal=False)
-    return call.result(result)
+    tensors = {"query": batch.every_row(query), "key": batch.every_row(key), "value": batch.every_row(value)}
+    mask: Value | None = call.get("attn_mask")
+    given: Any = None if mask is None else unsqueezed(batch.rows_of(mask), query.rank - mask.rank)
+    if is_ragged(keys):
+        tensors["key"] = batch.masked(Value(tensors["key"], key.sizes), [key.rank - 2], 0)
+        tensors["value"] = batch.masked(Value(tensors["value"], value.sizes), [value.rank - 2], 0)
+        allowed = in_dim(batch.valid(keys), query.rank, query.rank + 1)
+        if call["is_causal"]:
+            steps = torch.arange(tensors["query"].shape[-2]).unsqueeze(1)
+            allowed = allowed & (batch.positions(keys).unsqueeze(0) <= steps)
+        given = allowed if given is None else _both(allowed, given)
+    if given is not None:
+        tensors["attn_mask"] = given.expand(batch.rows, *batch.padded_sizes(call.sizes[0][:-2]), *given.shape[-2:])
+    if query.rank in (3, 4):  # torch has a kernel for four dimensions, which treats NaN otherwise than that for others
+        tensors = {name: x.flatten(0, 1) if query.rank == 4 else x.unsqueeze(1) for name, x in tensors.items()}
+    result = call.run(**tensors, is_causal=bool(call["is_causal"]) and given is None)
+    return call.result(result.reshape(batch.rows, *batch.padded_sizes(call.sizes[0])))
+
+
+def _both(allowed: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return allowed & mask if mask.dtype is torch.bool else torch.where(allowed, mask, float("-inf"))

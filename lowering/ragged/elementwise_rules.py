@@ -26,7 +26,7 @@ def pointwise(batch: Batch, call: Call) -> Results:
     rank = len(call.sizes[0])
     numbers = any(is_ragged_number(argument) for argument in call.arguments.values())
     if call.shared and not numbers:
-        return Value(call.run(**_numbers(call)), call.sizes[0], shared=True)
+        return _all_of(call, call.run(**_numbers(call)), shared=True)
 
     def aligned(argument: Any) -> Any:
         if isinstance(argument, Value):
@@ -37,6 +37,8 @@ def pointwise(batch: Batch, call: Call) -> Results:
 
     changed = {name: aligned(argument) for name, argument in call.arguments.items()}
     tensor = call.run(**{**_numbers(call), **changed})
+    if len(call.sizes) > 1:
+        return _all_of(call, tensor, shared=False)
     keeps_zero = str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
     return call.result(tensor, zero_beyond=keeps_zero)
 
@@ -44,6 +46,26 @@ def pointwise(batch: Batch, call: Call) -> Results:
 def same(batch: Batch, call: Call) -> Results:
     """Return the argument: what this package makes writes nothing in place, so that nothing need be copied."""
     return call.value()
+
+
+def _all_of(call: Call, results: Any, *, shared: bool) -> Results:
+    if len(call.sizes) == 1:
+        return Value(results, call.sizes[0], shared)
+    return tuple(Value(tensor, sizes, shared) for tensor, sizes in zip(results, call.sizes, strict=True))
+
+
+def clamp(batch: Batch, call: Call) -> Results:
+    """Limit elements; limits of which one depends on the timesteps are tensors of each row."""
+    if not any(map(is_ragged_number, (call["min"], call["max"]))):
+        return pointwise(batch, call)
+    value = call.value()
+
+    def limit(name: str) -> torch.Tensor | None:
+        number = call[name]
+        own = None if number is None else batch.number(sympy.sympify(number))
+        return None if own is None else own.reshape(-1, *[1] * value.rank).to(call.dtypes[0])
+
+    return call.result(torch.clamp(batch.rows_of(value), limit("min"), limit("max")))
 
 
 def _numbers(call: Call) -> dict[str, Any]:
@@ -100,39 +122,6 @@ def arange(batch: Batch, call: Call) -> Results:
     return Value(numbers.to(call.dtypes[0]), sizes, shared=True)
 
 
-def linspace(batch: Batch, call: Call) -> Results:
-    """Count evenly; the step of each row depends on its own number of steps."""
-    (sizes,) = call.sizes
-    start, end = in_python(call["start"]), in_python(call["end"])
-    positions = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
-    if not is_ragged(sizes[0]):
-        return Value(call.run(**_numbers(call)), sizes, shared=True)
-    steps = (batch.own(sizes[0]) - 1).clamp(min=1).unsqueeze(1)
-    return call.result(start + positions * ((end - start) / steps).to(call.dtypes[0]))
-
-
-def type_as(batch: Batch, call: Call) -> Results:
-    """Convert to the dtype of another tensor, whose shape does not matter."""
-    value = call.value()
-    return Value(value.tensor.to(call.dtypes[0]), value.sizes, value.shared, value.zero_beyond)
-
-
-def prelu(batch: Batch, call: Call) -> Results:
-    """Scale what is negative, in each channel by its own weight."""
-    value, weight = call.value(), call.value("weight").tensor
-    slopes = weight.reshape(-1, *[1] * (value.rank - 2))
-    tensor = torch.where(value.tensor > 0, value.tensor, slopes * value.tensor)
-    return Value(tensor, value.sizes, value.shared, value.zero_beyond)
-
-
-def triangle(batch: Batch, call: Call) -> Results:
-    """Keep one side of a diagonal of the last two dimensions, which is the same for all requests."""
-    if is_ragged_number(call["diagonal"]):
-        raise NoRule("a diagonal that depends on the timesteps")
-    value = call.value()
-    return Value(call.run(self=value.tensor, **_numbers(call)), value.sizes, value.shared, value.zero_beyond)
-
-
 def fourier(batch: Batch, call: Call) -> Results:
     """Transform dimensions that are not ragged, such as the samples of a frame."""
     value = call.value()
@@ -154,3 +143,16 @@ def copy(batch: Batch, call: Call) -> Results:
     source = call.value("src")
     tensor = unsqueezed(batch.every_row(source), len(call.sizes[0]) - source.rank)
     return call.result(tensor.expand(batch.rows, *batch.padded_sizes(call.sizes[0])).to(call.dtypes[0]))
+
+
+def masked_fill(batch: Batch, call: Call) -> Results:
+    """Fill with a number, or with one of each request, where the mask is true."""
+    fill, rank = call["value"], len(call.sizes[0])
+    if is_ragged_number(fill):
+        own = batch.number(fill)
+    elif isinstance(fill, Value) and not fill.shared:
+        own = fill.tensor
+    else:
+        return pointwise(batch, call)
+    mask, value = (unsqueezed(batch.rows_of(v), rank - v.rank) for v in (call.value("mask"), call.value()))
+    return call.result(torch.where(mask, unsqueezed(own, rank).to(value.dtype), value))

@@ -33,14 +33,14 @@ def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tens
     return tensor.gather(dim, in_dim(positions, dim, tensor.dim()).expand(sizes))
 
 
-def _plain_number(value: object) -> int | None:
+def plain_number(value: object) -> int | None:
     """Return a position that is the same for every row, counted from the front; None for another one."""
     if isinstance(value, sympy.Expr):
         value = int(value) if value.is_Integer else None
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
+def own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
     """Return a position for each row, [B]; a negative one counts from the row's own end."""
     position = sympy.sympify(position)
     if position.is_Integer:
@@ -59,7 +59,7 @@ def select(batch: Batch, call: Call) -> Results:
     if number.is_Integer and (number >= 0 or not is_ragged(value.sizes[dim])):
         tensor = value.tensor.select(dim if value.shared else dim + 1, int(number))
         return replace(value, tensor=tensor, sizes=call.sizes[0])
-    own = _own_position(batch, position, value.sizes[dim])
+    own = own_position(batch, position, value.sizes[dim])
     own = own if number.is_Integer else own.clamp(min=0)
     return call.result(taken(batch.every_row(value), dim + 1, own.unsqueeze(1)).squeeze(dim + 1))
 
@@ -72,7 +72,9 @@ def slice_(batch: Batch, call: Call) -> Results:
         arguments |= {"end": start + call["length"], "step": 1}
         call = replace(call, target=torch.ops.aten.slice.Tensor, arguments=arguments)
     value, (sizes,) = call.value(), call.sizes
-    dim, start, end, step = normalized(call["dim"], value.rank), call["start"] or 0, call["end"], call["step"] or 1
+    dim, start, step = normalized(call["dim"], value.rank), call["start"] or 0, call.get("step") or 1
+    # A narrow has a length; one from a negative start may end at 0, which is the end.
+    end = (start + call["length"] or None) if "length" in call.arguments else call["end"]
     axis = dim if value.shared else dim + 1
     if sizes == value.sizes and step == 1:
         return value
@@ -82,11 +84,12 @@ def slice_(batch: Batch, call: Call) -> Results:
         if not sympy.sympify(start).is_Integer:
             own = batch.own(start).unsqueeze(1) + torch.arange(batch.padded(sizes[dim])) * step
             return call.result(taken(batch.every_row(value), dim + 1, own))
-        return replace(value, tensor=call.target(value.tensor, axis, start, end, step), sizes=sizes)
-    first = _plain_number(start)
+        tensor = torch.ops.aten.slice.Tensor(value.tensor, axis, int(start), None if end is None else int(end), step)
+        return replace(value, tensor=tensor, sizes=sizes)
+    first = plain_number(start)
     count = batch.padded(sizes[dim])
     if first is None:
-        own = _own_position(batch, start, value.sizes[dim]).unsqueeze(1)
+        own = own_position(batch, start, value.sizes[dim]).unsqueeze(1)
         if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
             last = batch.padded(value.sizes[dim]) - 1
             own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
@@ -104,46 +107,11 @@ def slice_(batch: Batch, call: Call) -> Results:
 def _slice_to_own_size(batch: Batch, call: Call, dim: int) -> Results:
     """Cut a constant table, such as positional encodings, to the timesteps."""
     value, (sizes,) = call.value(), call.sizes
-    first = _plain_number(call["start"] or 0)
+    first = plain_number(call["start"] or 0)
     if first is None or (call["step"] or 1) != 1:
         raise NoRule("a part of a constant tensor that begins at a position computed from the timesteps")
     tensor = value.tensor.narrow(dim if value.shared else dim + 1, first, batch.padded(sizes[dim]))
     return replace(value, tensor=tensor, sizes=sizes)
-
-
-def slice_scatter(batch: Batch, call: Call) -> Results:
-    """Write a range of positions, which begins at the same one in every row.
-
-    Raises:
-        NoRule: the place of the write, or its step, depends on the timesteps.
-    """
-    value, source = call.value(), call.value("src")
-    dim = normalized(call["dim"], value.rank)
-    if source.sizes[dim] == 0:
-        return value
-    if call["step"] not in (None, 1):
-        raise NoRule("a write to timesteps with a step other than 1")
-    first = _plain_number(call["start"] or 0)
-    if first is None:
-        raise NoRule("a write that begins at a position computed from the timesteps")
-    target, new = batch.every_row(value), batch.every_row(source)
-    if is_ragged(value.sizes[dim]) and not is_ragged(source.sizes[dim]) and call["end"] in (None, sys.maxsize):
-        raise NoRule("a write to the end of the timesteps")
-    if is_ragged(source.sizes[dim]) and not sympy.simplify(source.sizes[dim] + first - value.sizes[dim]) == 0:
-        raise NoRule("a write that ends at a position computed from the timesteps")
-    return call.result(torch.slice_scatter(target, new, dim + 1, first, first + new.shape[dim + 1]))
-
-
-def select_scatter(batch: Batch, call: Call) -> Results:
-    """Write one position."""
-    value, source = call.value(), call.value("src")
-    dim, position = normalized(call["dim"], value.rank), call["index"]
-    target, new = batch.every_row(value), batch.every_row(source).unsqueeze(dim + 1)
-    if not is_ragged(value.sizes[dim]) or _plain_number(position) is not None:
-        return call.result(torch.select_scatter(target, new.squeeze(dim + 1), dim + 1, int(position)))
-    own = _own_position(batch, position, value.sizes[dim]).unsqueeze(1)
-    here = torch.arange(target.shape[dim + 1]).unsqueeze(0) == own
-    return call.result(torch.where(in_dim(here, dim + 1, target.dim()), new, target))
 
 
 def gather(batch: Batch, call: Call) -> Results:
@@ -190,7 +158,7 @@ def index(batch: Batch, call: Call) -> Results:
     tensor = batch.every_row(value).movedim([p + 1 for p in places], list(range(1, 1 + len(places))))
     rows = torch.arange(tensor.shape[0]).reshape(-1, *[1] * rank)
     own = [unsqueezed(batch.masked(i, i.ragged_dims, 0), rank - i.rank) for i in indices]
-    keys = (rows, *(_from_own_end(batch, i, value.sizes[place]) for place, i in zip(places, own, strict=True)))
+    keys = (rows, *(from_own_end(batch, i, value.sizes[place]) for place, i in zip(places, own, strict=True)))
     found = tensor[keys]
     first = places[0]
     if first:
@@ -207,46 +175,16 @@ def _index_of_one_dim(
         return None
     (dim,) = set(places).difference(others)
     own = batch.masked(indices[places.index(dim)], [], 0)
-    read = taken(batch.every_row(value), dim + 1, _from_own_end(batch, own, value.sizes[dim]))
+    read = taken(batch.every_row(value), dim + 1, from_own_end(batch, own, value.sizes[dim]))
     for place in reversed(places[1:]):
         read = read.squeeze(place + 1)
     return call.result(read)
 
 
-def _from_own_end(batch: Batch, positions: torch.Tensor, size: SizeExpr) -> torch.Tensor:
+def from_own_end(batch: Batch, positions: torch.Tensor, size: SizeExpr) -> torch.Tensor:
     """Count negative positions [B or 1, ...] from each row's own end."""
-    if not is_ragged(size):
-        return positions
-    own = batch.own(size).reshape(-1, *[1] * (positions.dim() - 1))
+    own = batch.own(size).reshape(-1, *[1] * (positions.dim() - 1)) if is_ragged(size) else int(size)
     return torch.where(positions < 0, positions + own, positions)
-
-
-def scatter(batch: Batch, call: Call) -> Results:
-    """Write at positions of one dimension, as one-hot encodings do.
-
-    Raises:
-        NoRule: the timesteps to write are computed.
-    """
-    value, index, source = call.value(), call.value("index"), call.get("src")
-    dim = normalized(call["dim"], value.rank)
-    if is_ragged(value.sizes[dim]) or is_ragged(index.sizes[dim]) or call.get("reduce") is not None:
-        raise NoRule("a write at timesteps that are computed")
-    target, positions = batch.every_row(value), batch.masked(index, index.ragged_dims, 0)
-    positions = positions.expand(batch.rows, *positions.shape[1:])
-    written = call["value"] if source is None else batch.every_row(source)
-    return call.result(target.scatter(dim + 1, positions, written))
-
-
-def index_put(batch: Batch, call: Call) -> Results:
-    """Write a number where a mask is true. Raises `NoRule`: the positions to write are computed."""
-    value, indices, number = call.value(), call["indices"], call.value("values")
-    mask = indices[0] if len(indices) == 1 else None
-    if mask is None or mask.tensor.dtype is not torch.bool or number.rank or call["accumulate"]:
-        raise NoRule("a write at positions that are computed")
-    where = batch.every_row(mask)
-    where = where.reshape(*where.shape, *[1] * (value.rank - mask.rank))
-    numbers = batch.every_row(number).reshape(-1, *[1] * value.rank)
-    return call.result(torch.where(where, numbers, batch.every_row(value)))
 
 
 def embedding(batch: Batch, call: Call) -> Results:
@@ -254,9 +192,14 @@ def embedding(batch: Batch, call: Call) -> Results:
     weight, ids = call.value("weight"), call.value("indices")
     if not weight.shared:
         raise NoRule("a table of embeddings that is computed for each request")
-    rows, ones = without_ones(ids, 0)
+    rows, ones = without_ones(_own_ids(batch, ids), 0)
     read = torch.nn.functional.embedding(rows.tensor, weight.tensor)
     return Value(with_ones(read, ones, shared=ids.shared), call.sizes[0], ids.shared)
+
+
+def _own_ids(batch: Batch, ids: Value) -> Value:
+    """Return ids that the table has, also where they were computed from padding."""
+    return ids if ids.shared or ids.is_input else replace(ids, tensor=batch.masked(ids, ids.ragged_dims, 0))
 
 
 def flip(batch: Batch, call: Call) -> Results:
@@ -272,21 +215,6 @@ def flip(batch: Batch, call: Call) -> Results:
         else:
             tensor = tensor.flip(dim if shared else dim + 1)
     return Value(tensor, value.sizes, shared)
-
-
-def roll(batch: Batch, call: Call) -> Results:
-    """Shift around, each row within its own size."""
-    value = call.value()
-    tensor = batch.every_row(value)
-    for dim, shift in zip(call["dims"], call["shifts"], strict=True):
-        size = value.sizes[normalized(dim, value.rank)]
-        axis = normalized(dim, value.rank) + 1
-        if not is_ragged(size):
-            tensor = tensor.roll(int(shift), axis)
-        else:
-            own = batch.own(size).unsqueeze(1)
-            tensor = taken(tensor, axis, torch.remainder(batch.positions(size) - int(shift), own))
-    return call.result(tensor)
 
 
 def split(batch: Batch, call: Call) -> Results:
@@ -318,59 +246,3 @@ def unbind(batch: Batch, call: Call) -> Results:
         raise NoRule("a loop over timesteps")
     parts = value.tensor.unbind(dim if value.shared else dim + 1)
     return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in zip(parts, call.sizes, strict=True))
-
-
-def sort(batch: Batch, call: Call) -> Results:
-    """Sort, or take the largest. No index is that of padding, also where an element has the value of padding."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
-    if is_ragged(value.sizes[dim]):
-        tensors, shared = _sort_ragged_dim(batch, call, value, dim), False
-    else:
-        number = {"k": _number(batch, call)} if "k" in call.arguments else {}
-        results = call.run(self=batch.rows_of(value), dim=dim + 1, **number)
-        tensors, shared = results, value.shared
-    return call.results(tensors, shared=shared)
-
-
-def _number(batch: Batch, call: Call) -> Any:
-    return batch.padded(sympy.sympify(call["k"]))
-
-
-def _sort_ragged_dim(batch: Batch, call: Call, value: Value, dim: int) -> list[torch.Tensor]:
-    """Return the results of a call that sorts a dimension of which each row has its own size."""
-    name, kind = call.target._schema.name, value.tensor.dtype
-    descending = bool(call.get("largest", call.get("descending", False)))
-    tensor = batch.masked(value, [dim], _last(kind, descending=descending))
-    # ONNX has no stable sort, so that only a model's own call is one.
-    options: dict[str, Any] = {"stable": True} if call.get("stable") else {}
-    values, order = torch.sort(tensor, dim=dim + 1, descending=descending, **options)
-    last = _padding_last(batch, value, dim, order)
-    order = order.gather(dim + 1, last)
-    if kind.is_floating_point and not descending:  # NaN comes after the infinity that fills the padding
-        values = values.gather(dim + 1, last)
-    elif name == "aten::topk":  # it needs no sort where its indices are not used
-        values = call.run(self=tensor, dim=dim + 1, k=_number(batch, call), sorted=True)[0]
-    if name == "aten::topk":
-        values, order = (result.narrow(dim + 1, 0, _number(batch, call)) for result in (values, order))
-    return [order] if name == "aten::argsort" else [values, order]
-
-
-def _last(kind: torch.dtype, *, descending: bool) -> float:
-    """Return a value that is sorted after all others, except that NaN comes after infinity."""
-    if kind.is_floating_point:
-        return float("-inf") if descending else float("inf")
-    if kind is torch.bool:
-        return not descending
-    return torch.iinfo(kind).min if descending else torch.iinfo(kind).max
-
-
-def _padding_last(batch: Batch, value: Value, dim: int, order: torch.Tensor) -> torch.Tensor:
-    """Return the places that the elements of an order have if padding is moved behind all others.
-
-    The others stay in their order. The sorted numbers all differ, so that the sort need not be stable.
-    """
-    size = value.sizes[dim]
-    own = batch.own(size).reshape(-1, *[1] * value.rank)
-    places = batch.positions(size).reshape(-1, *[1] * (value.rank - 1 - dim))
-    return torch.sort(torch.where(order < own, places, places + batch.padded(size)), dim=dim + 1)[1]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
 import torch
 
-from .sizes import SizeExpr, is_ragged
-from .value import Batch, Call, NoRule, Results, Rule, Value, normalized, normalized_dims, shifted
+from .shape_rules import unraveled
+from .sizes import in_python, is_ragged, product
+from .value import Batch, Call, NoRule, Results, Rule, Value, normalized, normalized_dims, shifted, unsqueezed
 
 
 def reduction(neutral: float) -> Rule:
@@ -18,8 +19,10 @@ def reduction(neutral: float) -> Rule:
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
+        if call.dtypes[0].is_floating_point:  # integers and conditions have no infinity
+            value = replace(value, tensor=value.tensor.to(call.dtypes[0]))
         dims = _reduced(call, value)
-        tensor = batch.masked(value, dims, _limited(neutral, value.tensor.dtype))
+        tensor = batch.masked(value, dims, neutral)
         if "dim" not in call.arguments and "dims" not in call.arguments:
             tensor = tensor.flatten(1) if value.rank else tensor.unsqueeze(1)
             return _results(call, value, dims, _over_all(call, tensor))
@@ -28,6 +31,21 @@ def reduction(neutral: float) -> Rule:
         if not many and call[name] is not None:
             return _results(call, value, dims, call.run(self=tensor, **{name: dims[0] + 1}))
         return _results(call, value, dims, call.run(self=tensor, **{name: shifted(dims)}))
+
+    return rule
+
+
+def extreme_position(neutral: float) -> Rule:
+    """Create the rule of argmax and argmin: the first of equal elements, of a dimension or of all."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value()
+        if call["dim"] is not None:
+            return reduction(neutral)(batch, call)
+        dims = range(value.rank)
+        place = call.target.overloadpacket(batch.masked(value, dims, neutral).flatten(1), 1, True)
+        own = unraveled(batch, value.sizes, place)
+        return call.result(own.reshape(-1, *[1] * len(call.sizes[0])))
 
     return rule
 
@@ -48,16 +66,6 @@ def _reduced(call: Call, value: Value) -> tuple[int, ...]:
     return normalized_dims(call.get("dim", call.get("dims")), value.rank)
 
 
-def _limited(fill: float, dtype: torch.dtype) -> Any:
-    """Return a fill that the dtype can hold."""
-    if dtype.is_floating_point or not math.isinf(fill):
-        return bool(fill) if dtype is torch.bool and not math.isinf(fill) else fill
-    if dtype is torch.bool:
-        return fill > 0
-    limits = torch.iinfo(dtype)
-    return limits.max if fill > 0 else limits.min
-
-
 def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Results:
     """Wrap the results; without ragged dimensions a shared tensor stays shared."""
     return call.results(results, shared=value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims))
@@ -65,7 +73,7 @@ def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Res
 
 def count(batch: Batch, value: Value, dims: Sequence[int]) -> Any:
     """Return the number of elements in these dimensions: a number, or one for each row."""
-    total: SizeExpr = sympy.prod([value.sizes[dim] for dim in dims])
+    total = product([value.sizes[dim] for dim in dims])
     return batch.own(total) if is_ragged(total) else int(total)
 
 
@@ -96,12 +104,11 @@ def variance(root: bool, with_mean: bool = False) -> Rule:
             correction = int(call["unbiased"])
         correction = 1 if correction is None else float(correction)
         tensor = batch.rows_of(value)
-        center = _mean(batch, value, tensor, dims, keep=True)
-        squares = _mean(batch, value, (tensor - center) ** 2, dims, keep)
-        number = count(batch, value, dims)
-        if isinstance(number, torch.Tensor):
-            number = number.reshape(-1, *[1] * (squares.dim() - 1))
-        result = squares * (number / (number - correction)) if correction else squares
+        left, center = _centered(batch, value, tensor, dims)
+        squares = _mean(batch, value, left**2, dims, keep)
+        number: Any = count(batch, value, dims)
+        number = number.reshape(-1, *[1] * (squares.dim() - 1)) if isinstance(number, torch.Tensor) else number
+        result = squares * number / _at_least_zero(number - correction) if correction else squares
         result = result.sqrt() if root else result
         if not with_mean:
             return _results(call, value, dims, result)
@@ -111,24 +118,20 @@ def variance(root: bool, with_mean: bool = False) -> Rule:
     return rule
 
 
+def _at_least_zero(number: Any) -> Any:
+    return number.clamp(min=0) if isinstance(number, torch.Tensor) else max(number, 0)
+
+
 def softmax(batch: Batch, call: Call) -> Results:
     """Normalise over the row's own positions."""
     value = call.value()
     dim = normalized(call["dim"], value.rank)
+    value = replace(value, tensor=value.tensor.to(call.dtypes[0]))  # integers have no infinity
     tensor = batch.masked(value, [dim], float("-inf"))
     # A column of padding holds minus infinity only if the row is a dummy, which has at least one position.
     shared = value.shared and not is_ragged(value.sizes[dim])
     result = call.run(self=tensor, dim=dim + 1)
     return Value(result.squeeze(0) if shared else result, value.sizes, shared)
-
-
-def glu(batch: Batch, call: Call) -> Results:
-    """Gate the first half of a dimension by the second one."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank)
-    if is_ragged(value.sizes[dim]):
-        raise NoRule("a gate over halves of the timesteps")
-    return Value(call.run(self=value.tensor, dim=dim if value.shared else dim + 1), call.sizes[0], value.shared)
 
 
 def scan(batch: Batch, call: Call) -> Results:
@@ -139,23 +142,32 @@ def scan(batch: Batch, call: Call) -> Results:
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     shared = value.shared and not is_ragged(value.sizes[dim])
-    results = call.run(self=value.tensor if shared else batch.every_row(value), dim=dim if shared else dim + 1)
-    tensors = [results] if isinstance(results, torch.Tensor) else list(results)
-    values = tuple(Value(t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True))
-    return values if len(values) > 1 else values[0]
+    tensor = batch.rows_of(value) if shared else batch.every_row(value)
+    return call.results(call.run(self=tensor, dim=dim + 1), shared=shared)
 
 
 def layer_norm(batch: Batch, call: Call) -> Results:
-    """Normalise the last dimensions, which are not ragged.
-
-    Raises:
-        NoRule: the number of weights is that of the timesteps.
-    """
+    """Normalise the last dimensions. Raises `NoRule`: the statistics are results too, and those of timesteps."""
     first = next(iter(call.arguments))
     value = call.value(first)
-    if any(is_ragged(size) for size in value.sizes[value.rank - len(call["normalized_shape"]) :]):
-        raise NoRule("a normalisation whose number of weights is that of the timesteps")
-    return Value(call.run(**{first: value.tensor}), value.sizes, value.shared)
+    dims = list(range(value.rank - len(call["normalized_shape"]), value.rank))
+    name = str(call.target)
+    own = [v for n in ("weight", "bias") if (v := call.get(n)) is not None and not v.shared]
+    if not own and not any(is_ragged(value.sizes[dim]) for dim in dims):
+        return call.results(call.run(**{first: batch.rows_of(value)}), shared=value.shared)
+    if "native" in name:
+        raise NoRule("the statistics of a normalisation over the timesteps")
+    tensor = batch.rows_of(value)
+    if "rms" in name:
+        eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else float(call["eps"])
+        tensor = tensor * torch.rsqrt(_mean(batch, value, tensor**2, dims, keep=True) + eps)
+    else:
+        tensor = _standardized(batch, value, tensor, dims, call["eps"])
+    for key, function in (("weight", torch.mul), ("bias", torch.add)):
+        if call.get(key) is not None:
+            factor = batch.rows_of(call.value(key))
+            tensor = function(tensor, unsqueezed(factor, tensor.dim() - factor.dim()))
+    return call.result(tensor.expand(batch.rows, *tensor.shape[1:]))
 
 
 def batch_norm(batch: Batch, call: Call) -> Results:
@@ -164,21 +176,35 @@ def batch_norm(batch: Batch, call: Call) -> Results:
     if call.get("training") or call["running_mean"] is None:
         dims = [dim for dim in range(value.rank) if dim != 1]
         return _normalized_channels(batch, call, value, dims)
+    return _by_statistics(batch, call, value)
+
+
+def _by_statistics(batch: Batch, call: Call, value: Value) -> Results:
+    """Normalise by statistics that are arguments."""
+    names = ("running_mean", "running_var", "weight", "bias")
+    given = {name: call.value(name) for name in names if call[name] is not None}
     tensor = batch.rows_of(value)
-    weight, bias = (None if call[name] is None else call.value(name).tensor for name in ("weight", "bias"))
-    center, spread = call.value("running_mean").tensor, call.value("running_var").tensor
-    flat = torch.nn.functional.batch_norm(tensor.flatten(0, 1), center, spread, weight, bias, eps=float(call["eps"]))
-    result = flat.reshape(tensor.shape)
-    return Value(result.squeeze(0) if value.shared else result, value.sizes, value.shared)
+    if all(v.shared for v in given.values()):
+        tensors: dict[str, Any] = {name: v.tensor for name, v in given.items()}
+        flat = torch.nn.functional.batch_norm(tensor.flatten(0, 1), **tensors, eps=float(call["eps"]))
+        return call.results([flat.reshape(tensor.shape), *_empty(call)], shared=value.shared)
+    shape = [1, 1, -1, *[1] * (value.rank - 2)]
+    mean, spread = (batch.rows_of(given[name]) for name in names[:2])
+    mean, spread = (x.reshape(x.shape[0], *shape[1:]) for x in (mean, spread))
+    scaled = _scaled(batch, call, (tensor - mean) * torch.rsqrt(spread + float(call["eps"])), shape)
+    return call.results([scaled.expand(batch.rows, *scaled.shape[1:]), *_empty(call)], shared=False)
+
+
+def _empty(call: Call) -> list[torch.Tensor]:
+    """Return the further results of a batch normalisation in eval mode, which nothing reads."""
+    return [torch.zeros(1, *(0 for _ in sizes)) for sizes in call.sizes[1:]]
 
 
 def instance_norm(batch: Batch, call: Call) -> Results:
     """Normalise each channel by the statistics of the row's own positions."""
     value = call.value("input")
     if not call["use_input_stats"]:
-        tensor = batch.rows_of(value)
-        result = call.run(input=tensor.flatten(0, 1)).reshape(tensor.shape)
-        return Value(result.squeeze(0) if value.shared else result, value.sizes, value.shared)
+        return _by_statistics(batch, call, value)
     return _normalized_channels(batch, call, value, list(range(2, value.rank)))
 
 
@@ -186,21 +212,36 @@ def _normalized_channels(batch: Batch, call: Call, value: Value, dims: Sequence[
     tensor = batch.rows_of(value)
     result = _standardized(batch, value, tensor, dims, call["eps"])
     shape = [1, 1, -1, *[1] * (value.rank - 2)]
-    return _results(call, value, dims, _scaled(call, result, shape))
+    return _results(call, value, dims, _scaled(batch, call, result, shape))
 
 
 def _standardized(
     batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int], epsilon: float
 ) -> torch.Tensor:
+    left = _centered(batch, value, tensor, dims)[0]
+    spread = _mean(batch, value, left**2, dims, keep=True)
+    return left * torch.rsqrt(spread + float(epsilon))
+
+
+def _centered(
+    batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tensor without its mean, and the mean.
+
+    The mean is rounded: what is left of it would count where all elements are far from zero.
+    """
     center = _mean(batch, value, tensor, dims, keep=True)
-    spread = _mean(batch, value, (tensor - center) ** 2, dims, keep=True)
-    return (tensor - center) * torch.rsqrt(spread + float(epsilon))
+    left = tensor - center
+    rest = _mean(batch, value, left, dims, keep=True)
+    return left - rest, center
 
 
-def _scaled(call: Call, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    if call.get("weight") is not None:
-        tensor = tensor * call.value("weight").tensor.reshape(shape)
-    return tensor + call.value("bias").tensor.reshape(shape) if call.get("bias") is not None else tensor
+def _scaled(batch: Batch, call: Call, tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Multiply by weights and add the bias, which are shared or those of each request."""
+    weight, bias = (None if call.get(name) is None else batch.rows_of(call.value(name)) for name in ("weight", "bias"))
+    if weight is not None:
+        tensor = tensor * weight.reshape(weight.shape[0], *shape[1:])
+    return tensor if bias is None else tensor + bias.reshape(bias.shape[0], *shape[1:])
 
 
 def group_norm(batch: Batch, call: Call) -> Results:
@@ -209,20 +250,15 @@ def group_norm(batch: Batch, call: Call) -> Results:
     groups = int(call["num_groups"])
     tensor = batch.rows_of(value)
     own, channels, *rest = value.sizes
+    if is_ragged(channels):
+        raise NoRule("groups of timesteps")
     grouped = tensor.reshape(*tensor.shape[:2], groups, int(channels) // groups, *tensor.shape[3:])
     sizes = (own, sympy.Integer(groups), channels / groups, *rest)
     dims = list(range(2, len(sizes)))
     result = _standardized(batch, Value(grouped, sizes), grouped, dims, call["eps"]).reshape(tensor.shape)
-    return _results(call, value, list(range(1, value.rank)), _scaled(call, result, [1, 1, -1, *[1] * len(rest)]))
+    return _results(call, value, list(range(1, value.rank)), _scaled(batch, call, result, [1, 1, -1, *[1] * len(rest)]))
 
 
 def vector_norm(batch: Batch, call: Call) -> Results:
-    """Reduce by a norm: zeros change none of positive order.
-
-    Raises:
-        NoRule: the order is not positive, and zeros would change the norm.
-    """
-    order = call.get("ord", call.get("p", 2))
-    if order is not None and not float(order) > 0:
-        raise NoRule(f"a norm of order {order}")
-    return reduction(0)(batch, call)
+    """Reduce by a norm: zeros change none of positive order, infinity none of negative order."""
+    return reduction(float("inf") if in_python(call["ord"]) < 0 else 0)(batch, call)

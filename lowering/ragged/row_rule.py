@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sympy
@@ -10,6 +12,18 @@ from torch.utils import _pytree as pytree
 
 from .sizes import in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value
+
+
+@contextmanager
+def _without_loops() -> Iterator[None]:
+    """Let torch refuse operators that it would call for one row after the other, of which a trace fixes the number."""
+    functorch: Any = torch._C._functorch
+    before = functorch._is_vmap_fallback_enabled()
+    functorch._set_vmap_fallback_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_enabled(before)
 
 
 def each_row(batch: Batch, call: Call) -> Results:
@@ -31,7 +45,8 @@ def each_row(batch: Batch, call: Call) -> Results:
         return call.run(**pytree.tree_unflatten([own.get(place, leaf) for place, leaf in enumerate(plain)], tree))
 
     try:
-        results = torch.vmap(run)(*(plain[place] for place in places))
+        with _without_loops():
+            results = torch.vmap(run)(*(plain[place] for place in places))
     except RuntimeError as error:
         raise NoRule("the operator is not known, and torch cannot run it for several requests at once") from error
     return call.results(results, shared=False)

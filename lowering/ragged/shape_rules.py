@@ -10,7 +10,7 @@ import sympy
 import torch
 
 from .indexing_rules import taken
-from .sizes import SizeExpr, are_equal, evaluate, is_ragged
+from .sizes import SizeExpr, are_equal, evaluate, in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, shifted, unsqueezed
 
 _SAMPLES = (1009, 2003)
@@ -63,28 +63,14 @@ def _keeps_prefix(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> bool
 
 
 def permuted(batch: Batch, call: Call) -> Results:
-    """Transpose, permute or move dimensions."""
+    """Transpose or permute dimensions."""
     value = call.value()
-    order = torch.empty([1] * value.rank)
-    places = list(range(value.rank))
-    name = str(call.target).split(".")[1]
-    if name == "permute":
-        places = [normalized(d, value.rank) for d in call["dims"]]
-    elif name == "movedim":
-        source, target = _listed(call["source"]), _listed(call["destination"])
-        moving = {normalized(t, value.rank): normalized(s, value.rank) for s, t in zip(source, target, strict=True)}
-        rest = iter([dim for dim in places if dim not in moving.values()])
-        places = [moving[dim] if dim in moving else next(rest) for dim in places]
-    elif value.rank > 1:
-        first, second = (0, 1) if name in ("t", "numpy_T") else (call["dim0"], call["dim1"])
-        first, second = normalized(first, order.dim()), normalized(second, order.dim())
+    places = [normalized(dim, value.rank) for dim in call.get("dims", range(value.rank))]
+    if "dims" not in call.arguments and value.rank > 1:
+        first, second = (normalized(call.get(name, dim), value.rank) for dim, name in enumerate(("dim0", "dim1")))
         places[first], places[second] = second, first
     tensor = value.tensor.permute(places) if value.shared else value.tensor.permute(0, *shifted(places))
     return replace(value, tensor=tensor, sizes=tuple(value.sizes[place] for place in places))
-
-
-def _listed(dims: Any) -> list[int]:
-    return list(dims) if isinstance(dims, (list, tuple)) else [dims]
 
 
 def unsqueeze(batch: Batch, call: Call) -> Results:
@@ -98,8 +84,8 @@ def unsqueeze(batch: Batch, call: Call) -> Results:
 def squeeze(batch: Batch, call: Call) -> Results:
     """Remove dimensions of size 1."""
     value = call.value()
-    dims = normalized_dims(call.get("dim"), value.rank)
-    gone = [dim for dim in dims if value.sizes[dim] == 1]
+    dims = () if call.get("dim") == [] else normalized_dims(call.get("dim"), value.rank)
+    gone = [dim for dim in dims if value.sizes[dim : dim + 1] == (1,)]  # a number has no dimensions
     tensor = value.tensor
     for dim in reversed(gone):
         tensor = tensor.squeeze(dim if value.shared else dim + 1)
@@ -135,16 +121,6 @@ def _repeats(call: Call) -> str:
     return "repeats" if "repeats" in call.arguments else "dims"
 
 
-def repeat_interleave(batch: Batch, call: Call) -> Results:
-    """Repeat each element a constant number of times. Raises `NoRule`: the numbers of repetitions are values."""
-    value, count = call.value(), call["repeats"]
-    if not isinstance(count, int) or call.get("dim") is None:
-        raise NoRule("a repetition by values")
-    dim = normalized(call["dim"], value.rank)
-    tensor = value.tensor.repeat_interleave(count, dim if value.shared else dim + 1)
-    return replace(value, tensor=tensor, sizes=call.sizes[0])
-
-
 def cat(batch: Batch, call: Call) -> Results:
     """Concatenate; after a ragged part the next one follows at each row's own end."""
     values: list[Value] = [value for value in call["tensors"] if value.sizes != (0,)]
@@ -162,8 +138,9 @@ def cat(batch: Batch, call: Call) -> Results:
 
 def _cat_ragged(batch: Batch, tensors: Sequence[torch.Tensor], sizes: Sequence[SizeExpr], dim: int) -> torch.Tensor:
     """Join parts: in each row, a part begins where the one before it ends."""
-    joined, total = tensors[0], sizes[0]
-    for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
+    parts = [(tensor, size) for tensor, size in zip(tensors, sizes, strict=True) if size != 0]
+    joined, total = parts[0]
+    for tensor, size in parts[1:]:
         first = batch.own(total).unsqueeze(1)
         positions = torch.arange(batch.padded(total + size)).unsqueeze(0)
         within = positions < first
@@ -232,6 +209,16 @@ def unfold(batch: Batch, call: Call) -> Results:
     return Value(tensor, call.sizes[0], value.shared)
 
 
+def diagonal(batch: Batch, call: Call) -> Results:
+    """Read the diagonal of two dimensions. Raises `NoRule`: which one depends on the timesteps."""
+    value, offset = call.value(), in_python(call["offset"])
+    if not isinstance(offset, int):
+        raise NoRule("a diagonal that depends on the timesteps")
+    dims = [normalized(call[name], value.rank) + 1 for name in ("dim1", "dim2")]
+    tensor = batch.rows_of(value).diagonal(offset, *dims)
+    return call.results(tensor, shared=value.shared)
+
+
 _Groups = Sequence[tuple[Sequence[SizeExpr], Sequence[SizeExpr]]]
 """Neighbouring dimensions before and after a reshape, in order; those of size 1 are left out."""
 
@@ -248,10 +235,10 @@ def reshaped(batch: Batch, tensor: torch.Tensor, groups: _Groups) -> torch.Tenso
 def _places(batch: Batch, before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> torch.Tensor:
     """Return where each element of the padded group after a reshape was before it, [B, N]."""
     count = batch.padded(sympy.prod(after))
-    return _raveled(batch, before, _unraveled(batch, after, torch.arange(count).unsqueeze(0)))
+    return _raveled(batch, before, unraveled(batch, after, torch.arange(count).unsqueeze(0)))
 
 
-def _unraveled(batch: Batch, sizes: Sequence[SizeExpr], places: torch.Tensor) -> torch.Tensor:
+def unraveled(batch: Batch, sizes: Sequence[SizeExpr], places: torch.Tensor) -> torch.Tensor:
     """Return the places in each row's own tensor, [B, N], of places in the padded one."""
     own, stride = torch.zeros_like(places), torch.ones_like(batch.lengths).unsqueeze(1)
     for size in reversed(sizes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ class Value:
     sizes: tuple[SizeExpr, ...]
     shared: bool = False
     zero_beyond: bool = False
+    is_input: bool = False
+    """Whether its elements are those of an input, so that padding is like real elements."""
 
     @property
     def rank(self) -> int:
@@ -94,6 +97,7 @@ class Batch:
         ragged = [dim for dim in dims if is_ragged(value.sizes[dim])]
         if fill == 0 and value.zero_beyond:
             return tensor
+        fill = _limited(fill, tensor.dtype)
         for dim in ragged:
             valid = in_dim(self.valid(value.sizes[dim]), dim + 1, value.rank + 1)
             if tensor.dtype is torch.bool:  # ONNX Runtime has no choice between flags
@@ -101,6 +105,16 @@ class Batch:
             else:
                 tensor = tensor.masked_fill(~valid, fill)
         return tensor
+
+
+def _limited(fill: float, dtype: torch.dtype) -> Any:
+    """Return a fill that the dtype can hold."""
+    if dtype.is_floating_point or not math.isinf(fill):
+        return bool(fill) if dtype is torch.bool and not math.isinf(fill) else fill
+    if dtype is torch.bool:
+        return fill > 0
+    limits = torch.iinfo(dtype)
+    return limits.max if fill > 0 else limits.min
 
 
 def normalized(dim: int, rank: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from .shape_rules import unraveled
 from .sizes import is_ragged
 from .value import Batch, Call, NoRule, Results, Rule, Value
 
@@ -113,6 +114,23 @@ def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
     return _unfolded(batch, call, means, folded, shared=False)
 
 
+def max_pool_with_indices(spatial: int) -> Rule:
+    """Create the rule of a maximum over windows and its positions, counted in each row's own tensor."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        dims = range(call.value().rank - spatial, call.value().rank)
+        value = _with_own_ends(batch, call.value(), dims)
+        tensor, folded = _folded(value, batch.masked(value, dims, float("-inf")), spatial)
+        values, places = (
+            result.reshape(-1, *batch.padded_sizes(sizes)) if folded else result
+            for result, sizes in zip(call.run(self=tensor), call.sizes, strict=True)
+        )
+        own = unraveled(batch, [value.sizes[dim] for dim in dims], places.flatten(1)).reshape(-1, *places.shape[1:])
+        return call.results([values, own], shared=value.shared)
+
+    return rule
+
+
 def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
     dims = range(call.value().rank - spatial, call.value().rank)
     value = _with_own_ends(batch, call.value(), dims)
@@ -120,7 +138,7 @@ def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
     return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
 
 
-def adaptive_pool(spatial: int, largest: bool) -> Rule:
+def adaptive_pool(spatial: int) -> Rule:
     """Create the rule of pooling to a given size: all timesteps to one."""
 
     def rule(batch: Batch, call: Call) -> Results:
@@ -135,7 +153,7 @@ def adaptive_pool(spatial: int, largest: bool) -> Rule:
                 if value.sizes[dim] == size:
                     continue
                 raise NoRule("pooling of the timesteps to a size other than 1")
-            tensor = _pooled(batch, Value(tensor, value.sizes), dim, largest)
+            tensor = _pooled(batch, Value(tensor, value.sizes), dim)
         sizes = [1 if is_ragged(value.sizes[dim]) and w == 1 else w for dim, w in zip(dims, wanted, strict=True)]
         pooled = _pool_rest(call, value, tensor, dims, sizes, spatial)
         return _unfolded(batch, call, pooled[0], pooled[1], value.shared)
@@ -143,9 +161,7 @@ def adaptive_pool(spatial: int, largest: bool) -> Rule:
     return rule
 
 
-def _pooled(batch: Batch, value: Value, dim: int, largest: bool) -> torch.Tensor:
-    if largest:
-        return batch.masked(value, [dim], float("-inf")).amax(dim + 1, keepdim=True)
+def _pooled(batch: Batch, value: Value, dim: int) -> torch.Tensor:
     total = batch.masked(value, [dim], 0).sum(dim + 1, keepdim=True)
     return total / batch.own(value.sizes[dim]).reshape(-1, *[1] * (total.dim() - 1))
 
@@ -169,6 +185,8 @@ def upsample(batch: Batch, call: Call) -> Results:
         NoRule: the frame rate changes by a factor that is not a whole number.
     """
     value = call.value()
+    if not any(map(is_ragged, value.sizes[2:])):
+        return _interpolated(batch, call, value)
     tensor = batch.rows_of(value)
     for dim in range(2, value.rank):
         factor = call.sizes[0][dim] / value.sizes[dim]
@@ -179,6 +197,20 @@ def upsample(batch: Batch, call: Call) -> Results:
     return Value(tensor.squeeze(0) if value.shared else tensor, call.sizes[0], value.shared)
 
 
+def interpolation(batch: Batch, call: Call) -> Results:
+    """Interpolate between elements of dimensions that are not ragged. Raises `NoRule`: one is."""
+    value = call.value()
+    if any(map(is_ragged, value.sizes[2:])):
+        raise NoRule("an interpolation over the timesteps")
+    return _interpolated(batch, call, value)
+
+
+def _interpolated(batch: Batch, call: Call, value: Value) -> Results:
+    tensor, folded = _folded(value, batch.rows_of(value), value.rank - 2)
+    name = "self" if "self" in call.arguments else "input"
+    return _unfolded(batch, call, call.run(**{name: tensor}), folded, value.shared)
+
+
 def upsample_linear(batch: Batch, call: Call) -> Results:
     """Interpolate between timesteps: beyond its end, each row repeats its last one.
 
@@ -186,6 +218,8 @@ def upsample_linear(batch: Batch, call: Call) -> Results:
         NoRule: the step depends on the number of timesteps.
     """
     value = call.value()
+    if not is_ragged(value.sizes[2]):
+        return _interpolated(batch, call, value)
     if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
         raise NoRule("an interpolation whose step depends on the number of timesteps")
     tensor = batch.every_row(value)

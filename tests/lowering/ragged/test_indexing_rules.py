@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.onnx_export import missing_translation
 from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 CONFIG = one_input("[batch, time, 3]", length="[4, 64]")
 LENGTHS = (64, 40, 33, 9, 5, 3, 2, 1)
@@ -121,11 +122,45 @@ def test_the_largest_values_alone_need_no_sort() -> None:
     assert not any("sort" in call for call in calls)
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorted_values_can_be_written_as_onnx(descending: bool) -> None:
+    program = lower(Sorting(lambda x: x.sort(1, descending=descending)[0]), CONFIG)
+
+    assert not any(map(missing_translation, calls_of(program)))
+
+
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["ascending", "descending", "order", "largest", "smallest"])
-def test_what_sorts_can_be_written_as_onnx(name: str) -> None:
-    """The exporter has no translation of a stable sort, which only a model that asks for it needs."""
+@pytest.mark.parametrize("name", ["ascending", "order", "largest", "smallest"])
+def test_the_order_of_equal_values_cannot_be_written_as_onnx(name: str) -> None:
+    """No engine of ONNX has torch's order of them."""
     program = lower(Sorting(FUNCTIONS[name]), CONFIG)
 
-    calls = [node for node in program.exported.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-    assert not any(missing_translation(node) for node in calls)
+    assert any(map(missing_translation, calls_of(program)))
+
+
+def calls_of(program: LoweredModel) -> list[torch.fx.Node]:
+    return [node for node in program.exported.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+
+
+TIED: dict[str, Callable[[Tensor], Any]] = {
+    **FUNCTIONS,
+    **WITH_TIES,
+    "median": lambda x: x.median(1),
+    "median without NaN": lambda x: x.nanmedian(1),
+    "most frequent": lambda x: x.mode(1),
+    "the third": lambda x: x.kthvalue(max(1, x.size(1) // 3), 1),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("function", TIED.values(), ids=TIED.keys())
+def test_equal_values_are_in_the_order_of_the_request_alone(function: Callable[[Tensor], Any]) -> None:
+    program = lower(Sorting(function), CONFIG)
+    items = requests()
+
+    values, order = program.exported.module()(padded(items, 0.5), torch.tensor(LENGTHS))
+
+    for row, item in enumerate(items):
+        own, places = function(item)
+        got = (values[row : row + 1, : own.size(1)], order[row : row + 1, : places.size(1)])
+        torch.testing.assert_close(got, (own, places), rtol=0, atol=0, equal_nan=True)

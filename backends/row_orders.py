@@ -1,0 +1,69 @@
+"""Operator `positions`: torch's own choice and order of elements, for each row at its own size.
+
+Torch sorts without regard to the order of equal elements, and selects by several algorithms. Which of equal elements
+comes first depends on their number, so that no sort of a padded row has the order of the row alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+_Choice = Callable[[Tensor, int, int, bool], Tensor]
+"""A function of a tensor, a dimension, a number and a direction, which returns positions in that dimension."""
+
+
+def _sort(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.sort(x, dim=dim, descending=largest)[1]
+
+
+def _topk(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.topk(x, number, dim, largest, True)[1]
+
+
+def _unsorted_topk(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.topk(x, number, dim, largest, False)[1]
+
+
+def _kthvalue(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.kthvalue(x, number, dim, True)[1]
+
+
+def _median(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.median(x, dim, True)[1]
+
+
+def _nanmedian(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.nanmedian(x, dim, True)[1]
+
+
+def _mode(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
+    return torch.mode(x, dim, True)[1]
+
+
+_CHOICES: Mapping[str, _Choice] = {
+    "sort": _sort,
+    "topk": _topk,
+    "unsorted topk": _unsorted_topk,
+    "kthvalue": _kthvalue,
+    "median": _median,
+    "nanmedian": _nanmedian,
+    "mode": _mode,
+}
+
+
+def positions(x: Tensor, lengths: Tensor, numbers: Tensor, size: int, dim: int, choice: str, largest: bool) -> Tensor:
+    """Return int64 positions in the dimension `dim`, which has `size` of them; 0 beyond those of a row.
+
+    `x` has rows first, `lengths` int64[B] are their sizes in the dimension, `numbers` int64[B] how many to choose.
+    """
+    shape = list(x.shape)
+    shape[dim] = size
+    found = torch.zeros(shape, dtype=torch.int64)
+    for row, chosen, length, number in zip(x, found, lengths.tolist(), numbers.tolist()):
+        if length:
+            own = _CHOICES[choice](row.narrow(dim - 1, 0, length), dim - 1, number, largest)
+            chosen.narrow(dim - 1, 0, own.shape[dim - 1]).copy_(own)
+    return found
