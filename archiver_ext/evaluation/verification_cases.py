@@ -14,15 +14,13 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from ...backends.differences import allowed_rounding, difference, next_values
 from ...bucketing.execute import Pad
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
-from ...handlers.runtime.difference import difference
 from ...lowering.exporter.random_values import (
     VALUE_KINDS,
-    allowed_rounding,
-    next_values,
     random_tensor,
     random_values_of,
 )

@@ -15,9 +15,9 @@ from itertools import chain
 
 import torch
 
+from ...backends.differences import difference
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, TensorSpec
-from ...handlers.runtime.difference import difference
 from ...handlers.runtime.loader import ServedModel
 from ..errors import PackagingError
 from .verification_cases import (

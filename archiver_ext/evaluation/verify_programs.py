@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import torch
 
+from ...backends.differences import difference
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
-from ...handlers.runtime.difference import difference
 from ...handlers.runtime.loader import LoadedArchive, ServedModel
 from ..progress import ProgressCallback
 from .verification_cases import ProgramInfo, VerificationCase

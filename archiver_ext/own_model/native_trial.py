@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
+from ...backends.differences import difference
 from ...backends.interface import CompileError
 from ...backends.native.build import build as build_libraries
 from ...backends.registry import get_backend
 from ...config.engine_choice import AUTO
 from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
-from ...handlers.runtime.difference import difference
 from ...handlers.runtime.measurement import measure
 from ...handlers.runtime.native_layers import native_layers
 from ...handlers.runtime.own_model import OwnProgram

@@ -89,7 +89,7 @@ def compare_once(loaded: LoadedArchive, tree: Path, prepared: PreparedShadow) ->
         tensors = without_batch(request, manifest.inputs)
         (outputs,), _ = loaded.run_plan(loaded.plan([request.length]), [tensors], [request.length])
         try:
-            worst = worst_difference(outputs, answer(tensors, request.length), manifest)
+            worst = worst_difference(answer, tensors, request.length, outputs, manifest)
         except RuntimeError as error:
             raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
         if worst is not None:

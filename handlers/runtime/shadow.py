@@ -17,6 +17,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from ...backends.differences import allowed_rounding, difference, next_values
 from ...backends.weights import read_weights
 from ...bucketing.execute import Pad, Tensors
 from ...bucketing.execute_chunks import ResumedState
@@ -25,7 +26,6 @@ from ...bucketing.plan import Plan
 from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ...config.own_model import Shadow
-from .difference import difference
 from .loader import ServedModel
 from .own_model import Answer, load_own_model
 from .user_code import own_modules
@@ -146,7 +146,7 @@ class ShadowedModel:
     def _is_different(self, one: _Comparison) -> bool:
         """Whether the model's own code answers otherwise; a difference is logged, without the request."""
         try:
-            expected = self._answer(one.tensors, one.length)
+            worst = worst_difference(self._answer, one.tensors, one.length, one.outputs, self.manifest)
         except MemoryError:
             _log.warning("shadow: out of memory for a comparison")
             return False
@@ -154,7 +154,6 @@ class ShadowedModel:
             kind = type(error).__name__
             _log.warning("shadow: the model's own code fails on a request of %d timesteps: %s", one.length, kind)
             return True
-        worst = worst_difference(one.outputs, expected, self.manifest)
         if worst is None:
             return False
         _log.warning(
@@ -164,15 +163,34 @@ class ShadowedModel:
         return True
 
 
-def worst_difference(outputs: Tensors, expected: Tensors, manifest: Manifest) -> tuple[TensorSpec, float] | None:
-    """Return the output that differs most from what is expected, and by how much; None: all are within the tolerance.
+Worst = Optional[tuple[TensorSpec, float]]
+"""The output that differs most, and by how much; None: all are within the tolerance."""
 
-    Whole numbers must be equal.
+
+def worst_difference(
+    answer: Answer, tensors: Sequence[torch.Tensor], length: int, outputs: Tensors, manifest: Manifest
+) -> Worst:
+    """Compare the outputs of a request with those of the model's own code.
+
+    Rounding errors are allowed beside the tolerance: they are estimated by the answer to the next greater floats.
     """
-    worst: tuple[TensorSpec, float] | None = None
-    for spec, ours, theirs in zip(manifest.outputs, outputs, expected):
-        allowed = manifest.tolerance if theirs.is_floating_point() else (0.0, 0.0)
-        error, ratio = difference(ours, theirs, allowed)
+    expected = answer(tensors, length)
+    worst = _worst(outputs, expected, [0.0] * len(expected), manifest)
+    if worst is None:
+        return None
+    try:
+        changed = answer([next_values(tensor) for tensor in tensors], length)
+    except Exception:  # noqa: BLE001 - the user's code
+        return worst
+    return _worst(outputs, expected, list(map(allowed_rounding, expected, changed)), manifest)
+
+
+def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manifest: Manifest) -> Worst:
+    """Return the worst output. Whole numbers must be equal, except for rounding errors of what they follow from."""
+    worst: Worst = None
+    for spec, ours, theirs, allowed in zip(manifest.outputs, outputs, expected, rounding):
+        atol, rtol = manifest.tolerance if theirs.is_floating_point() else (0.0, 0.0)
+        error, ratio = difference(ours, theirs, (atol + allowed, rtol))
         if ratio > 1 and (worst is None or error > worst[1]):
             worst = spec, error
     return worst

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from ...bucketing.padding import torch_dtype
@@ -54,18 +52,6 @@ def random_values_of(
         return values
     scale, offset = _SCALES[kind]
     return values * scale + offset
-
-
-def next_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the next greater float of each element; integers as they are."""
-    return torch.nextafter(tensor, tensor.new_tensor(math.inf)) if tensor.is_floating_point() else tensor
-
-
-def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
-    """Return a bound of rounding errors: 32 times the change of a result whose inputs are the next greater floats."""
-    if result.shape != changed.shape or result.numel() == 0:
-        return 0.0
-    return 32 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())
 
 
 def _uniform(

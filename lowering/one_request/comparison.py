@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch.utils import _pytree as pytree
 
+from ...backends.differences import allowed_rounding, next_values
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ..eager_call import call_eagerly
@@ -18,9 +19,7 @@ from ..exporter.export import bind_arguments
 from ..exporter.random_values import (
     HUGE,
     VALUE_KINDS,
-    allowed_rounding,
     is_close,
-    next_values,
     random_padding,
     random_tensor,
     random_values_of,

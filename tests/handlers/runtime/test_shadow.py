@@ -207,4 +207,17 @@ def test_the_end_of_a_worker_waits_for_one_comparison_and_leaves_the_others_out(
 def test_numbers_may_differ_within_the_tolerance_and_whole_numbers_not(
     ours: torch.Tensor, theirs: torch.Tensor, is_worse: Any
 ) -> None:
-    assert (worst_difference((ours,), (theirs,), FakeModel().manifest) is not None) == is_worse
+    found = worst_difference(lambda request, length: (theirs,), [], 2, (ours,), FakeModel().manifest)
+
+    assert (found is not None) == is_worse
+
+
+@pytest.mark.parametrize(("ours", "is_worse"), [(8.0, False), (1000.0, True)])
+def test_rounding_errors_of_large_values_are_no_difference(ours: float, is_worse: Any) -> None:
+    """The next float after 1e8 is larger by 8."""
+    found = worst_difference(
+        lambda request, length: (request[0] - 1e8,),
+        *([torch.tensor([1e8])], 1, (torch.tensor([ours]),), FakeModel().manifest),
+    )
+
+    assert (found is not None) == is_worse

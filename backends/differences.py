@@ -1,6 +1,8 @@
-"""The difference of two tensors, relative to a tolerance."""
+"""Differences of tensors, relative to a tolerance and to rounding errors."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -25,3 +27,15 @@ def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, 
     allowed = tolerance[0] + tolerance[1] * b.abs()
     ratio = torch.where(same, 0.0, torch.where(error.isinf(), error, error / allowed))
     return float(error.max()), float(ratio.max())
+
+
+def next_values(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the next greater float of each element; integers as they are."""
+    return torch.nextafter(tensor, tensor.new_tensor(math.inf)) if tensor.is_floating_point() else tensor
+
+
+def allowed_rounding(result: torch.Tensor, changed: torch.Tensor) -> float:
+    """Return a bound of rounding errors: 32 times the change of a result whose inputs are the next greater floats."""
+    if result.shape != changed.shape or result.numel() == 0:
+        return 0.0
+    return 32 * float((changed.double() - result.double()).abs().nan_to_num(0, 0, 0).max())

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.handlers.runtime.difference import difference
+from torchserve_neuron_lstm.backends.differences import difference
 
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
