@@ -59,7 +59,10 @@ class CarrySource:
         if is_scan(self.node):
             return cast(torch.Tensor, initial_value_node(self).meta["val"])
         fake: torch.Tensor = self.node.meta["val"][self.element] if self.kind == "state" else self.node.meta["val"]
-        return fake.select(self.summed_dim, 0) if self.kind == "cumsum" else fake
+        fake = fake.select(self.summed_dim, 0) if self.kind == "cumsum" else fake
+        # Rounded at the end of each chunk, the sums of a session would drift: eager mode adds in double.
+        is_sum = self.kind in ("sum", "cumsum") and fake.dtype.is_floating_point
+        return fake.double() if is_sum else fake
 
     @property
     def summed_dim(self) -> int:

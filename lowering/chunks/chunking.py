@@ -10,7 +10,7 @@ values of the first rows of a batch are contiguous, and continuing with fewer ro
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -136,11 +136,12 @@ class _ProgramBuilder:
         }
         for read in reads.values():
             read.replace()
+        sums: dict[CarrySource, torch.fx.Node] = {}
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.positions is not None:
                 PositionCalls(builder, carry.positions, value).replace()
             elif carry.kind == "cumsum":
-                _continue_sum(builder, carry, value)
+                _continue_sum(builder, carry, value, sums)
         states: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.kind == "state":
@@ -153,7 +154,7 @@ class _ProgramBuilder:
         after = [
             reads[carry].last_timesteps(self.batch_dim(carry))
             if carry in reads
-            else _after(builder, carry, value, self.batch_dim(carry))
+            else _after(builder, carry, value, self.batch_dim(carry), sums)
             for carry, value in zip(self.carries, carried, strict=True)
         ]
         return builder.export(
@@ -170,7 +171,8 @@ class _ProgramBuilder:
             return None
         builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)
         for carry, value in zip(self.carries, self.carry_inputs(builder), strict=True):
-            builder.substitute(carry.results(), value)
+            own = carry.node.meta["val"].dtype if carry.kind == "sum" else carry.value.dtype
+            builder.substitute(carry.results(), _cast(builder, value, carry.value.dtype, own))
         specs = [*filter(None, self.timeless_inputs), *(value.spec for value in self.carried)]
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
@@ -193,27 +195,40 @@ def _start_from(builder: SubgraphBuilder, recurrence: torch.fx.Node, states: Seq
             builder.replace_argument(recurrence, place, state)
 
 
-def _after(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node, rows: int) -> torch.fx.Node:
-    """Return a carried value after the chunk; `rows` is its batch dimension."""
+def _after(
+    builder: SubgraphBuilder,
+    carry: CarrySource,
+    before: torch.fx.Node,
+    rows: int,
+    sums: Mapping[CarrySource, torch.fx.Node],
+) -> torch.fx.Node:
+    """Return a carried value after the chunk; `rows` is its batch dimension, `sums` are the cumulative ones."""
     (value,) = builder.copy_nodes([carry.node])
     if carry.kind == "timesteps":
         return builder.call(torch.ops.aten.add.Tensor, before, value)
     if carry.kind == "cumsum":
-        return _last_sum(builder, carry, value, rows)
+        return _last_sum(builder, carry, sums[carry], rows)
     if carry.kind == "state":
         return builder.call(operator.getitem, value, carry.element)
-    return value if carry.kind == "last" else builder.call(_COMBINE[carry.kind], before, value)
+    if carry.kind == "last":
+        return value
+    return builder.call(
+        _COMBINE[carry.kind], before, _cast(builder, value, carry.node.meta["val"].dtype, carry.value.dtype)
+    )
 
 
-def _continue_sum(builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node) -> None:
-    """Let a cumulative sum start from the carried one."""
+def _continue_sum(
+    builder: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node, sums: dict[CarrySource, torch.fx.Node]
+) -> None:
+    """Let a cumulative sum start from the carried one; `sums` gets its exact values."""
     node, dtype = carry.node, carry.value.dtype
 
     def make(copies: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
-        added = builder.call(torch.ops.aten.to.dtype, copies(node.all_input_nodes[0]), dtype)
-        sums = builder.call(torch.ops.aten.cumsum.default, added, carry.summed_dim)
+        added = builder.call(torch.ops.aten.to.dtype, copies(node.all_input_nodes[0]), node.meta["val"].dtype)
+        own = builder.call(torch.ops.aten.cumsum.default, added, carry.summed_dim, dtype=dtype)
         first = builder.call(torch.ops.aten.unsqueeze.default, before, carry.summed_dim)
-        return builder.call(torch.ops.aten.add.Tensor, sums, first)
+        sums[carry] = builder.call(torch.ops.aten.add.Tensor, own, first)
+        return _cast(builder, sums[carry], dtype, node.meta["val"].dtype)
 
     builder.replace_call(node, node.all_input_nodes[:1], make)
 
@@ -225,6 +240,10 @@ def _last_sum(builder: SubgraphBuilder, carry: CarrySource, sums: torch.fx.Node,
     shape = [*carry.value.shape[:time], 1, *carry.value.shape[time:]]
     sums = timesteps_of_rows(builder, sums, last, shape, time, rows + (time <= rows))
     return builder.call(aten.squeeze.dim, sums, time)
+
+
+def _cast(builder: SubgraphBuilder, node: torch.fx.Node, dtype: torch.dtype, to: torch.dtype) -> torch.fx.Node:
+    return node if dtype is to else builder.call(torch.ops.aten.to.dtype, node, to)
 
 
 def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
