@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 
@@ -61,6 +61,11 @@ class UnfitBuckets(LoweringError):
     """Buckets in which the program is not known to be correct; the message has the possible ones."""
 
 
+def is_torch_file(filename: str) -> bool:
+    """Whether a file is torch's own."""
+    return filename.startswith(_TORCH)
+
+
 @cache  # lowering asks for each module that is imported, several times
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
@@ -69,20 +74,36 @@ def is_user_file(filename: str) -> bool:
     return not filename.startswith("<") and not real.startswith((_TORCH, *_OURS)) and "/lib/python3" not in real
 
 
+def is_model_file(filename: str) -> bool:
+    """Whether a file is part of the user's model, or of a library that is no part of torch."""
+    theirs = "site-packages" in filename and not filename.startswith((_TORCH, *_OURS)) and "/sympy/" not in filename
+    return theirs or is_user_file(filename)
+
+
 def format_source_line(filename: str, line: int) -> str:
     """Format a line of source as `model.py:12: return torch.max(packed.data)`."""
     code = linecache.getline(filename, line).strip()
     return f"{Path(filename).name}:{line}: {code}" if code else f"{Path(filename).name}:{line}"
 
 
+@cache
+def is_users(code: CodeType) -> bool:
+    """Whether code is part of the user's model."""
+    return is_user_file(code.co_filename)
+
+
+def calling_frame() -> FrameType | None:
+    """Find the innermost frame of the user's model on the call stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def calling_line() -> str | None:
     """Find the innermost line of the user's model on the call stack."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
-            return format_source_line(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back
-    return None
+    frame = calling_frame()
+    return None if frame is None else format_source_line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def raising_line(error: BaseException) -> str | None:

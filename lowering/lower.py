@@ -148,7 +148,7 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig) -> _Traced:
         try:
             return _batched(model, config, single)
         except DiffersAtLength as error:
-            longer = _first_included(single, error.length, config)
+            longer = _first_included(single, error, config)
             if longer is None or (longer > config.grid.lengths[0] and not error.in_size):
                 named: LoweringError = branch_error(forward_name(model), single.branches, error.length) or error
                 if longer == last_form(single.lengths_to_compare, config.longest):
@@ -157,15 +157,16 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig) -> _Traced:
         return _batched(model, config, _export(model, config, longer))
 
 
-def _first_included(single: SingleExport, length: int, config: ServingConfig) -> int | None:
-    """Return the fewest timesteps from `length` on that the exporter includes, if it excludes `length`.
+def _first_included(single: SingleExport, error: DiffersAtLength, config: ServingConfig) -> int | None:
+    """Return the fewest timesteps from those of the error on that the exporter includes, if it excludes these.
 
     A model with `y[:, -3:]` has an output of another size for a request of 2 timesteps; one that pads a short request
-    before a reflection has other values.
+    before a reflection has other values. The exporter takes it for granted that no size is 1, which `squeeze()` drops.
     """
-    if length not in single.lengths_to_compare:
+    outside = single.lengths_to_compare | {1} if error.in_size else single.lengths_to_compare
+    if error.length not in outside:
         return None
-    return next((n for n in range(length, config.longest + 1) if n not in single.lengths_to_compare), None)
+    return next((n for n in range(error.length, config.longest + 1) if n not in outside), None)
 
 
 def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> SingleExport:
@@ -199,7 +200,7 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     include_excluded_shapes(comparison, shortest)
     _check_buckets(program, config)
     longest = config.grid.lengths[-1]
-    compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
+    compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare | single.compared
     lengths = sorted(length for length in compared if shortest <= length <= longest)
     run, time = program.exported.module(), min(max(lengths) + 3, longest)
     comparison.check(run, lengths, time)

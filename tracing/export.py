@@ -15,8 +15,8 @@ from ..backends.exported_program import quiet
 from ..lowering.errors import LoweringError, explained_export_errors, node_line, reject_non_tensors, source_suffix
 from ..lowering.exporter.export import export_quietly, replaced_forward, with_parameter_names
 from ..lowering.packing.packed_placeholder import reject_packed_outputs
-from ..lowering.packing.packed_sequence import packed_sequence_mode
 from ..lowering.refused_calls import reject_random_operators
+from .packed_mode import packed_sequence_mode
 
 Function = Callable[..., Any]
 """An `nn.Module` or any other callable over tensors."""

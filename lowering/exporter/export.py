@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +19,7 @@ from ...bucketing.padding import zeros
 from ...bucketing.shapes import Axis, TensorSpec
 from ...config.forward import MaskConfig
 from ...config.schema import NeuronLstmBlock
-from ..errors import InputsDoNotFit
+from ..errors import InputsDoNotFit, is_torch_file
 from .arguments import mask_of_lengths, nested_arguments
 from .model_attributes import replaced, restored_attributes, with_listed_weights
 
@@ -140,8 +142,29 @@ def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
     Attributes that a forward() sets are restored too.
     """
     with restored_attributes(model):
-        model.forward = with_listed_weights(model, forward)
+        model.forward = _as_in_eager_mode(with_listed_weights(model, forward))
         yield
+
+
+class _TorchsFlag:
+    """A flag of a compiler that is set for torch's own code; other code runs as in eager mode."""
+
+    def __bool__(self) -> bool:
+        return is_torch_file(sys._getframe(1).f_code.co_filename)
+
+
+def _as_in_eager_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `torch.compiler.is_exporting()` and `is_compiling()` be false in the code of a model."""
+
+    @wraps(forward)
+    def as_in_eager_mode(*arguments: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for name in ("_is_exporting_flag", "_is_compiling_flag"):
+                if getattr(torch.compiler, name, False):
+                    stack.enter_context(replaced(torch.compiler, name, _TorchsFlag()))
+            return forward(*arguments)
+
+    return as_in_eager_mode
 
 
 @contextlib.contextmanager

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..errors import is_user_file
 
 _OF_TORCH = {"_parameters", "_buffers", "_modules", "_flat_weights"}
 """Attributes in which torch keeps weights, and which it replaces itself."""
@@ -106,3 +110,16 @@ def module_file(module: object) -> str | None:
     """
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) else None
+
+
+def user_file(module: object) -> Path | None:
+    """Return the file of a Python module that belongs to the model, not to torch, Python or this package."""
+    file = module_file(module)
+    return Path(file) if file is not None and is_user_file(file) else None
+
+
+def user_modules(model: torch.nn.Module) -> list[Any]:
+    """Return the Python modules of the model's classes, and those of other files in their folders."""
+    names = {cls.__module__ for part in model.modules() for cls in type(part).__mro__}
+    folders = {file.parent for name in names if (file := user_file(sys.modules.get(name))) is not None}
+    return [module for module in list(sys.modules.values()) if (f := user_file(module)) and f.parent in folders]

@@ -13,7 +13,7 @@ import sympy
 import torch
 from torch.utils._sympy import functions
 
-from ..errors import PartialTrace, calling_line, is_user_file, source_suffix
+from ..errors import PartialTrace, calling_line, is_model_file, source_suffix
 from .model_attributes import replaced
 
 
@@ -52,13 +52,13 @@ class Branch:
 
 @contextlib.contextmanager
 def noted_branches(branches: list[Branch]) -> Iterator[None]:
-    """Append the branches that the user's own code takes on conditions on sizes."""
+    """Append the branches on conditions on sizes that the model's code takes, or that of a library."""
     original = torch.SymBool.__bool__
 
     def tested(own: torch.SymBool, ours: Callable[[Any], bool]) -> bool:
         condition = sympy.sympify(own.node.expr)  # before it is taken: an equation fixes the number of timesteps
         taken = ours(own)
-        if is_user_file(sys._getframe(1).f_code.co_filename):
+        if is_model_file(sys._getframe(1).f_code.co_filename):
             branches.append(Branch(condition, taken, calling_line()))
         return taken
 

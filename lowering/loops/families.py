@@ -11,11 +11,13 @@ import torch
 from torch.fx import Graph, Node
 
 from ...config.schema import ServingConfig
-from ..errors import LoweringError, UnknownLoop
+from ..errors import LoweringError, UnknownLoop, source_suffix
 from ..exporter.export import forward_name
 from ..exporter.program_tensors import holder_of, tensors_by_placeholder
+from ..exporter.shape_conditions import TimeBound
 from ..one_request.single_request import SingleExport, export_request, export_unrolled
 from .call_sites import Frames, calls_per_step, find_frames, lists_of_timesteps, mark_fixed_parts
+from .each_length import LoopCalls
 from .evaluate import Evaluation
 from .recipe import Count, NotALoop, Recipe
 from .trace_writer import TraceWriter
@@ -136,9 +138,27 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
     short, long = (export_unrolled(model, config, steps) for steps in (timesteps, more))
     try:
         recipe = recognise(simplify(short.exported), timesteps, simplify(long.exported), more)
-        return _export(recipe, long, config, name, shortest)
     except NotALoop as error:
         raise NoLoop(f"{name} has no loop over timesteps") from error
+    calls = LoopCalls(model, config, (timesteps, more))
+    lengths = calls.lengths(config.longest)
+    if (other := calls.first_other(lengths)) is not None:
+        raise UnknownLoop(
+            f"{name} does something else at {other.timesteps} timesteps than at {more}{source_suffix(other.line)}: "
+            "write code that is the same at each step of a loop, and for every number of them"
+        )
+    rolled = _export(recipe, long, config, name, shortest)
+    beyond = None if config.streaming is None else calls.first_other(_lengths_of_sessions(calls, config.longest))
+    compared = frozenset({*range(shortest, more), *lengths})
+    return replace(rolled, compared=compared, bound=rolled.bound if beyond is None else TimeBound(beyond.line))
+
+
+_TIMESTEPS_OF_SESSIONS = 2048
+"""Timesteps beyond the buckets that are run for sessions, which have any number of them."""
+
+
+def _lengths_of_sessions(calls: LoopCalls, longest: int) -> list[int]:
+    return [length for length in calls.lengths(max(_TIMESTEPS_OF_SESSIONS, 2 * longest)) if length > longest]
 
 
 def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:

@@ -196,7 +196,8 @@ def _aligned(
     part = ours if spec.batch_dim is None else ours.select(spec.batch_dim, row)
     for dim, size in enumerate(spec.item_sizes(length)):
         part = part.narrow(dim, 0, size)
-    return part, theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
+    is_batch = theirs.dim() == part.dim() + 1  # one timestep may leave no dimension
+    return part, theirs.select(cast(int, spec.batch_dim), 0) if is_batch else theirs
 
 
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:

@@ -44,14 +44,14 @@ def lengths_outside(
     excluded: dict[int, Condition] = {}
     for batch, time in itertools.product(_BATCHES, lengths):
         for condition in conditions.failing(batch, time):
-            own = condition.is_least_size and any(branch.differs_at(time) for branch in branches)
-            if own or condition.is_equation or (time >= lowest and not condition.is_inequation):
+            if condition.is_equation or (time >= lowest and not condition.is_inequation):
                 excluded.setdefault(time, condition)
             outside.add(time)
-    if excluded:
-        first = next(iter(excluded))
+    branching = {time for time in lengths if any(branch.differs_at(time) for branch in branches)}
+    if excluded or branching:
+        first = next(iter(excluded), None) or min(branching)
         error = branch_error(name, branches, first) or _fixed(name, excluded[first], fixing)
-        error.excluded = frozenset(excluded)
+        error.excluded = frozenset({*excluded, *branching})
         raise error
     return outside
 

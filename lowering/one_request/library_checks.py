@@ -15,10 +15,8 @@ from typing import Any
 
 import torch
 
-from ..errors import LoweringError, calling_line, source_suffix
+from ..errors import LoweringError, calling_line, is_torch_file, source_suffix
 from ..packing.padded_batch import same_size
-
-_TORCH = str(Path(torch.__file__).parent)
 
 
 def truth_that_passes(frame: FrameType) -> bool | None:
@@ -27,7 +25,7 @@ def truth_that_passes(frame: FrameType) -> bool | None:
     None for other code, and for branches that do something else.
     """
     file = frame.f_code.co_filename
-    return _checks(file).get(frame.f_lineno) if file.startswith(_TORCH) else None
+    return _checks(file).get(frame.f_lineno) if is_torch_file(file) else None
 
 
 @cache

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, partialmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 
-from ..errors import is_user_file
-from ..exporter.model_attributes import module_file, replaced
-from ..packing.packed_sequence import unchecked_packed_states
+from ..exporter.model_attributes import replaced, user_modules
 from ..packing.padded_batch import TracedLengths
+from ..packing.recurrence_fit import unchecked_packed_states
 from .known_numbers import in_dtype, in_python, known_values
 from .positions import counted_numbers
 from .single_mode import TENSOR_TYPE, SingleRequestMode
@@ -78,20 +75,7 @@ def _torch_functions(mode: SingleRequestMode) -> list[tuple[Any, str, Any]]:
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str]]:
     """Return the model's modules and the names of Python's functions that they do not define themselves."""
-    return [(module, name) for module in _user_modules(model) for name in _builtins() if name not in vars(module)]
-
-
-def _user_modules(model: torch.nn.Module) -> list[Any]:
-    """Return the Python modules of the model's classes, and those of other files in their folders."""
-    names = {cls.__module__ for part in model.modules() for cls in type(part).__mro__}
-    folders = {file.parent for name in names if (file := _user_file(sys.modules.get(name))) is not None}
-    return [module for module in list(sys.modules.values()) if (f := _user_file(module)) and f.parent in folders]
-
-
-def _user_file(module: Any) -> Path | None:
-    """Return the file of a Python module that belongs to the model, not to torch, Python or this package."""
-    file = module_file(module)
-    return Path(file) if file is not None and is_user_file(file) else None
+    return [(module, name) for module in user_modules(model) for name in _builtins() if name not in vars(module)]
 
 
 def _length(value: Any) -> Any:
@@ -113,7 +97,7 @@ class _IntegerType(type):
     """Type of what stands in for `int`, and leaves symbolic sizes symbolic."""
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, int)
+        return isinstance(value, (int, torch.SymInt))
 
     def __call__(cls, value: Any = 0, *more: Any) -> Any:
         if isinstance(value, torch.Tensor) and (known := known_values(value)) is not None:
@@ -123,14 +107,21 @@ class _IntegerType(type):
 
 
 class _TypeType(type):
-    """Type of what stands in for `type`, and returns torch.Tensor for the tensors of a trace."""
+    """Type of what stands in for `type`: it knows the tensors and sizes of a trace by their types in eager mode."""
 
     def __instancecheck__(cls, value: object) -> bool:
         return isinstance(value, type)
 
     def __call__(cls, *arguments: Any) -> Any:
-        traced = len(arguments) == 1 and isinstance(arguments[0], (FunctionalTensor, FakeTensor))
-        return torch.Tensor if traced else type(*arguments)
+        if len(arguments) == 1 and isinstance(arguments[0], (FunctionalTensor, FakeTensor)):
+            return torch.Tensor
+        kind: Any = type(*arguments)
+        return _TYPES["int"] if kind in (int, torch.SymInt) else kind
+
+
+def _is_instance(value: Any, kinds: Any) -> bool:
+    """Whether a value is an instance as in eager mode, in which a size is an integer."""
+    return isinstance(0 if isinstance(value, torch.SymInt) else value, kinds)
 
 
 def _is_declared_causal(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -163,7 +154,7 @@ def _builtins() -> dict[str, Any]:
 
     The exporter has its own `max` and `min` while it traces, so these are looked up then.
     """
-    return {"len": _length, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
+    return {"len": _length, "isinstance": _is_instance, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
 
 
 _TENSOR_TYPES = {

@@ -41,6 +41,7 @@ from ..exporter.timestep_branches import Branch, noted_branches
 from ..loops.steps import STEPS
 from ..outputs import vocabularies
 from ..ragged.rules import rule_of
+from .caught_errors import Caught, noted_errors, reject_caught_errors
 from .excluded_lengths import lengths_outside, noted_conversions
 from .known_numbers import with_known_values
 from .replaced_functions import replaced_functions
@@ -66,6 +67,8 @@ class SingleExport:
     output_tree: pytree.TreeSpec
     lengths_to_compare: frozenset[int]
     """Numbers of timesteps for which the exporter did not say that the graph holds."""
+    compared: frozenset[int] = field(default_factory=frozenset, kw_only=True)
+    """Further numbers of timesteps to compare."""
     timesteps: int
     """Number of timesteps that was traced."""
     shortest: int
@@ -192,11 +195,13 @@ def _trace(
 ) -> tuple[torch.export.ExportedProgram, pytree.TreeSpec]:
     """Export `forward` for one request; the program, and the structure of what it returns."""
     notes: dict[str, Any] = {}
+    errors: list[Caught] = []
     specs = config.input_specs
 
     def flat(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         time = next((t.shape[s.time_dim] for s, t in zip(specs, inputs, strict=True) if s.time_dim is not None), 1)
-        leaves, notes["output_tree"] = pytree.tree_flatten(forward(time, inputs))
+        with noted_errors(model, errors):
+            leaves, notes["output_tree"] = pytree.tree_flatten(forward(time, inputs))
         reject_non_tensors("forward()", leaves, allow_none=True)
         return tuple(leaf for leaf in leaves if leaf is not None)
 
@@ -204,7 +209,9 @@ def _trace(
     tensors = [example_tensor(spec, 1, timesteps) for spec in specs]
     with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dims is not None):
         register_tensors(model)
-        return export_quietly(model, tensors, dims), notes["output_tree"]
+        program = export_quietly(model, tensors, dims)
+    reject_caught_errors(name, model, config, timesteps, errors)
+    return program, notes["output_tree"]
 
 
 def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:

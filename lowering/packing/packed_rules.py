@@ -21,7 +21,7 @@ from .packed_placeholder import (
     is_identity,
     placeholder_of,
 )
-from .padded_batch import TracedLengths, same_size
+from .padded_batch import same_size
 from .recurrence_fit import check_recurrence
 
 
@@ -43,10 +43,6 @@ def viewed(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
             raise
         return torch.Tensor.reshape(*args, **kwargs)
-
-
-def _view(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    return NotImplemented if placeholder_of(args[0]) is not None else viewed(*args, **kwargs)
 
 
 def _pack(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -136,29 +132,6 @@ def _getitem(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
-def _as_tensor(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
-
-
-def _iterate(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    tensor = args[0]
-    if caller is torch.Tensor.__iter__.__code__ and tensor.dim() == 1 and same_size(tensor.shape[0], rows):
-        return iter(TracedLengths(tensor))
-    return NotImplemented
-
-
-def _len(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    # Python converts the result of len() to an int, which fixes the size: the exporter refuses it without a line.
-    size = args[0].shape[0] if args[0].dim() else None
-    if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
-        return NotImplemented
-    line = calling_line()
-    raise LoweringError(
-        f"the model takes len() of a tensor whose first dimension varies{source_suffix(line)}: that fixes the "
-        "dimension. Take its size(0) instead."
-    )
-
-
 PACKED_RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
@@ -166,16 +139,10 @@ PACKED_RULES: dict[str, Callable[..., Any]] = {
     "sort": _sort,
     "to": _returns_identity,
     "cpu": _returns_identity,
-    "cuda": lambda rows, caller, args, kwargs: args[0],
     "empty_like": _returns_identity,
     "scatter_": _returns_identity,
     "index_select": _index_select,
     "__getitem__": _getitem,
-    "__len__": _len,
-    "view": _view,
-    "as_tensor": _as_tensor,
-    "tensor": _as_tensor,
-    "unbind": _iterate,
 }
 
 

@@ -11,9 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.modules import rnn as rnn_modules
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import InputsDoNotFit, calling_line, source_suffix
+from ..exporter.model_attributes import replaced
 from ..torch_messages import NO_FEATURES, OTHER_FEATURES
 
 _LAYERS = {"lstm": "nn.LSTM", "gru": "nn.GRU", "rnn_tanh": "nn.RNN", "rnn_relu": "nn.RNN"}
@@ -96,3 +98,19 @@ def _check_packed(layer: Any, arguments: tuple[Any, ...]) -> None:
     if isinstance(given, PackedSequence) and given.data.shape[-1] != layer.input_size:
         at = source_suffix(calling_line())
         raise InputsDoNotFit(_other_features("nn.LSTM", layer.input_size, given.data.shape[-1], at))
+
+
+def unchecked_packed_states() -> AbstractContextManager[None]:
+    """Leave out a check of nn.GRU and nn.RNN, whose int(batch_sizes[0]) would fix the number of rows."""
+    original = rnn_modules.RNNBase.check_forward_args
+    return replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args(original))
+
+
+def _check_forward_args(original: Any) -> Any:
+    def check_forward_args(self: Any, x: Any, hidden: Any, batch_sizes: Any) -> None:
+        if batch_sizes is None:
+            original(self, x, hidden, batch_sizes)
+        else:
+            self.check_input(x, batch_sizes)
+
+    return check_forward_args

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.nn.modules import rnn as rnn_modules
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..errors import calling_line
-from ..exporter.model_attributes import replaced
-from .packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, packed_use_error, placeholder_of
-from .packed_rules import PACKED_RULES
-from .padded_batch import TracedLengths, same_size
+from ..lowering.errors import LoweringError, calling_line, source_suffix
+from ..lowering.exporter.model_attributes import replaced
+from ..lowering.packing.packed_placeholder import PACKED_FACTS, TORCH_RNN_FILES, packed_use_error, placeholder_of
+from ..lowering.packing.packed_rules import PACKED_RULES, viewed
+from ..lowering.packing.padded_batch import TracedLengths, same_size
+from ..lowering.packing.recurrence_fit import unchecked_packed_states
 
 
 @contextlib.contextmanager
@@ -41,27 +42,49 @@ def packed_sequence_mode(rows: int | None) -> Iterator[None]:
         yield
 
 
-def unchecked_packed_states() -> contextlib.AbstractContextManager[None]:
-    """Leave out a check of nn.GRU and nn.RNN, whose int(batch_sizes[0]) would fix the number of rows."""
-    original = rnn_modules.RNNBase.check_forward_args
-    return replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args(original))
-
-
-def _check_forward_args(original: Any) -> Any:
-    def check_forward_args(self: Any, x: Any, hidden: Any, batch_sizes: Any) -> None:
-        if batch_sizes is None:
-            original(self, x, hidden, batch_sizes)
-        else:
-            self.check_input(x, batch_sizes)
-
-    return check_forward_args
-
-
 def _tolist(rows: Any, original: Any) -> Any:
     def tolist(self: Any) -> Any:
         return TracedLengths(self) if self.dim() == 1 and same_size(self.shape[0], rows) else original(self)
 
     return tolist
+
+
+def _view(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
+    return NotImplemented if placeholder_of(args[0]) is not None else viewed(*args, **kwargs)
+
+
+def _as_tensor(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
+
+
+def _iterate(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    if caller is torch.Tensor.__iter__.__code__ and tensor.dim() == 1 and same_size(tensor.shape[0], rows):
+        return iter(TracedLengths(tensor))
+    return NotImplemented
+
+
+def _len(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
+    # Python converts the result of len() to an int, which fixes the size: the exporter refuses it without a line.
+    size = args[0].shape[0] if args[0].dim() else None
+    if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
+        return NotImplemented
+    line = calling_line()
+    raise LoweringError(
+        f"the model takes len() of a tensor whose first dimension varies{source_suffix(line)}: that fixes the "
+        "dimension. Take its size(0) instead."
+    )
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    **PACKED_RULES,
+    "cuda": lambda rows, caller, args, kwargs: args[0],
+    "__len__": _len,
+    "view": _view,
+    "as_tensor": _as_tensor,
+    "tensor": _as_tensor,
+    "unbind": _iterate,
+}
 
 
 class PackedSequenceMode(TorchFunctionMode):
@@ -75,7 +98,7 @@ class PackedSequenceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1)
-        rule = PACKED_RULES.get(name)
+        rule = _RULES.get(name)
         if rule is not None:
             result = rule(self.rows, caller.f_code, args, kwargs)
             if result is not NotImplemented:

@@ -1,0 +1,172 @@
+"""Loops that do something else at some step or length: seen in the code that runs, at every length that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from input_configs import one_input
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.chunks.streaming import check_streamable
+
+SHAPE = "[batch, time, 3]"
+LONG = one_input(SHAPE, length="[7, 64]")
+SESSIONS = one_input(SHAPE, "streaming: {}", length="[4, 16]")
+
+
+class Cells(nn.Module):
+    every = 40
+
+    def __init__(self, run: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell, self.mix = nn.GRUCell(3, 4), nn.Linear(4, 4)
+        self.run = [run]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.run[0](self, x)
+
+
+def states(m: Cells, x: Tensor, change: Callable[[int, Tensor, list[Tensor]], Tensor]) -> list[Tensor]:
+    """The states of all steps; `change` is called with the number of a step and the state before it."""
+    h, found = x.new_zeros(x.size(0), 4), list[Tensor]()
+    for t in range(x.size(1)):
+        h = m.cell(x[:, t], change(t, h, found))
+        found.append(h)
+    return found
+
+
+def reset(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda t, h, _: h * 0 if t and t % m.every == 0 else h), 1)
+
+
+def first_state_again(m: Cells, x: Tensor) -> Any:
+    first = x.new_zeros(x.size(0), 4)
+    return torch.stack(states(m, x, lambda t, h, _: first if t in (0, 30) else h), 1)
+
+
+def older_state(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda t, h, before: before[t - 2] if t == 33 else h), 1)
+
+
+def counted_by_results(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda _, h, before: -h if len(before) == 50 else h), 1)
+
+
+def another_constant(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda t, h, _: h * (0.5 if t < 20 else 0.4)), 1)
+
+
+def branch_on_timesteps(m: Cells, x: Tensor) -> Any:
+    y = torch.stack(states(m, x, lambda _, h, __: h), 1)
+    return y.clamp(-30, 30) if x.size(1) == 24 or 26 <= x.size(1) <= 30 else y
+
+
+def last_ones(m: Cells, x: Tensor) -> Any:
+    h = x.new_zeros(x.size(0), 4)
+    for t in range(max(0, x.size(1) - 20), x.size(1)):
+        h = m.cell(x[:, t], h)
+    return h
+
+
+def mean_of_last_ones(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda _, h, __: h)[-20:], 1).mean(1)
+
+
+def stops_early(m: Cells, x: Tensor) -> Any:
+    h = x.new_zeros(x.size(0), 4)
+    for t in range(x.size(1)):
+        if t == 45:
+            break
+        h = m.cell(x[:, t], h)
+    return h
+
+
+def one_step_again(m: Cells, x: Tensor) -> Any:
+    h, found = x.new_zeros(x.size(0), 4), []
+    for t in range(x.size(1)):
+        h = m.cell(x[:, min(t, 35)], h)
+        found.append(h)
+    return torch.stack(found, 1)
+
+
+def more_inner_steps(m: Cells, x: Tensor) -> Any:
+    def change(t: int, h: Tensor, _: object) -> Tensor:
+        for _ in range(1 + t // 40):
+            h = m.mix(h)
+        return h
+
+    return torch.stack(states(m, x, change), 1)
+
+
+CHANGING = [
+    (reset, "h [*] 0"),
+    (first_state_again, "m.cell"),
+    (older_state, "m.cell"),
+    (counted_by_results, "-h if len"),
+    (another_constant, "0.5 if t < 20 else 0.4"),
+    (branch_on_timesteps, "y.clamp"),
+    (last_ones, "m.cell"),
+    (mean_of_last_ones, "-20"),
+    (stops_early, "m.cell"),
+    (one_step_again, "min.t, 35"),
+    (more_inner_steps, "m.mix"),
+]
+FAST = {reset, first_state_again, branch_on_timesteps}
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [case if case[0] in FAST else pytest.param(*case, marks=pytest.mark.ci) for case in CHANGING],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_loop_that_changes_beyond_its_traces_is_refused_with_its_line(run: Callable[..., Any], line: str) -> None:
+    with pytest.raises(LoweringError, match=rf"does something else at \d+ timesteps than at 12 .at \S+:\d+: .*{line}"):
+        lower(Cells(run).eval(), LONG)
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [case if case[0] is reset else pytest.param(*case, marks=pytest.mark.ci) for case in CHANGING],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_loop_that_changes_beyond_the_buckets_has_no_sessions(run: Callable[..., Any], line: str) -> None:
+    program = lower(Cells(run).eval(), SESSIONS)
+
+    assert program.bound is not None
+    assert program.bound.line is not None
+    with pytest.raises(LoweringError, match="streaming"):
+        check_streamable(program)
+
+
+def other_first_step(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda t, h, _: m.mix(h) if t == 0 else h), 1)
+
+
+def two_inner_steps(m: Cells, x: Tensor) -> Any:
+    return torch.stack(states(m, x, lambda _, h, __: m.mix(m.mix(h))), 1)
+
+
+@pytest.mark.parametrize("run", [other_first_step, pytest.param(two_inner_steps, marks=pytest.mark.ci)])
+def test_a_loop_that_is_alike_at_every_later_step_is_lowered_for_sessions_too(run: Callable[..., Any]) -> None:
+    model = Cells(run).eval()
+    program = lower(model, SESSIONS)
+
+    check_streamable(program)
+    x = torch.randn(1, 16, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(program.exported.module()(x, torch.tensor([16]))[0], model(x))
+
+
+def test_a_model_that_fails_at_some_length_is_refused_with_that_line() -> None:
+    def fails(m: Cells, x: Tensor) -> Any:
+        if x.size(1) > 40:
+            raise ValueError("too long")
+        return torch.stack(states(m, x, lambda _, h, __: h), 1)
+
+    with pytest.raises(LoweringError, match=r"41 timesteps than at 12 .at .*too long"):
+        lower(Cells(fails).eval(), LONG)
