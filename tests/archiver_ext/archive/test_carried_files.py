@@ -52,6 +52,30 @@ def test_imports_at_the_top_are_followed_and_no_others(tmp_path: Path) -> None:
     assert imported == {*files, "a/of_package.py", "a/sibling.py", "a/c/d.py", "b/module.py"}
 
 
+OWN_CODE = {"own_model": "own_model", "native_layers": "native_layers", "shadow": "shadow"}
+"""Modules of `handlers/runtime` from which the model's own code is served, by the argument that asks for them."""
+
+
+def test_the_models_own_code_can_be_served_from_the_carried_files(tmp_path: Path) -> None:
+    for asked, module in OWN_CODE.items():
+        package = tmp_path / asked / "torchserve_neuron_lstm"
+        for file in carried_files("eager", **{asked: True}):  # type: ignore[arg-type]  # one of the flags
+            (package / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(package_directory() / file, package / file)
+        names = ["handlers.torchserve", f"handlers.runtime.{module}"]
+        (tmp_path / asked / "modules").write_text("\n".join(f"torchserve_neuron_lstm.{name}" for name in names))
+
+    folders = sorted(map(str, tmp_path.iterdir()))
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *folders], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert not any("shadow" in file or "own_model.py" in file.rpartition("/")[2] for file in names_of_handlers("eager"))
+
+
+def names_of_handlers(engine: str) -> set[str]:
+    return {file for file in names(engine) if file.startswith("handlers/")}
+
+
 @pytest.mark.ci
 def test_what_serving_starts_from_can_be_imported_from_the_carried_files(tmp_path: Path) -> None:
     for engine, store in [*((engine, None) for engine in registry.ENGINES), *(("eager", store) for store in STORES)]:
