@@ -25,8 +25,24 @@ inline Vector clamp(float end, Vector x) {
 #endif
 }
 
-// 2^n and r with e^x = 2^n e^r and |r| <= ln 2 / 2, for |x| <= 36. ln 2 is rounded once: for the largest x this changes
-// e^x by 1e-6 of itself, but there the functions below hardly change with e^x.
+// Whether a lane is beyond `end` or below `-end`.
+inline bool any_beyond(float end, Vector x) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(_mm512_abs_ps((__m512)x), _mm512_set1_ps(end), _CMP_GT_OQ) != 0;
+#else
+  const IntVector beyond = (x > broadcast(end)) | (x < broadcast(-end));
+#if defined(__AVX2__)
+  return _mm256_movemask_ps((__m256)beyond) != 0;
+#else
+  int32_t lanes = 0;
+  for (int lane = 0; lane < LANES; lane++) lanes |= beyond[lane];
+  return lanes != 0;
+#endif
+#endif
+}
+
+// 2^n and r with e^x = 2^n e^r and |r| <= ln 2 / 2, for |x| <= 87. ln 2 is rounded once: for the largest x this changes
+// e^x by 4e-6 of itself, but there the functions below hardly change with e^x.
 inline Vector power_of_two(Vector x, Vector& r) {
   // Adding 1.5 * 2^23 rounds to an integer; 127 is the bias of an exponent.
   const float to_nearest = 12583039.0f;

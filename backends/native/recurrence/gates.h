@@ -10,9 +10,28 @@
 
 namespace {
 
+// Cell states beyond which a gate that is nearly closed still passes something on. Only given states are so large.
+constexpr float LARGE_STATE = 1e6f;
+
+struct LstmState {
+  Vector c, h;
+};
+
+// The gates one by one; e^87 is finite.
+[[gnu::noinline, gnu::cold]] LstmState lstm_gates_of_large_states(Vector i, Vector f, Vector g, Vector o, Vector c) {
+  const auto gate = [](Vector sum) { return 1.0f / (1.0f + exp(clamp(87.0f, -sum))); };
+  c = gate(f) * c + gate(i) * tanh(g);
+  return {c, gate(o) * tanh(c)};
+}
+
 // Returns the new cell state, and the new state in `h`. Sums are i, f, g, o. Quotients share one denominator, because a
-// division takes as long as an exponential. Their products are finite up to states of 1e16.
+// division takes as long as an exponential.
 inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
+  if (__builtin_expect(any_beyond(LARGE_STATE, c), 0)) {
+    const LstmState state = lstm_gates_of_large_states(i, f, g, o, c);
+    h = state.h;
+    return state.c;
+  }
   const Vector not_i = 1.0f + exp(clamp(SIGMOID_ENDS, -i));
   const Vector not_f = 1.0f + exp(clamp(SIGMOID_ENDS, -f));
   const Vector e_g = expm1(2.0f * clamp(TANH_ENDS, g));

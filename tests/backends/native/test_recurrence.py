@@ -257,6 +257,19 @@ def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: floa
 
 
 @per_instructions
+@pytest.mark.parametrize("state", [2e6, 1e10, 1e20, 1e30])
+def test_large_cell_states_leave_through_gates_that_are_nearly_closed(isa: str, state: float) -> None:
+    """A gate that passes 1e-20 of a state of 1e20 passes 1."""
+    shape = Shape("lstm", 3, 17)
+    core, batch = shape.core(), batch_for(shape, [3, 2], 3)
+    assert batch.c_0 is not None
+    stack, large = stack_of(shape, core, pool(isa, 1)), replace(batch, x=batch.x * 100, c_0=batch.c_0 * state)
+
+    for ours, theirs in zip(answers_of(stack, large), alone(core, large), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+@per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("scale", [1e-3, 1e-8, 1e-20])
 def test_small_numbers_keep_their_digits(isa: str, cell: str, scale: float) -> None:
