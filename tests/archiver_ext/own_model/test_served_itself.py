@@ -265,3 +265,38 @@ class Model(nn.Module):
     with open_archive(tmp_path / "m") as model:
         (answer,) = model.predict([{"pair.0": x.numpy(), "pair.1": y.numpy()}])
     assert torch.equal(torch.tensor(answer), expected[0])
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(300)
+def test_a_loop_that_changes_at_a_step_that_no_trace_shows_is_answered_by_its_own_code(tmp_path: Path) -> None:
+    code = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+
+    def forward(self, x):
+        h = x.new_zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            if t % 20 == 19:
+                h = torch.zeros_like(h)
+            h = self.cell(x[:, t], h)
+        return h
+"""
+    block = BLOCK.replace("[4, 9]", "[4, 24]")
+    done = archived(tmp_path, code, block)
+    assert done.returncode == 0, done.stdout
+    assert "does something else at 20 timesteps than at 12 (at model.py:" in done.stdout
+
+    x = [torch.randn(length, 3) for length in (24, 19, 20, 3)]
+    with open_archive(tmp_path / "m") as served:
+        answers = served.predict([item.numpy() for item in x])
+
+    for item, answer in zip(x, answers, strict=True):
+        assert list(numbers(answer)) == pytest.approx(eager_numbers(tmp_path, item), abs=1e-6)
+
+    (tmp_path / "required").mkdir()
+    refused = archived(tmp_path / "required", code, block + "  lowering: required\n")
+    assert refused.returncode == 1
+    assert "does something else at 20 timesteps" in refused.stdout
