@@ -24,34 +24,25 @@ def is_ragged_number(argument: object) -> bool:
 def pointwise(batch: Batch, call: Call) -> Results:
     """Broadcast from the right; a number that depends on the timesteps becomes one number for each row."""
     rank = len(call.sizes[0])
-    numbers = any(is_ragged_number(argument) for argument in call.arguments.values())
-    if call.shared and not numbers:
-        return _all_of(call, call.run(**_numbers(call)), shared=True)
+    shared = call.shared and not any(map(is_ragged_number, call.arguments.values()))
 
     def aligned(argument: Any) -> Any:
         if isinstance(argument, Value):
             return argument.tensor if argument.shared else unsqueezed(argument.tensor, rank - argument.rank)
         if is_ragged_number(argument):
             return batch.number(argument).reshape(-1, *[1] * rank)
-        return argument
+        return in_python(argument)
 
-    changed = {name: aligned(argument) for name, argument in call.arguments.items()}
-    tensor = call.run(**{**_numbers(call), **changed})
+    results = call.run(**{name: aligned(argument) for name, argument in call.arguments.items()})
     if len(call.sizes) > 1:
-        return _all_of(call, tensor, shared=False)
-    keeps_zero = str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
-    return call.result(tensor, zero_beyond=keeps_zero)
+        return tuple(Value(tensor, sizes, shared) for tensor, sizes in zip(results, call.sizes, strict=True))
+    keeps_zero = not shared and str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
+    return Value(results, call.sizes[0], shared, keeps_zero)
 
 
 def same(batch: Batch, call: Call) -> Results:
     """Return the argument: what this package makes writes nothing in place, so that nothing need be copied."""
     return call.value()
-
-
-def _all_of(call: Call, results: Any, *, shared: bool) -> Results:
-    if len(call.sizes) == 1:
-        return Value(results, call.sizes[0], shared)
-    return tuple(Value(tensor, sizes, shared) for tensor, sizes in zip(results, call.sizes, strict=True))
 
 
 def clamp(batch: Batch, call: Call) -> Results:
@@ -66,15 +57,6 @@ def clamp(batch: Batch, call: Call) -> Results:
         return None if own is None else own.reshape(-1, *[1] * value.rank).to(call.dtypes[0])
 
     return call.result(torch.clamp(batch.rows_of(value), limit("min"), limit("max")))
-
-
-def _numbers(call: Call) -> dict[str, Any]:
-    """Return the arguments that are expressions without symbols, as numbers."""
-    return {
-        name: in_python(argument)
-        for name, argument in call.arguments.items()
-        if isinstance(argument, sympy.Expr) and not is_ragged(argument)
-    }
 
 
 def factory(batch: Batch, call: Call) -> Results:

@@ -104,23 +104,8 @@ def _one_value(batch: Batch, call: Call, value: Value, dims: Sequence[int], name
     return torch.where(none, float("nan"), found) if value.tensor.is_floating_point() else found
 
 
-def _stable(batch: Batch, call: Call, value: Value, dim: int) -> list[torch.Tensor]:
-    """Sort padded rows: what is equal keeps its order, so that padding needs only to follow it."""
+def _stable(batch: Batch, call: Call, value: Value, dim: int) -> Sequence[torch.Tensor]:
+    """Sort padded rows: what is equal keeps its order, so that padding needs only to be like the last element."""
     descending = _descends(call)
-    tensor = _filled(batch, value, [dim], float("-inf") if descending else float("inf"))
-    values, order = torch.sort(tensor, dim=dim + 1, descending=descending, stable=True)
-    if not descending and value.tensor.is_floating_point():  # NaN comes after the infinity that fills the padding
-        last = _padding_last(batch, value, dim, order)
-        values, order = values.gather(dim + 1, last), order.gather(dim + 1, last)
-    return [values, order]
-
-
-def _padding_last(batch: Batch, value: Value, dim: int, order: torch.Tensor) -> torch.Tensor:
-    """Return the places that the elements of an order have if padding is moved behind all others.
-
-    The others stay in their order. The sorted numbers all differ, so that the sort need not be stable.
-    """
-    size = value.sizes[dim]
-    own = batch.own(size).reshape(-1, *[1] * value.rank)
-    places = in_dim(batch.positions(size).unsqueeze(0), dim + 1, value.rank + 1)
-    return torch.sort(torch.where(order < own, places, places + batch.padded(size)), dim=dim + 1)[1]
+    last = float("-inf") if descending else float("nan") if value.tensor.is_floating_point() else float("inf")
+    return torch.sort(_filled(batch, value, [dim], last), dim=dim + 1, descending=descending, stable=True)

@@ -8,6 +8,7 @@ from typing import Any
 import sympy
 import torch
 
+from .indexing_rules import taken
 from .shape_rules import unraveled
 from .sizes import is_ragged
 from .value import Batch, Call, NoRule, Results, Rule, Value
@@ -222,11 +223,8 @@ def upsample_linear(batch: Batch, call: Call) -> Results:
         return _interpolated(batch, call, value)
     if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
         raise NoRule("an interpolation whose step depends on the number of timesteps")
-    tensor = batch.every_row(value)
-    if is_ragged(value.sizes[2]):
-        last = batch.own(value.sizes[2]) - 1
-        steps = torch.minimum(batch.positions(value.sizes[2]).unsqueeze(0), last.unsqueeze(1))
-        tensor = tensor.gather(3, steps.reshape(batch.rows, 1, 1, -1).expand_as(tensor))
+    last = batch.own(value.sizes[2]) - 1
+    tensor = taken(batch.every_row(value), 3, torch.minimum(batch.positions(value.sizes[2]), last.unsqueeze(1)))
     folded = tensor.flatten(0, 1)
     changed: dict[str, Any] = {"self" if "self" in call.arguments else "input": folded}
     if call["output_size"] is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,6 @@ class Placement:
             TensorSpec(f"x{number}", _dtype(tensor), shape if "batch" in shape else ("batch", *shape))
             for number, (tensor, shape) in enumerate(zip(sample.tensors, self.shapes, strict=True))
         ]
-
-    def request(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the arguments of the operator from the inputs of one request."""
-        return [x if "batch" in shape else x.select(0, 0) for x, shape in zip(inputs, self.shapes, strict=True)]
 
 
 def _dtype(tensor: torch.Tensor) -> DType:
