@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +29,9 @@ from .exporter.export import check_forward_signature, forward_name
 from .exporter.shape_conditions import ShapeConditions, TimeBound, batch_sizes_of
 from .exporter.timestep_branches import BranchOnTimesteps, branch_error
 from .loops.families import NoLoop, export_rolled
-from .one_request.comparison import Comparison, DiffersAtLength
+from .one_request.comparison import Comparison, DiffersAtLength, Run
 from .one_request.longer_requests import export_longer, last_form, naming_fewest
-from .one_request.single_request import SingleExport
+from .one_request.single_request import KeepsState, SingleExport
 from .outputs import output_names, with_vocabularies
 from .program import ChunkPrograms, LoweredModel
 from .ragged.batched import RaggedProgram, export_ragged, has_time
@@ -50,7 +51,9 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     try:
         traced = _lower_request(model, config)
     except LoweringError as error:
-        explained = random_call(model, config) or kept_state(model, config, error)
+        explained = random_call(model, config)
+        if explained is None and not isinstance(error, KeepsState):
+            explained = kept_state(model, config, error)
         if explained is None and isinstance(error, Unexplained):
             explained = relative_lengths_error(model, config) or eager_failure(model, config)
         if explained is None:
@@ -177,8 +180,10 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
         refusal = error
     try:
         return export_rolled(model, config, shortest)
-    except InputsDoNotFit as error:  # it names a line of the loop's own trace
-        raise Unexplained(str(error)) from error
+    except InputsDoNotFit as error:
+        if not isinstance(refusal, PartialTrace):
+            raise refusal from error
+        raise Unexplained(str(error)) from error  # its line is that of the loop's own trace
     except UnknownLoop as error:
         if isinstance(refusal, BranchOnTimesteps) and refusal.on_remainder:
             raise refusal from error
@@ -205,7 +210,26 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     run, time = program.exported.module(), min(max(lengths) + 3, longest)
     comparison.check(run, lengths, time)
     comparison.check_values(run, lengths, time)
+    outside = [length for length in sorted(single.lengths_to_compare) if shortest <= length <= longest]
+    _compare_paddings(comparison, run, outside)
     return _Traced(program.exported, inputs, outputs, shortest, single.decided, single.bound)
+
+
+def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:
+    """Compare requests of lengths for which the graph is not known to hold with each padding that they may get.
+
+    Raises:
+        DiffersAtLength: an output differs.
+    """
+    conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
+    buckets = comparison.config.grid.lengths
+    for time in buckets:
+        if fitting := [length for length in lengths if length <= time]:
+            comparison.check(run, fitting, time)
+    for length in lengths:
+        for time in (length, length + 1):
+            if time <= buckets[-1] and conditions.holds(1, time):
+                comparison.check(run, [length], time)
 
 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:

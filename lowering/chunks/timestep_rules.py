@@ -195,7 +195,7 @@ def is_last_step(taints: TaintMap, node: object) -> bool:
     node = _of_rows(taints, node)
     if node is not None and operator_name(node) == "aten.where":
         node = _if_not_negative(taints, node)
-    if node is None or argument(node, "alpha", 1) != 1:
+    if node is None or operator_name(node) not in ("aten.sub", "aten.add") or argument(node, "alpha", 1) != 1:
         return False
     subtracts_one = (operator_name(node), argument(node, "other")) in (("aten.sub", 1), ("aten.add", -1))
     return subtracts_one and _of_rows(taints, node.args[0]) is taints.lengths

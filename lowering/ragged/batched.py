@@ -31,7 +31,7 @@ from .dimension_moves import join_moves
 from .recurrence_rules import scan
 from .row_rule import each_row
 from .rules import rule_of
-from .sizes import SizeExpr, UnknownSize, expression, in_python, is_ragged, written
+from .sizes import SizeExpr, UnknownSize, expression, in_python, is_ragged, never_falls, written
 from .value import Batch, Call, NoRule, Value, moved
 
 
@@ -117,6 +117,9 @@ class RaggedRun(torch.fx.Interpreter):
         expected = len(sizes) + (not value.shared)
         if tensor.dim() != expected:
             raise NoRule(f"its result has {tensor.dim()} dimensions instead of {expected}")
+        falling = [size for size in sizes if is_ragged(size) and not never_falls(size)]
+        if falling:  # the padded tensor has the size of the longest request, and another row's would not fit into it
+            raise NoRule(f"a shorter request may have the greater size of {falling[0]}")
         return replace(value, tensor=tensor, sizes=sizes)
 
     def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:

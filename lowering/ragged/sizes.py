@@ -119,6 +119,23 @@ def is_ragged(size: SizeExpr) -> bool:
     return bool(size.free_symbols)
 
 
+_TRIED = (*range(1, 600), *(step * 2**power for power in range(9, 20) for step in (2, 3)))
+"""Numbers of timesteps at which a size is compared with that of one timestep more."""
+
+
+@cache
+def never_falls(size: SizeExpr) -> bool:
+    """Whether a size is as great for every longer request, as far as `_TRIED` shows.
+
+    >>> T = sympy.Symbol("T", integer=True, positive=True)
+    >>> never_falls(functions.FloorDiv(T - 1, 2) + 1)
+    True
+    >>> never_falls(T - 2 * functions.FloorDiv(T, 3))
+    False
+    """
+    return all(max(evaluate(size, n), 0) <= max(evaluate(size, n + 1), 0) for n in _TRIED)
+
+
 def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], result: Any, *others: Any) -> Any:
     for value in others:
         tensors = [v for v in (result, value) if isinstance(v, torch.Tensor)]

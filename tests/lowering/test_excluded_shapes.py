@@ -95,3 +95,49 @@ def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pyt
     assert not program.any_shape
     with pytest.raises(AssertionError, match="Guard failed"):
         program.exported.module()(torch.randn(2, 2, 5), torch.tensor([2, 2]))
+
+
+class Trimmed(Strided):
+    """A part of its timesteps whose size falls from 59 timesteps to 60: 21, and then 20."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        third = x.size(1) // 3
+        states: Tensor = self.gru(x)[0]
+        return states[:, third : x.size(1) - third].sum(1)
+
+
+class LastThirty(Strided):
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        return states[:, -30:].sum(1)
+
+
+def test_a_size_that_falls_for_a_longer_request_is_refused_with_its_line() -> None:
+    """Padded to 60 timesteps, a row of 59 would lose a timestep."""
+    with pytest.raises(LoweringError, match=r"a shorter request may have the greater size of .* \(at .*third : x"):
+        lower(Trimmed(), CONFIG)
+
+
+def test_a_slice_that_is_longer_than_some_requests_is_refused() -> None:
+    """In a row without padding, the last timestep would be read again; with padding, a zero is."""
+    with pytest.raises(LoweringError, match=r"differs from that of a request alone \(16 timesteps\)"):
+        lower(LastThirty(), CONFIG)
+
+
+class FirstMarked(nn.Module):
+    """A state at a timestep that its values choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        place = x[:, :, 0].max(1)[1]
+        return states.gather(1, place.view(-1, 1, 1).expand(-1, 1, 6))
+
+
+def test_a_state_at_a_computed_timestep_is_not_taken_for_the_last_one() -> None:
+    lowered = lower_exact(FirstMarked(), CONFIG, [[16, 7, 1]])
+
+    assert lowered.chunked is None

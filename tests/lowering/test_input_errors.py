@@ -58,12 +58,12 @@ class Cells(nn.Module):
     [
         (
             "{dtype: float32, shape: [batch, time, 4]}",
-            r"got 4 expected 3\. It was called with x as float32 \[1, 4, 4\]",
+            r"got 4 expected 3\. It was called with x as float32 \[1, 4, 4\].*check these under `inputs`",
         ),
-        ("{dtype: float64, shape: [batch, time, 3]}", "have different precisions.*`dtype` of the weights.*float64"),
+        ("{dtype: float64, shape: [batch, time, 3]}", "have different precisions.*`dtype` of the weights"),
     ],
 )
 def test_a_cell_that_does_not_take_an_input_says_to_check_the_inputs(declared: str, words: str) -> None:
     """The line is that of the cell, not that of the loop."""
-    with pytest.raises(LoweringError, match=rf"# cell\).*{words}.*check these under `inputs`"):
+    with pytest.raises(LoweringError, match=rf"# cell\).*{words}"):
         lower(Cells().eval(), config_of(f"{{x: {declared}}}"))
