@@ -34,7 +34,7 @@ from .one_request.longer_requests import export_longer, last_form, naming_fewest
 from .one_request.single_request import KeepsState, SingleExport
 from .outputs import output_names, with_vocabularies
 from .program import ChunkPrograms, LoweredModel
-from .ragged.batched import RaggedProgram, export_ragged, has_time
+from .ragged.batched import RaggedProgram, export_ragged, has_time, reject_impossible_numbers
 from .refused_calls import kept_state, random_call, reject_random_operators, reject_scripted
 
 
@@ -197,6 +197,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
 def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport) -> _Traced:
     """Run the graph of one request on ragged batches, and compare the program with the model."""
     inputs, shortest = config.input_specs, single.shortest
+    reject_impossible_numbers(single.exported, range(shortest, config.longest + 1))
     program = export_ragged(single, inputs, single.timesteps, shortest, batch_places(model, config))
     names = output_names(single.output_tree, program.layouts, config.outputs)
     outputs = tuple(TensorSpec(name, dtype, shape) for name, (dtype, shape) in zip(names, program.layouts, strict=True))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import LoweringError, calling_line, source_suffix
 from ..exporter.model_attributes import replaced
 from .quotients import NoQuotient, noted_quotient, quotient
 
@@ -81,9 +82,14 @@ class SymbolicArray(np.ndarray[Any, Any]):
 
     def astype(self, dtype: Any, *arguments: Any, **options: Any) -> Any:
         """Return the array as it has this type: sizes are integers, and floats of sizes stay."""
-        kind = np.dtype(dtype).kind
+        kind, size = np.dtype(dtype).kind, np.dtype(dtype).itemsize
         if kind not in "iufO":
             return super().astype(dtype, *arguments, **options)
+        if size < (8 if kind == "f" else 4):
+            raise LoweringError(
+                f"numbers of the timesteps are computed in numpy's {np.dtype(dtype)}{source_suffix(calling_line())}, "
+                "which rounds or wraps them: use float64 or int64"
+            )
         result = self.copy()
         for place in np.ndindex(self.shape):
             result[place] = torch.sym_int(self[place]) if kind in "iu" else self[place]

@@ -31,7 +31,7 @@ from .dimension_moves import join_moves
 from .recurrence_rules import scan
 from .row_rule import each_row
 from .rules import rule_of
-from .sizes import SizeExpr, UnknownSize, expression, in_python, is_ragged, never_falls, written
+from .sizes import SizeExpr, UnknownSize, evaluate, expression, in_python, is_ragged, never_falls, written
 from .value import Batch, Call, NoRule, Value, moved
 
 
@@ -264,6 +264,27 @@ def _export_from(
         return export_quietly(holder, tensors, shapes)
     rows, of_lengths = (_ROWS, {0: dims["batch"]}) if has_batch(inputs) else (1, {})
     return export_quietly(holder, [*tensors, torch.ones(rows, dtype=torch.int64)], [*shapes, of_lengths])
+
+
+_DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
+
+
+def reject_impossible_numbers(exported: torch.export.ExportedProgram, lengths: Sequence[int]) -> None:
+    """Refuse a divisor that is 0 for a request of some number of timesteps, and a number beyond those of int64.
+
+    Raises:
+        LoweringError: names the line.
+    """
+    for node in exported.graph.nodes:
+        if node.target in _DIVISIONS:
+            divisor = expression(getattr(node.args[1], "meta", {}).get("val", node.args[1]))
+            zero = next((n for n in lengths if is_ragged(divisor) and evaluate(divisor, n) == 0), None)
+            if zero is not None:
+                raise LoweringError(f"a divisor is 0 for {zero} timesteps{at_line(node)}")
+        number = node.meta.get("val")
+        is_known = isinstance(number, torch.SymInt) and not free_unbacked_symbols(number)
+        if is_known and abs(evaluate(expression(number), lengths[-1])) >= 2**63:
+            raise LoweringError(f"a number is beyond int64 for {lengths[-1]} timesteps{at_line(node)}")
 
 
 def has_time(inputs: Sequence[TensorSpec]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import sympy
@@ -30,7 +31,7 @@ def pointwise(batch: Batch, call: Call) -> Results:
         if isinstance(argument, Value):
             return argument.tensor if argument.shared else unsqueezed(argument.tensor, rank - argument.rank)
         if is_ragged_number(argument):
-            return batch.number(argument).reshape(-1, *[1] * rank)
+            return _as_scalar(batch.number(argument), call).reshape(-1, *[1] * rank)
         return in_python(argument)
 
     results = call.run(**{name: aligned(argument) for name, argument in call.arguments.items()})
@@ -38,6 +39,15 @@ def pointwise(batch: Batch, call: Call) -> Results:
         return tuple(Value(tensor, sizes, shared) for tensor, sizes in zip(results, call.sizes, strict=True))
     keeps_zero = not shared and str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
     return Value(results, call.sizes[0], shared, keeps_zero)
+
+
+def _as_scalar(number: torch.Tensor, call: Call) -> torch.Tensor:
+    """Return a number of each row in the type to which torch casts a Python float beside the tensors of the call."""
+    dtypes = [value.tensor.dtype for value in call.values()]
+    if not number.is_floating_point() or not dtypes:
+        return number
+    dtype = reduce(torch.promote_types, dtypes)
+    return number.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
 
 
 def same(batch: Batch, call: Call) -> Results:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from input_configs import one_input
@@ -141,3 +144,66 @@ def test_a_state_at_a_computed_timestep_is_not_taken_for_the_last_one() -> None:
     lowered = lower_exact(FirstMarked(), CONFIG, [[16, 7, 1]])
 
     assert lowered.chunked is None
+
+
+class Shifted(Strided):
+    """Eager mode answers 5 timesteps in another way."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        try:
+            return states * (1 / (x.size(1) - 5))
+        except ZeroDivisionError:
+            return states
+
+
+class Powered(Strided):
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(x)[0]
+        return states * x.size(1) ** 13
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Shifted(), r"a divisor is 0 for 5 timesteps \(at .*- 5"),
+        (Powered(), r"beyond int64 for 32 timesteps \(at .*13"),
+    ],
+)
+def test_a_number_that_eager_mode_does_not_compute_is_refused_with_its_line(model: nn.Module, words: str) -> None:
+    with pytest.raises(LoweringError, match=words):
+        lower(model, CONFIG)
+
+
+class FarShare(nn.Module):
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype, self.gru = dtype, nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: Tensor, n: Any) -> Tensor:
+        places = torch.from_numpy(np.floor(n.astype(self.dtype) * 0.575).astype(np.int64))
+        states: Tensor = self.gru(x)[0]
+        return states[torch.arange(states.size(0)), places]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_lengths_that_numpy_rounds_or_wraps_are_refused_with_the_line(dtype: str) -> None:
+    config = one_input("[batch, time, 5]", "lengths: {names: [n], type: numpy}", length="[16, 32]")
+    with pytest.raises(LoweringError, match=rf"computed in numpy's {dtype} \(at .*astype"):
+        lower(FarShare(dtype), config)
+
+
+class AboveItsShare(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.softmax(1) > 1 / x.size(1)
+
+
+def test_a_share_is_compared_in_the_precision_of_the_tensor() -> None:
+    """1 / 3 in double is greater than in float32."""
+    lowered = lower(AboveItsShare(), CONFIG)
+    x = torch.zeros(1, 3, 5)
+    padded = torch.cat([x, torch.randn(1, 13, 5)], 1)
+
+    answer = lowered.exported.module()(padded, torch.tensor([3]))[0]
+
+    assert torch.equal(answer[:, :3], AboveItsShare()(x))
