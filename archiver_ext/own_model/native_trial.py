@@ -37,8 +37,8 @@ def with_native_layers(
 ) -> tuple[OwnModel, Trial] | None:
     """Write the library into the tree, and return the description and the answers with it.
 
-    None, and no library, if it has no layer to compute, cannot be compiled here, is slower than torch, or answers a
-    request differently by more than the tolerance.
+    None, and no library, if it has no layer to compute, cannot be compiled here, or answers a request differently by
+    more than the tolerance; where `backend` does not name it, also if it is slower than torch.
     """
     plain = make_program(build, description, constants, trial.rewritten)
     is_asked = build.config.engine in (AUTO, "native") and not trial.draws and not trial.rewritten
@@ -48,7 +48,7 @@ def with_native_layers(
     described = replace(description, recurrences=layout.RECURRENCES)
     program = make_program(build, described, constants, ())
     native = _answered(program, description.name, trial, build.config)
-    if native is None or not _is_faster(program, plain, trial):
+    if native is None or (build.config.engine == AUTO and not _is_faster(program, plain, trial)):
         shutil.rmtree(libraries)
         return None
     return described, native

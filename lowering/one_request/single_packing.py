@@ -200,7 +200,8 @@ def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
     if same_size(rows, 1) and not isinstance(steps, int):
         raise LoweringError(
             f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "
-            "argument with the true lengths under `lengths`"
+            "argument with the true lengths under `lengths`, or declare under `inputs` the `range` of the ids or the "
+            "mask that they are counted from, without padding"
         )
     known = value_range(lengths)
     if known is not None and known.bounds[0] >= 1 and isinstance(steps, int) and known.bounds[1] <= steps:

@@ -134,7 +134,7 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
     command = [str(ARCHIVER.with_name("neuron-lstm")), "inspect", str(tmp_path / "m")]
     shown = warm_archiver.run(command, tmp_path, os.environ)
 
-    assert "not lowered Model of model.py answers by its own code, each request alone: Model returns" in shown.stdout
+    assert "not lowered Model of model.py answers by its own code, each request alone: the model reads" in shown.stdout
     assert manifest.variants == ()
     assert manifest.grid.batches == (1,)
     assert isinstance(description, dict)
@@ -147,8 +147,11 @@ def test_an_archive_of_the_model_itself_says_so_everywhere(tmp_path: Path) -> No
 
 @pytest.mark.skipif(get_backend("native").unavailable() is not None, reason="no compiler")
 @pytest.mark.timeout(300)
-def test_recurrent_layers_are_computed_by_the_native_engine_where_that_is_faster(tmp_path: Path) -> None:
-    block = "  inputs: {x: {dtype: float32, shape: [batch, time, 64]}}\n  buckets: {batch: [1], length: [64]}\n"
+def test_recurrent_layers_are_computed_by_the_engine_native_where_the_yaml_names_it(tmp_path: Path) -> None:
+    block = (
+        "  inputs: {x: {dtype: float32, shape: [batch, time, 64]}}\n  buckets: {batch: [1], length: [64]}\n"
+        "  backend: native\n"
+    )
     code = own_models.BRANCH_ON_VALUES.replace("GRU(3, 4", "GRU(64, 128")
 
     done = archived(tmp_path, code, block)
