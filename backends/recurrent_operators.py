@@ -51,7 +51,7 @@ _RECURRENT = frozenset({"neuron_lstm.lstm.default", "neuron_lstm.rnn.default"})
 
 def is_custom(target: object) -> bool:
     """Whether the target of a graph's node is an operator of this file."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace == "neuron_lstm"
+    return is_recurrent(target) or is_positions(target)
 
 
 def is_positions(target: object) -> bool:

@@ -39,7 +39,8 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
     """
 
     def answer(request: ReferenceRequest) -> ReferenceOutputs:
-        batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
+        copies = [tensor.clone() for tensor in request.inputs]  # the model may write into them
+        batch = [as_batch(tensor, spec) for tensor, spec in zip(copies, config.input_specs, strict=True)]
         try:
             answered = call_eagerly(model, bind_arguments(config, batch, torch.tensor([request.length])))
         except Exception as error:

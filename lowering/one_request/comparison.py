@@ -157,7 +157,8 @@ class Comparison:
 
     def _alone(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
         batch = [
-            t if s.batch_dim is None else t.unsqueeze(s.batch_dim) for t, s in zip(request, self.inputs, strict=True)
+            t.clone() if s.batch_dim is None else t.clone().unsqueeze(s.batch_dim)  # the model may write into it
+            for t, s in zip(request, self.inputs, strict=True)
         ]
         try:
             answer = call_eagerly(self.model, bind_arguments(self.config, batch, torch.tensor([length])))

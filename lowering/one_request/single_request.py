@@ -325,14 +325,14 @@ class KeepsState(LoweringError):
 
 
 def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
-    """Remove the writes to buffers and parameters from the outputs of a functional graph.
+    """Remove the writes to buffers, parameters and inputs from the outputs of a functional graph.
 
     Raises:
         KeepsState: the graph reads one that it writes, so that requests would depend on earlier ones.
     """
     signature = program.graph_signature
     written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
-    if not written:
+    if not written and not signature.user_inputs_to_mutate:
         return
     kept = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
     holders = {name for name, target in kept.items() if target in written}

@@ -77,7 +77,7 @@ def changed_in_place(lengths: Tensor) -> Tensor:
         pytest.param(lambda n: ((n + 1) // 2).clamp(min=1, max=7), id="clamp", marks=pytest.mark.long),
         pytest.param(lambda n: torch.from_numpy(np.ceil(n.numpy() / 2).astype(np.int64)), id="numpy"),
         pytest.param(
-            lambda n: np.array(np.ceil(np.array(n.tolist(), dtype=np.float32) / 2), dtype=np.int64).tolist(),
+            lambda n: np.array(np.ceil(np.array(n.tolist(), dtype=np.float64) / 2), dtype=np.int64).tolist(),
             id="arrays of numpy",
         ),
         pytest.param(
