@@ -20,6 +20,7 @@ from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...config.manifest import Manifest
 from ...lowering.exporter.random_values import (
+    HUGE,
     VALUE_KINDS,
     random_tensor,
     random_values_of,
@@ -93,7 +94,7 @@ def draw_cases(
     _require_finite_output(cases)
     _require_repeatable(cases[:_REPEATED], reference)
     served = [length for length in reversed(grid.lengths) if length >= program.shortest]
-    odd = zip(VALUE_KINDS[:-1], cycle(served))
+    odd = zip((kind for kind in VALUE_KINDS if kind != HUGE), cycle(served))
     drawn = (_odd_case(kind, length, program.inputs, rng, reference) for kind, length in odd)
     return (*cases, *(case for case in drawn if case is not None))
 

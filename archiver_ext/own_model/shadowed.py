@@ -24,7 +24,7 @@ from .trial import Request, Trial, try_model, without_batch
 
 @dataclass(frozen=True)
 class PreparedShadow:
-    """What an archive needs to compare answers."""
+    """Facts that an archive needs to compare answers."""
 
     shadow: Shadow
     constants: dict[str, torch.Tensor]

@@ -27,6 +27,7 @@ def random_tensor(
 
 
 HUGE = "of 1e30"
+"""Values beside which others must be right; their own results may overflow in another order."""
 ZEROS = "of 0 at half of the timesteps"
 VALUE_KINDS = ("near 0", "of about 300", "about 50", "about -50", "that are equal", "with ties", ZEROS, HUGE)
 """Kinds of values that differ from those of a normal distribution: thresholds in a raw unit are far from 0."""

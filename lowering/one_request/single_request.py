@@ -246,7 +246,7 @@ _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.de
 That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
 """
 _AFTER_WRITES = (torch.ops.aten.zero.default,)
-"""What operators become that write in place, once the graph is functional: it is decomposed in the same pass."""
+"""Functional forms of operators that write in place: they are decomposed in the pass that makes them."""
 _MOST_PASSES = 4
 
 

@@ -18,7 +18,7 @@ Sizes = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Placement:
-    """What each dimension of each tensor is, and at which places the arguments have the number of timesteps."""
+    """Roles of the dimensions of each tensor, and the places of the number of timesteps among the arguments."""
 
     shapes: tuple[Sizes, ...]
     numbers: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""What a model finds while it is traced is what it finds in eager mode: flags, types, and its own handlers."""
+"""Flags, types and handlers of errors are the same for a model that is traced as in eager mode."""
 
 from __future__ import annotations
 
