@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_description import described
 from torch.nn.utils.rnn import PackedSequence
 
-from torchserve_neuron_lstm.config.own_model import MaskForm, OwnModel
+from torchserve_neuron_lstm.config.own_model import MaskForm
 from torchserve_neuron_lstm.handlers.runtime.model_call import argument_makers, output_tensors
 
 Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
@@ -22,26 +23,6 @@ Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
 class Record:
     scores: torch.Tensor
     rest: Any = None
-
-
-def described(arguments: dict[str, dict[str, Any]], mask: MaskForm | None = None) -> OwnModel:
-    return OwnModel(
-        file="model.py",
-        module="model",
-        name="Model",
-        args={},
-        tuples=(),
-        method=None,
-        batched=True,
-        arguments=arguments,
-        mask=mask,
-        draws=False,
-        answers_zeros=True,
-        rewritten=(),
-        recurrences=None,
-        imports_late=False,
-        reason="",
-    )
 
 
 def test_arguments_are_made_of_a_request_and_its_length() -> None:

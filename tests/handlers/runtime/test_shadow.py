@@ -13,29 +13,14 @@ from typing import Any, Literal
 import pytest
 import torch
 from fake_model import FakeModel
+from own_description import described
 
 from torchserve_neuron_lstm.bucketing.execute import Tensors
-from torchserve_neuron_lstm.config.own_model import OwnModel, Shadow
+from torchserve_neuron_lstm.config.own_model import Shadow
 from torchserve_neuron_lstm.handlers.runtime import shadow
 from torchserve_neuron_lstm.handlers.runtime.shadow import Counts, ShadowedModel, worst_difference
 
-OWN = OwnModel(
-    file="model.py",
-    module="model",
-    name="Model",
-    args={},
-    tuples=(),
-    method=None,
-    batched=True,
-    arguments={"ids": {"input": 0}},
-    mask=None,
-    draws=False,
-    answers_zeros=True,
-    rewritten=(),
-    recurrences=None,
-    imports_late=False,
-    reason="",
-)
+OWN = described({"ids": {"input": 0}})
 SECRET = 31337
 """A value of a request."""
 
