@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
 from operator import is_, itemgetter
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -165,7 +165,7 @@ class _Visit:
             return note(self, name, value)
         if (place := generator_place(name, value) or array_place(name, value)) is not None:
             self.places.append(place)
-        elif type(value).__module__ in self._own or type(value).__module__ == "types":
+        elif type(value).__module__ in self._own or isinstance(value, SimpleNamespace):
             return [*self._mapping(name, getattr(value, "__dict__", {}), _all), (type(value).__name__, type(value))]
         return ()
 

@@ -16,11 +16,14 @@ from torchserve_neuron_lstm.handlers.runtime.kept_state import KeptState
 
 FILE = """
 import random
+import types
 import torch
 from torch import nn
 
 COUNT = 0
 SEEN = {}
+States = tuple[torch.Tensor, torch.Tensor]  # a type with the attributes of `tuple`
+SETTINGS = types.SimpleNamespace(scale=1)
 
 
 class Counter:
@@ -95,6 +98,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], Callable[[Model], object]]] 
     "class": (lambda m: setattr(m.file.Counter, "total", 3), lambda m: m.file.Counter.total),
     "global": (set_global, lambda m: m.file.COUNT),
     "global dict": (lambda m: m.file.SEEN.update(a=1), lambda m: m.file.SEEN),
+    "global namespace": (lambda m: setattr(m.file.SETTINGS, "scale", 2), lambda m: m.file.SETTINGS),
     "default value": (lambda m: m.file.defaulted(1), lambda m: len(m.file.defaulted.__defaults__[0])),
     "generator of torch": (lambda m: torch.rand(1, generator=m.generator), lambda m: m.generator.get_state().tolist()),
     "generator of Python": (lambda m: m.python.random(), lambda m: m.python.getstate()),
