@@ -6,7 +6,9 @@ Here are those that read one timestep, or a window of timesteps; `sequence_layer
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,14 +51,15 @@ class Part(nn.Module):
     def draw(self, choose: random.Random, place: Place) -> None:
         """Draw sizes, and make layers."""
 
-    def steps(self, timesteps: int) -> int:
+    def steps(self, timesteps: Any) -> Any:
+        """Return the number of timesteps behind the part: of a request, or of each row."""
         return timesteps
 
     def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        return self.changed(x, lengths), lengths
+        return self.changed(x, lengths), None if lengths is None else self.steps(lengths)
 
     def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        """Return the output of a part that keeps the number of timesteps."""
+        """Return the output."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -97,11 +100,9 @@ class Convolution(Part):
         if self.variant == "masked before" and lengths is not None:
             x = x.masked_fill(~self.mask(x, lengths), 0.0)
         channels = self.channels(x)
-        if self.variant == "two dimensions":
-            channels = self.conv(channels.unsqueeze(1)).squeeze(1)
-        else:
-            channels = self.conv(channels)
-        return torch.relu(self.sequence(channels))
+        images = self.variant == "two dimensions"
+        y = self.conv(channels.unsqueeze(1)).squeeze(1) if images else self.conv(channels)
+        return torch.relu(self.sequence(y))
 
 
 class StridedConvolution(Part):
@@ -115,12 +116,11 @@ class StridedConvolution(Part):
         self.padding = self.size // 2
         self.conv = nn.Conv1d(place.width, place.width, self.size, self.stride, self.padding)
 
-    def steps(self, timesteps: int) -> int:
+    def steps(self, timesteps: Any) -> Any:
         return (timesteps + 2 * self.padding - self.size) // self.stride + 1
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        x = torch.tanh(self.sequence(self.conv(self.channels(x))))
-        return x, None if lengths is None else (lengths + 2 * self.padding - self.size) // self.stride + 1
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return torch.tanh(self.sequence(self.conv(self.channels(x))))
 
 
 class ValidConvolution(Part):
@@ -135,15 +135,14 @@ class ValidConvolution(Part):
         self.before = self.missing if self.variant == "causal" else self.missing // 2
         self.conv = nn.Conv1d(place.width, place.width, self.size)
 
-    def steps(self, timesteps: int) -> int:
-        return timesteps + self.missing - self.size + 1
+    def steps(self, timesteps: Any) -> Any:
+        return timesteps + (self.missing - self.size + 1)
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         channels = self.channels(x)
         if self.missing:
             channels = functional.pad(channels, (self.before, self.missing - self.before))
-        x = torch.relu(self.sequence(self.conv(channels)))
-        return x, None if lengths is None else lengths + (self.missing - self.size + 1)
+        return torch.relu(self.sequence(self.conv(channels)))
 
 
 class Pooling(Part):
@@ -162,12 +161,11 @@ class Pooling(Part):
             real = "real" in self.variant
             self.pool = nn.AvgPool1d(self.size, self.stride, padding, ceil_mode, count_include_pad=not real)
 
-    def steps(self, timesteps: int) -> int:
+    def steps(self, timesteps: Any) -> Any:
         return (timesteps + self.stride - 1) // self.stride
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        x = self.sequence(self.pool(self.channels(x)))
-        return x, None if lengths is None else (lengths + self.stride - 1) // self.stride
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        return self.sequence(self.pool(self.channels(x)))
 
 
 class Upsampling(Part):
@@ -179,17 +177,15 @@ class Upsampling(Part):
     def draw(self, choose: random.Random, place: Place) -> None:
         self.up = nn.ConvTranspose1d(place.width, place.width, 2, 2)
 
-    def steps(self, timesteps: int) -> int:
+    def steps(self, timesteps: Any) -> Any:
         return 2 * timesteps
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if self.variant == "repeated":
-            x = x.repeat_interleave(2, self.time)
-        elif self.variant == "transposed convolution":
-            x = self.sequence(self.up(self.channels(x)))
-        else:
-            x = self.sequence(functional.interpolate(self.channels(x), scale_factor=2, mode=self.variant))
-        return x, None if lengths is None else 2 * lengths
+            return x.repeat_interleave(2, self.time)
+        if self.variant == "transposed convolution":
+            return self.sequence(self.up(self.channels(x)))
+        return self.sequence(functional.interpolate(self.channels(x), scale_factor=2, mode=self.variant))
 
 
 class Elementwise(Part):
@@ -206,21 +202,19 @@ class Elementwise(Part):
             return x * self.mask(x, lengths).to(x.dtype)
         if self.variant == "zero filled" and lengths is not None:
             return x.masked_fill(~self.mask(x, lengths), 0.0)
-        return self._of_elements(x)
+        functions: dict[str, Callable[[], Tensor]] = {
+            "gelu": lambda: functional.gelu(x),
+            "gate": lambda: x * torch.sigmoid(self.gate(x)),
+            "where": lambda: torch.where(x > 0, x, 0.1 * x),
+            "clamp": lambda: x.abs().clamp(0.0, 2.0),
+            "exponential": lambda: torch.exp(-x * x),
+            "position": lambda: x + self._positions(x),
+        }
+        return functions[self.variant]()
 
-    def _of_elements(self, x: Tensor) -> Tensor:
-        if self.variant == "gelu":
-            return functional.gelu(x)
-        if self.variant == "gate":
-            return x * torch.sigmoid(self.gate(x))
-        if self.variant == "where":
-            return torch.where(x > 0, x, 0.1 * x)
-        if self.variant == "clamp":
-            return x.abs().clamp(0.0, 2.0)
-        if self.variant == "exponential":
-            return torch.exp(-x * x)
+    def _positions(self, x: Tensor) -> Tensor:
         steps = torch.arange(x.size(self.time), dtype=x.dtype)
-        return x + torch.sin(steps / 3).reshape((1, -1, 1) if self.time == 1 else (-1, 1, 1))
+        return torch.sin(steps / 3).reshape((1, -1, 1) if self.time == 1 else (-1, 1, 1))
 
 
 class Einsum(Part):

@@ -20,54 +20,31 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from .layers import (
-    Convolution,
-    Einsum,
-    Elementwise,
-    Feedforward,
-    Norm,
-    Part,
-    Place,
-    Pooling,
-    StridedConvolution,
-    Transpose,
-    Upsampling,
-    ValidConvolution,
-)
-from .sequence_layers import (
-    Attention,
-    CellLoop,
-    Concatenation,
-    Flip,
-    Join,
-    LastStep,
-    Recurrence,
-    Reduction,
-    Skip,
-    Summary,
-)
+from . import layers, sequence_layers
+from .layers import Feedforward, Part, Place
+from .sequence_layers import Join, Summary
 
 VOCABULARY = 11
 LONGEST = 16
 """Timesteps of the longest request."""
 PARTS: dict[str, type[Part]] = {
-    "convolution": Convolution,
-    "stride": StridedConvolution,
-    "valid convolution": ValidConvolution,
-    "pooling": Pooling,
-    "upsampling": Upsampling,
-    "norm": Norm,
-    "attention": Attention,
-    "recurrence": Recurrence,
-    "cell loop": CellLoop,
-    "skip": Skip,
-    "concatenation": Concatenation,
-    "flip": Flip,
-    "elementwise": Elementwise,
-    "einsum": Einsum,
-    "transpose": Transpose,
-    "last step": LastStep,
-    "reduction": Reduction,
+    "convolution": layers.Convolution,
+    "stride": layers.StridedConvolution,
+    "valid convolution": layers.ValidConvolution,
+    "pooling": layers.Pooling,
+    "upsampling": layers.Upsampling,
+    "norm": layers.Norm,
+    "attention": sequence_layers.Attention,
+    "recurrence": sequence_layers.Recurrence,
+    "cell loop": sequence_layers.CellLoop,
+    "skip": sequence_layers.Skip,
+    "concatenation": sequence_layers.Concatenation,
+    "flip": sequence_layers.Flip,
+    "elementwise": layers.Elementwise,
+    "einsum": layers.Einsum,
+    "transpose": layers.Transpose,
+    "last step": sequence_layers.LastStep,
+    "reduction": sequence_layers.Reduction,
 }
 """In the order in which they are drawn: another one would change every model."""
 FEATURES = ("embedding", *PARTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -188,15 +189,15 @@ class Reduction(Summary):
     def vector(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is not None and self.variant in self.masked_variants:
             return self._of_real_steps(x, lengths)
-        if self.variant == "max":
-            return x.max(self.time)[0]
-        if self.variant == "deviation":
-            return torch.sqrt(x.var(self.time, unbiased=False) + 0.1)
-        if self.variant == "sum":
-            return x.sum(self.time) / 8
-        if self.variant == "logsumexp":
-            return torch.logsumexp(x, self.time)
-        return x.mean(self.time) if self.variant == "mean" else x.amin(self.time)
+        reductions: dict[str, Callable[[], Tensor]] = {
+            "mean": lambda: x.mean(self.time),
+            "sum": lambda: x.sum(self.time) / 8,
+            "max": lambda: x.max(self.time)[0],
+            "min": lambda: x.amin(self.time),
+            "logsumexp": lambda: torch.logsumexp(x, self.time),
+            "deviation": lambda: torch.sqrt(x.var(self.time, unbiased=False) + 0.1),
+        }
+        return reductions[self.variant]()
 
     def _of_real_steps(self, x: Tensor, lengths: Tensor) -> Tensor:
         mask = self.mask(x, lengths)
@@ -244,25 +245,23 @@ class Concatenation(Join):
         self.narrow = nn.Linear(2 * place.width, place.width)
         self.token = nn.Parameter(torch.rand(1, 1, place.width) - 0.5)
 
-    def steps(self, timesteps: int) -> int:
+    def steps(self, timesteps: Any) -> Any:
         return timesteps if self.keeps_time else 2 * timesteps if self.variant == "time" else timesteps + 1
 
-    def forward(self, x: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        y, lengths = self.inner(x, lengths)
-        if self.variant == "features":
-            return self.narrow(torch.cat([x, y], 2)), lengths
-        if self.variant == "with the mean":
-            return self.narrow(torch.cat([y, x.mean(self.time, keepdim=True).expand_as(y)], 2)), lengths
+    def changed(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        y: Tensor = self.inner(x, lengths)[0]
+        if self.keeps_time and self.variant != "shifted":
+            both = [x, y] if self.variant == "features" else [y, x.mean(self.time, keepdim=True).expand_as(y)]
+            narrowed: Tensor = self.narrow(torch.cat(both, 2))
+            return narrowed
         if self.variant == "time":
-            return torch.cat([x, y], self.time), None if lengths is None else 2 * lengths
+            return torch.cat([x, y], self.time)
         if self.variant == "shifted":
             first = torch.zeros_like(y.narrow(self.time, 0, 1))
-            before = y[:, :-1] if self.time == 1 else y[:-1]
-            return x + torch.cat([first, before], self.time), lengths
+            return x + torch.cat([first, y[:, :-1] if self.time == 1 else y[:-1]], self.time)
         rows = x.size(1 - self.time)
         token = self.token.expand(*((rows, -1, -1) if self.time == 1 else (-1, rows, -1)))
-        parts = [token, y] if self.variant == "token before" else [y, token]
-        return torch.cat(parts, self.time), None if lengths is None else lengths + 1
+        return torch.cat([token, y] if self.variant == "token before" else [y, token], self.time)
 
 
 class Flip(Join):

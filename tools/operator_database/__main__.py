@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 import torch
 
@@ -121,7 +122,7 @@ def _rule_name(name: str, targets: set[str]) -> str:
     target = next((target for target in targets if target.startswith(f"{base}.")), None)
     if target is None:
         return _OTHER if targets else "none"
-    rule = RULES.get(base) or rule_of(_operator(target))
+    rule = RULES.get(base) or rule_of(attrgetter(target)(torch.ops))
     if rule is None:
         return "none"
     module = rule.__module__.rsplit(".", 1)[1].removesuffix("_rules")
@@ -130,13 +131,6 @@ def _rule_name(name: str, targets: set[str]) -> str:
 
 def _base(name: str) -> str:
     return f"aten.{operators()[name].aten_name.removeprefix('nn.functional.')}"
-
-
-def _operator(target: str) -> object:
-    found: object = torch.ops
-    for part in target.split("."):
-        found = getattr(found, part)
-    return found
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 import types
 import unittest
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,25 +25,17 @@ class Sample:
     function: Callable[..., Any]
     leaves: tuple[Any, ...]
     tree: pytree.TreeSpec
-    number: int
-    """Position among the samples of its operator and dtype."""
-
-    @property
-    def places(self) -> list[int]:
-        """Places of the tensors among the leaves."""
-        return [place for place, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All tensors, in order."""
-        return [self.leaves[place] for place in self.places]
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 
-    def call(self, tensors: Sequence[torch.Tensor], sizes: dict[int, Any] | None = None) -> Any:
+    def call(self, tensors: Sequence[torch.Tensor], sizes: Mapping[int, Any]) -> Any:
         """Call the operator with other tensors, and with other numbers at some places of the leaves."""
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        for place, size in (sizes or {}).items():
+        others = iter(tensors)
+        leaves = [next(others) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
+        for place, size in sizes.items():
             leaves[place] = size
         value, args, kwargs = pytree.tree_unflatten(leaves, self.tree)
         return self.function(value, *args, **kwargs)
@@ -71,9 +63,9 @@ def samples(name: str, dtype: torch.dtype) -> Iterator[Sample]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = list(entry.sample_inputs("cpu", dtype))
-    for number, sample in enumerate(found):
+    for sample in found:
         leaves, tree = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         leaves = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if tensors and tensors[0].layout is torch.strided and tensors[0].dim():
-            yield Sample(name, entry.op, tuple(leaves), tree, number)
+            yield Sample(name, entry.op, tuple(leaves), tree)

@@ -73,13 +73,7 @@ def _alternatives(sample: Sample, batch: int | None, time: int) -> Iterator[Plac
     numbers = tuple(
         place for place, leaf in enumerate(sample.leaves) if type(leaf) is int and leaf == first.shape[time] != 0
     )
-    seen = []
-    for shapes in options:
-        for places in ((), numbers):
-            placement = Placement((own, *shapes), places)
-            if placement not in seen:
-                seen.append(placement)
-                yield placement
+    yield from dict.fromkeys(Placement((own, *shapes), places) for shapes in options for places in ((), numbers))
 
 
 def _square(tensor: torch.Tensor, timesteps: int) -> Sizes:

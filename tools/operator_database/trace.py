@@ -32,12 +32,7 @@ class Traced:
 
     def holds(self, timesteps: int) -> bool:
         """Whether no condition of the trace excludes this number of timesteps."""
-        return all(_holds(guard, timesteps) for guard in self.guards)
-
-
-def _holds(guard: sympy.Basic, timesteps: int) -> bool:
-    (symbol,) = guard.free_symbols
-    return bool(guard.xreplace({symbol: sympy.Integer(timesteps)}))
+        return all(guard.xreplace(dict.fromkeys(guard.free_symbols, sympy.Integer(timesteps))) for guard in self.guards)
 
 
 def trace(function: Callable[..., Any], specs: Sequence[TensorSpec], tensors: Sequence[torch.Tensor]) -> Traced:
@@ -50,8 +45,7 @@ def trace(function: Callable[..., Any], specs: Sequence[TensorSpec], tensors: Se
     module = _functional(_made(function, mode, fakes, {}), mode, fakes)
     table: dict[Any, Any] = {}
     for _ in range(_PASSES):
-        more = {target: d for target, d in decompositions_of(module).items() if target not in table}
-        if not more:
+        if not (more := {target: d for target, d in decompositions_of(module).items() if target not in table}):
             break
         table |= more
         module = _functional(_made(module, mode, fakes, table), mode, fakes)
@@ -73,13 +67,10 @@ def _made(
 
 
 def _functional(module: torch.fx.GraphModule, mode: FakeTensorMode, fakes: Sequence[FakeTensor]) -> Any:
-    if not any(_mutates(node) for node in module.graph.nodes):
+    targets = (node.target for node in module.graph.nodes)
+    if not any(isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable for target in targets):
         return module
     return _made(torch.func.functionalize(module), mode, fakes, {})
-
-
-def _mutates(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _constants(module: torch.fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -3,8 +3,8 @@
 With faults (`FAULTS=yes`), sessions go on while a random worker is killed every 2 seconds and once a whole server, in
 three trials: one server with sessions on its disk; two servers that share a Redis server, which is paused now and then;
 and one server whose disk is full or read-only now and then, whose wall clock jumps by an hour, and whose file of
-sessions is truncated once. On a Ray cluster (`HOSTS=ray`), replicas, nodes and a Redis primary are killed, and then
-weights change under load. No session may be lost, no answer wrong, no chunk applied twice.
+sessions is truncated once. On a Ray cluster (`HOSTS=ray`), replicas, nodes and a Redis primary are killed. No session
+may be lost, no answer wrong, no chunk applied twice.
 
 Without faults (`FAULTS=no MINUTES=30`) there are also whole sequences, and every tenth request is bad. Every good
 request must be answered the first time, every bad one refused as documented; no worker may be replaced, and its memory,

@@ -1,15 +1,13 @@
-"""Sessions while a Ray cluster and its Redis cluster lose processes, and weights that change under load.
+"""Sessions while a Ray cluster and its Redis cluster lose processes.
 
 Three nodes, each a raylet of this machine, have replicas of one archive, whose sessions are on a Redis cluster of three
-primaries with one replica each. Replicas, nodes and a primary are killed. Then another application gets new weights:
-no request may be refused, and every answer must be that of the old or of the new model.
+primaries with one replica each. Replicas, nodes and a primary are killed.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -18,8 +16,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,27 +28,25 @@ from redis_cluster import SLOTS, LocalCluster, running_cluster
 from redis_server import server_programs
 from torchserve_process import free_ports
 
-from .bad_requests import STREAM, TAGGER, json_request
-from .checks import Law, Tally, Values, answer_laws, equal, outputs
+from .bad_requests import STREAM
+from .checks import Law, Tally, answer_laws
 from .faults import until_enough
-from .hosts import make_archive, make_model
-from .model import TOKENS, Tagger
-from .traffic import Connection, NoAnswer, draw_traffic, send
+from .hosts import make_archive
+from .model import Tagger
+from .traffic import draw_traffic, send
 
 REPLICAS, NODES, PRIMARIES = "replicas killed", "nodes removed", "Redis primaries killed"
 _COUNT = 3
-"""Nodes, and replicas of each application."""
+"""Nodes, and replicas of the application."""
 _NODE = {"num_cpus": 2, "object_store_memory": 100 * 1024 * 1024}
 _FAILOVER_SECONDS = 5.0
 """A primary that does not answer for so long is replaced: longer than a busy machine holds it up."""
 _MOST_SECONDS = 300.0
-_CLIENTS, _BEFORE, _SETTLED = 16, 200, 300
-"""Clients while the weights change; answers before, and answers of the new model in a row after which all have it."""
 _Found = TypeVar("_Found")
 
 
 def run_cluster(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:
-    """Package, serve, disturb and update."""
+    """Package, serve and disturb."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     with (
@@ -58,15 +54,14 @@ def run_cluster(model: Tagger, options: argparse.Namespace, seconds: float) -> t
         redirect_stdout(sys.stderr),  # Ray tells there what died
     ):
         work = Path(folder)
-        for name in ("redis", "ray", "sessions", "old", "new"):
+        for name in ("redis", "ray", "sessions"):
             (work / name).mkdir()
         program = server_programs()["redis-server"]
         with (
             running_cluster(program, work / "redis", replicas=1, node_timeout=_FAILOVER_SECONDS) as redis,
             running_nodes(work / "ray") as nodes,
         ):
-            laws, tally = _run_sessions(model, options, seconds, work / "sessions", nodes, redis)
-            return [*laws, *_update_weights(model, options, work, nodes).laws()], tally
+            return _run_sessions(model, options, seconds, work / "sessions", nodes, redis)
 
 
 def _run_sessions(
@@ -74,7 +69,7 @@ def _run_sessions(
 ) -> tuple[list[Law], Tally]:
     settings = f"{{url: '{redis.url}', cluster: true, replicas: 1, timeout_seconds: 3.0}}"
     archive = make_archive(model, work, STREAM, 1, options.backend, f"{{store: redis, redis: {settings}}}")
-    nodes.deploy({"archive": str(archive), "threads": 1, "replicas": _COUNT}, "sessions")
+    nodes.deploy(archive)
     tally, chance, began = Tally(), random.Random(0), time.monotonic()
     # a node that ended without warning is noticed late, and a replica elsewhere starts slowly on a busy machine
     limits = {"patience": _MOST_SECONDS, "answer_seconds": 30.0}
@@ -83,9 +78,6 @@ def _run_sessions(
     goes_on = until_enough(tally, needed, seconds)
     faults = ClusterFaults(nodes, redis, chance, tally).make(needed, lambda: (time.monotonic() - began) / seconds)
     asyncio.run(send(traffic, [nodes.http], options.clients or 200, tally, goes_on, faults))
-    from ray import serve
-
-    serve.delete("sessions")
     return list(answer_laws(tally, (), needed)), tally
 
 
@@ -188,13 +180,13 @@ class RayNodes:
         self.http = http
         """The HTTP port of the first node."""
 
-    def deploy(self, arguments: Mapping[str, Any], name: str) -> None:
-        """Start or update an application of archives, and wait until all its replicas are ready."""
+    def deploy(self, archive: Path) -> None:
+        """Start the application of an archive, and wait until all its replicas are ready."""
         from ray import serve
 
         from torchserve_neuron_lstm.hosts.ray import app
 
-        serve.run(app(arguments), name=name, route_prefix="/")
+        serve.run(app({"archive": str(archive), "threads": 1, "replicas": _COUNT}), route_prefix="/")
 
     def ready(self) -> list[ReplicaProcess]:
         """Return the replicas that take requests now."""
@@ -258,82 +250,3 @@ def running_nodes(directory: Path) -> Iterator[RayNodes]:
         _, running = psutil.wait_procs(replicas, timeout=30)  # they end by themselves when their raylet has
         for process in running:
             process.kill()
-
-
-class Question(NamedTuple):
-    """A whole sequence, and what the old and the new model answer."""
-
-    ids: Sequence[int]
-    old: Values
-    new: Values
-
-    def version(self, body: bytes) -> str:
-        """Return the model whose answer this is: `old`, `new` or `neither`."""
-        try:
-            answer = json.loads(body)
-        except ValueError:
-            return "neither"
-        return "old" if equal(answer, self.old) else "new" if equal(answer, self.new) else "neither"
-
-
-@dataclass
-class Update:
-    """Answers while the weights changed."""
-
-    answers: Counter[str] = field(default_factory=Counter)
-    """Answers of the `old` model, the `new` one or `neither`, and requests that were `refused`."""
-    new_in_a_row: int = 0
-
-    def laws(self) -> list[Law]:
-        """Return what must hold: no refusal, answers of the two models alone, and load before and after."""
-        least = {"old": 1, "new": 1}
-        laws = [Law(f"update: answers of the {name} model", self.answers[name], least=n) for name, n in least.items()]
-        return [*laws, *(Law(f"update: {name}", self.answers[name], most=0) for name in ("neither", "refused"))]
-
-    def add(self, version: str) -> None:
-        """Count an answer."""
-        self.answers[version] += 1
-        self.new_in_a_row = self.new_in_a_row + 1 if version == "new" else 0
-
-
-def _update_weights(model: Tagger, options: argparse.Namespace, work: Path, nodes: RayNodes) -> Update:
-    """Change the weights of a model without sessions while clients ask."""
-    other = make_model()
-    with torch.no_grad():
-        for weight in other.parameters():
-            weight.add_(0.25)
-    archives = [make_archive(model, work / "old", TAGGER, 1, options.backend)]
-    archives.append(make_archive(other, work / "new", TAGGER, 1, options.backend))
-    before, after = ({"archives": {TAGGER: str(path)}, "threads": 1, "replicas": _COUNT} for path in archives)
-    nodes.deploy(before, "weights")
-    chance = random.Random(0)
-    texts = [chance.choices(range(TOKENS), k=chance.randint(1, 16)) for _ in range(50)]
-    questions = [Question(ids, outputs(model, ids), outputs(other, ids)) for ids in texts]
-    return asyncio.run(update_under_load(nodes.http, questions, lambda: nodes.deploy(after, "weights")))
-
-
-async def update_under_load(port: int, questions: Sequence[Question], deploy: Callable[[], None]) -> Update:
-    """Ask from many clients and deploy until every replica is new; raises `TimeoutError` if the old model stays."""
-    update, over = Update(), asyncio.Event()
-    clients = [asyncio.create_task(_ask(port, questions, number, update, over)) for number in range(_CLIENTS)]
-    try:
-        await _awaited(lambda: update.answers.total() >= _BEFORE or None, "answers of the old model")
-        await asyncio.to_thread(deploy)
-        await _awaited(lambda: update.new_in_a_row >= _SETTLED or None, "answers of the new model alone")
-    finally:
-        over.set()
-        await asyncio.gather(*clients)
-    return update
-
-
-async def _ask(port: int, questions: Sequence[Question], number: int, update: Update, over: asyncio.Event) -> None:
-    with closing(Connection(port, 60.0)) as connection:
-        while not over.is_set():
-            question = questions[number % len(questions)]
-            number += 1
-            try:
-                reply = await connection.post(json_request(TAGGER, question.ids))
-            except NoAnswer:
-                update.add("refused")
-            else:
-                update.add(question.version(reply.body) if reply.status == 200 else "refused")
