@@ -119,8 +119,12 @@ def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> 
 def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
-    """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), quiet(), _lines_of_all_functions():
+    """Export a module without gradients and without the exporter's warnings about its internals.
+
+    The exporter's cache of shapes is off: it computes each new shape twice, to compare, and few shapes come again.
+    """
+    uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+    with torch.no_grad(), quiet(), _lines_of_all_functions(), uncached:
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 

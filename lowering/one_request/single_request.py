@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -255,7 +255,7 @@ def _decomposed(exported: torch.export.ExportedProgram, own: Mapping[Any, Callab
 
     Losses are examples: `F.l1_loss`, `F.cross_entropy`. `own` are decompositions to be used in any case.
     """
-    composed = torch.export.default_decompositions()
+    composed = _exporters_decompositions()
     inner = {target: composed[target] for target in (*_WITHIN_LOSSES, *_AFTER_WRITES)}
     table = {**own, **_DECOMPOSED, **inner, **decompositions_of(exported.graph_module)}
     if all(_stays(node, table) for node in exported.graph.nodes):
@@ -290,7 +290,7 @@ def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., A
     graphs = [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for graph in graphs for node in graph.nodes if _returns_tensors(node)}
     found: dict[Any, Callable[..., Any]] = {}
-    composed = torch.export.default_decompositions()
+    composed = _exporters_decompositions()
     for target in targets:
         if target.namespace != "aten" or rule_of(target) is not None or target in _DECOMPOSED:
             continue
@@ -301,6 +301,11 @@ def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., A
         elif target._can_decompose() and not target._schema.is_mutable:  # torch's own code in other operators
             found[target] = target.decompose
     return found
+
+
+@cache
+def _exporters_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    return torch.export.default_decompositions()
 
 
 def _returns_tensors(node: torch.fx.Node) -> bool:
