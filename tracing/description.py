@@ -18,6 +18,7 @@ from ..backends.interface import LoadError
 from ..backends.signature import Signature
 from ..config import json_codec
 from ..config.json_codec import NO_OTHER_KEYS, Key
+from .longest_length import LongestLength
 
 
 class TempDirectory:
@@ -51,6 +52,8 @@ class TracedProgram:
 
     `weights/NAME`, or `weights/NAME@BUCKET` if buckets differ in it; constants of the code are below `constants/`.
     """
+    longest: LongestLength | None = None
+    """What the longest sequence of a call must have; its index is that among all inputs, states included."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..lowering.errors import LoweringError, explained_export_errors, node_line,
 from ..lowering.exporter.export import export_quietly, replaced_forward, with_parameter_names
 from ..lowering.packing.packed_placeholder import reject_packed_outputs
 from ..lowering.refused_calls import reject_random_operators
+from .longest_length import LongestLength, required_longest
 from .packed_mode import packed_sequence_mode
 
 Function = Callable[..., Any]
@@ -32,6 +33,8 @@ class ExportedFunction:
     """Structure of the positional arguments of a call, as a tuple."""
     out_tree: pytree.TreeSpec
     """Structure of the outputs."""
+    longest: LongestLength | None = None
+    """What the longest sequence of a call must have; None: any number of timesteps."""
 
 
 def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:
@@ -64,15 +67,18 @@ def export_function(func: Function, example_inputs: Any, held: Sequence[str] = (
     module = func if isinstance(func, torch.nn.Module) else _Function(func)
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = [*(leaf.clone() for leaf in leaves), *(own[name].detach().clone() for name in held)]
-    notes: dict[str, pytree.TreeSpec] = {}
+    notes: dict[str, Any] = {}
     forward = _flat_forward(func, module, in_tree, held, notes)
     name = getattr(func, "__name__", type(func).__name__)
-    with eval_mode(module), replaced_forward(module, forward), explained_export_errors(name):
-        program = _export(module, tensors)
-    _refuse_varying_sizes(program)
-    reject_random_operators(program)
-    _refuse_mutation(program)
-    return ExportedFunction(program, in_tree, notes["out_tree"])
+    with eval_mode(module):
+        with replaced_forward(module, forward), explained_export_errors(name):
+            program = _export(module, tensors)
+        _refuse_varying_sizes(program)
+        reject_random_operators(program)
+        _refuse_mutation(program)
+        padded = notes["padded_timesteps"]
+        longest = None if padded is None else required_longest(program, func, tensors, in_tree, padded)
+    return ExportedFunction(program, in_tree, notes["out_tree"], longest)
 
 
 class _Function(torch.nn.Module):
@@ -104,17 +110,18 @@ def _flat_forward(
     module: torch.nn.Module,
     in_tree: pytree.TreeSpec,
     held: Sequence[str],
-    notes: dict[str, pytree.TreeSpec],
+    notes: dict[str, Any],
 ) -> Function:
-    """Wrap forward() to take and return flat tensors; `notes` gets the structure of the outputs."""
+    """Wrap forward() to take and return flat tensors; `notes` gets the structure of the outputs and what was padded."""
     own, count = module.forward, in_tree.num_leaves
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         arguments = pytree.tree_unflatten(list(tensors[:count]), in_tree)
         others = dict(zip(held, tensors[count:], strict=True))
-        with _substituted(module, others), packed_sequence_mode(_rows(tensors[:count])):
+        with _substituted(module, others), packed_sequence_mode(_rows(tensors[:count])) as mode:
             outputs = own(*arguments)
             reject_packed_outputs(outputs)
+        notes["padded_timesteps"] = mode.padded_timesteps
         leaves, notes["out_tree"] = pytree.tree_flatten(outputs)
         reject_non_tensors("the function", leaves)
         if not leaves:

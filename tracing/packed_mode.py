@@ -28,7 +28,7 @@ from ..lowering.packing.recurrence_fit import unchecked_packed_states
 
 
 @contextlib.contextmanager
-def packed_sequence_mode(rows: int | None) -> Iterator[None]:
+def packed_sequence_mode(rows: int | None) -> Iterator[PackedSequenceMode]:
     """Activate the tracing mode and the patches that it needs while the user's forward() is traced.
 
     `rows` is the number of lengths, if there are any.
@@ -38,8 +38,7 @@ def packed_sequence_mode(rows: int | None) -> Iterator[None]:
         # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(replaced(tensor_class, "tolist", _tolist(rows, tensor_class.tolist)))
-        stack.enter_context(PackedSequenceMode(rows))
-        yield
+        yield stack.enter_context(PackedSequenceMode(rows))
 
 
 def _tolist(rows: Any, original: Any) -> Any:
@@ -93,11 +92,15 @@ class PackedSequenceMode(TorchFunctionMode):
     def __init__(self, rows: int | None) -> None:
         super().__init__()
         self.rows = rows
+        self.padded_timesteps: int | None = None
+        """Timesteps of a sequence that was padded without `total_length`, to those of the longest one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1)
+        if name == "_pad_packed_sequence" and (packed := placeholder_of(args[0])) is not None and args[4] <= 0:
+            self.padded_timesteps = packed.padded.shape[1]
         rule = _RULES.get(name)
         if rule is not None:
             result = rule(self.rows, caller.f_code, args, kwargs)

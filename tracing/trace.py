@@ -159,8 +159,8 @@ def describe_trace(
         backend=engine.name,
         host=dict(engine.host()),
         programs=tuple(
-            TracedProgram(program_directory(index), signature_of(program, None), own_keys)
-            for index, (program, own_keys) in enumerate(zip(programs, keys, strict=True))
+            TracedProgram(program_directory(index), signature_of(one.program, None), own_keys, one.longest)
+            for index, (one, own_keys) in enumerate(zip(exported, keys, strict=True))
         ),
         in_tree=_serialized(in_tree),
         out_tree=_serialized(out_tree),

@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,9 @@ class Traced:
             self.reload()
         with self._calling, torch.no_grad(), self._placed():
             if self.any_batch:
-                outputs = run_in_batches(self._run, self.description.programs[0].signature, tensors)
+                run = partial(self._call_program, 0)
+                outputs = run_in_batches(run, self.description.programs[0].signature, tensors)
+                self._check_longest(0, tensors)
             else:
                 outputs = self._run(tensors)
         return pytree.tree_unflatten(outputs, self._out_tree)
@@ -177,6 +180,7 @@ class Traced:
         signature = self.description.programs[bucket].signature
         if self.state is None:
             signature.check_inputs(inputs)
+            self._check_longest(bucket, inputs)
             return self._call_program(bucket, inputs)
         return self._run_with_state(self.state, bucket, signature, inputs)
 
@@ -191,6 +195,11 @@ class Traced:
                 f"called with {_format_structure(structure)}, but traced with {_format_structure(self._in_tree)}"
             )
         return leaves
+
+    def _check_longest(self, bucket: int, inputs: Sequence[torch.Tensor]) -> None:
+        longest = self.description.programs[bucket].longest
+        if longest is not None:
+            longest.check(inputs)
 
     def _call_program(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run a program; copy outputs that share memory with a weight, so that the caller may modify them."""
@@ -208,6 +217,7 @@ class Traced:
             raise WrongInput(f"{len(tensors)} inputs in addition to the state, expected {expected}")
         inputs = [views[states.index(i)] if i in states else next(rest) for i in range(len(signature.inputs))]
         signature.check_inputs(inputs)
+        self._check_longest(bucket, inputs)
         outputs = self._call_program(bucket, inputs)
         state_outputs = [index for _, index in self.description.aliases]
         results = [state.copy_if_state(output) for i, output in enumerate(outputs) if i not in state_outputs]
