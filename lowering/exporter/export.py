@@ -22,6 +22,7 @@ from ...config.schema import NeuronLstmBlock
 from ..errors import InputsDoNotFit, is_torch_file
 from .arguments import mask_of_lengths, nested_arguments
 from .model_attributes import replaced, restored_attributes, with_listed_weights
+from .written_text import text_as_in_eager_mode
 
 
 def bind_arguments(
@@ -158,11 +159,12 @@ class _TorchsFlag:
 
 
 def _as_in_eager_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `torch.compiler.is_exporting()` and `is_compiling()` be false in the code of a model."""
+    """Let `torch.compiler.is_exporting()` and `is_compiling()` be false in the code of a model, and text be text."""
 
     @wraps(forward)
     def as_in_eager_mode(*arguments: Any) -> Any:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(text_as_in_eager_mode())
             for name in ("_is_exporting_flag", "_is_compiling_flag"):
                 if getattr(torch.compiler, name, False):
                     stack.enter_context(replaced(torch.compiler, name, _TorchsFlag()))

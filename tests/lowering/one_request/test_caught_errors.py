@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import numbers
+import pprint
 from collections.abc import Callable
 from typing import Any
 
@@ -121,3 +123,48 @@ def test_an_error_that_eager_mode_catches_too_is_none() -> None:
     x = torch.randn(1, 3, 3)
     with torch.no_grad():
         torch.testing.assert_close(lower(model, CONFIG).exported.module()(x, torch.tensor([3]))[0], model(x))
+
+
+def text_of_a_size(m: Model, x: Tensor) -> Any:
+    return m.gru(x)[0] * (2.0 if str(x.size(1)) == "19" else 1.0)
+
+
+def text_of_a_shape(m: Model, x: Tensor) -> Any:
+    return m.gru(x)[0] + (1.0 if " 19," in f"{x.shape}" else 0.0)
+
+
+def name_of_a_table(m: Model, x: Tensor) -> Any:
+    return m.gru(x)[0] + getattr(m, f"table_{x.size(1) // 2}", 0.0)
+
+
+def joined_by_a_library(m: Model, x: Tensor) -> Any:
+    return m.gru(x)[0] + (1.0 if "19" in pprint.pformat([x.size(1)]) else 0.0)
+
+
+def text_of_a_tensor(m: Model, x: Tensor) -> Any:
+    y = m.gru(x)[0]
+    return y.clamp(min=0) if "nan" in f"{y}" else y
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        *((run, "reads a size as a number") for run in (text_of_a_size, text_of_a_shape, name_of_a_table)),
+        (joined_by_a_library, "reads a size as a number"),
+        (text_of_a_tensor, "writes a tensor as text"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_text_in_which_eager_mode_has_numbers_is_a_refusal(run: Callable[..., Any], reason: str) -> None:
+    with pytest.raises(LoweringError, match=rf"{reason}.* .at \S+:\d+: "):
+        lower(Model(run).eval(), CONFIG)
+
+
+def test_logged_sizes_and_messages_of_assertions_fix_nothing() -> None:
+    def logged(m: Model, x: Tensor) -> Any:
+        logging.getLogger("model").warning("a request of %s", x.shape)
+        assert x.size(2) == 3, f"features of {x.shape}"
+        return m.gru(x)[0]
+
+    model, x = Model(logged).eval(), torch.randn(1, 19, 3)
+    assert torch.allclose(lower(model, CONFIG).exported.module()(x, torch.tensor([19]))[0], model(x), atol=1e-6)
