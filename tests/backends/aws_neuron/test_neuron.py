@@ -43,7 +43,6 @@ def program(model: Recurrent) -> torch.export.ExportedProgram:
 
 @pytest.fixture(scope="module")
 def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The layer, compiled in another interpreter."""
     place = tmp_path_factory.mktemp("neuron")
     python = neuron_doubles.interpreter(tmp_path_factory.mktemp("toolchain"))
     Neuron().compile(program, Bucket(BATCH, TIME), place, CompileSettings(python=python))
@@ -92,7 +91,6 @@ def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.Monke
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
 def test_recurrences_are_not_refused(case: Case) -> None:
-    """They are unrolled before compilation, and the surrounding operators are supported."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
     assert [why for node in program.graph.nodes if (why := Neuron().refusal(node))] == []

@@ -92,7 +92,6 @@ def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(module: nn.Module, directory: Path, settings: CompileSettings = TARGET) -> None:
-    """A model without weights or time, compiled for a batch of 2."""
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(module, (torch.zeros(5, 3),), dynamic_shapes=({0: batch},))
     NeuronX().compile(program, Bucket(2, 1), directory, settings)
@@ -130,7 +129,6 @@ def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compile
 def test_another_process_answers_the_same_on_one_core(
     double: pytest.MonkeyPatch, compiled: Compiled, tmp_path: Path
 ) -> None:
-    """A worker takes one core, and needs no operator of the packaging code."""
     weights, inputs = weights_of(compiled.program), several_inputs(0.0)
     here = NeuronX().load(compiled.directory, weights, {}, 1)(inputs)
     double.delenv("NEURON_RT_NUM_CORES")
@@ -204,7 +202,6 @@ def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -
 
 @pytest.mark.ci
 def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The refusal names the argument."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
     with pytest.raises(CompileError, match="compiler_args: --target inf2"):
@@ -270,7 +267,6 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
 
 @pytest.mark.ci
 def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
-    """Only the other interpreter has the compiler, and no path of this one reaches it."""
     python = neuron_doubles.interpreter(tmp_path)
     (tmp_path / "program").mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings(args=("--target", "inf2"), python=python))

@@ -37,7 +37,6 @@ class Branching(nn.Module):
 
 @torch.no_grad()
 def test_operators_go_by_the_names_that_old_compilers_know() -> None:
-    """The source names no device: the compiler traces it on its own."""
     torch.manual_seed(0)
     model = Various().eval()
     model.norm(torch.randn(5, 4, 3))  # not the first values
@@ -78,7 +77,6 @@ class Zeros(nn.Module):
 @torch.no_grad()
 @pytest.mark.parametrize("model", [Constant(), Zeros()], ids=["weights", "nothing"])
 def test_a_program_without_inputs_is_exported(model: nn.Module) -> None:
-    """A segment that creates tensors, or computes on weights only, runs on the CPU."""
     program = torch.export.export(model, (), strict=False)
     outputs = export_source(program, Bucket(2, 1)).module(weights_of(program))()
 

@@ -65,7 +65,6 @@ def test_the_source_module_shares_the_weights(
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
-    """The timesteps are unrolled; no operator is fused, and data only affects selections."""
     weights = [torch.randn(24, 5), torch.randn(24, 6), torch.randn(24), torch.randn(24)] * (2 if reverse else 1)
     states = torch.zeros(2 if reverse else 1, 3, 6)
 
@@ -80,8 +79,6 @@ def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
 
 
 def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
-    """Inputs may have the names of variables in the source; time may be the first dimension."""
-
     class Awkward(torch.nn.Module):
         def forward(self, torch: torch.Tensor, device: torch.Tensor, lstm: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch + device.new_full((1,), float("-inf")).exp(), lstm * 2)
@@ -96,7 +93,6 @@ def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", [unrolled, source_module, compile_job], ids=lambda module: module.__name__[-12:])
 def test_what_goes_to_another_interpreter_stands_alone(module: ModuleType, tmp_path: Path) -> None:
-    """It imports torch and the standard library only, in the syntax of Python 3.8."""
     import ast
 
     source = Path(str(module.__file__)).read_text()
