@@ -30,6 +30,14 @@ DECIDING = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
 buckets: {batch: [4], length: [8, 16]}
 """
+STREAMING = f"""
+inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
+lengths: lengths
+outputs: [scores]
+buckets: {{batch: [1, 8], length: [16]}}
+backend: {NATIVE}
+streaming: {{store: disk}}
+"""
 FINAL_STATE = PACKED.replace("padded_result, ", "")
 MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
@@ -38,6 +46,7 @@ MODELS = {
     "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: openvino"),
     "tagger": (TAGGER, TAGGING),
     "scorer": (SCORER, SCORING),
+    "stream": (SCORER, STREAMING),
     "decider": (HERE / "models" / "decider.py", DECIDING),
 }
 
@@ -53,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(600))
             item.add_marker(pytest.mark.xdist_group("e2e"))
+            if item.path.parent.name == "sessions":  # a server with six models and a Redis cluster
+                item.add_marker(pytest.mark.ci)
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,6 @@ class Store:
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Every model of this folder as an archive."""
     folder = tmp_path_factory.mktemp("store")
     work = tmp_path_factory.mktemp("sources")
     sources = {}
@@ -76,9 +86,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="session")
-def server(store: Store) -> Iterator[TorchServe]:
-    """An unmodified TorchServe that serves them."""
-    with serving(store.folder, {name: f"{name}.mar" for name in store.sources}) as running:
+def server(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """An unmodified TorchServe that serves them; it also has the paths of health of the Open Inference Protocol."""
+    models = {name: f"{name}.mar" for name in store.sources}
+    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path_factory.mktemp("sessions"))}
+    settings = {"ts_open_inference_protocol": "true"}
+    with serving(store.folder, models, settings=settings, environment=environment) as running:
         yield running
 
 

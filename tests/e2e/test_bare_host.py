@@ -59,7 +59,6 @@ def test_a_host_without_the_engine_refuses_to_load_and_names_the_package(store: 
 
 @pytest.fixture(scope="module")
 def unpacked(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The scorer as a folder instead of a file: `--archive-format no-archive`."""
     folder = tmp_path_factory.mktemp("unpacked")
     archived(store.sources["scorer"], "scorer", folder, ["--archive-format", "no-archive"])
     return folder

@@ -84,7 +84,6 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 
 @pytest.mark.ci
 def test_an_untouched_archive_comes_back_after_its_worker_is_killed(host: Host) -> None:
-    """Python has left bytecode of the entry file in its folder, and of nothing else."""
     host.assert_answers()
     caches = list((host.store / "folder").rglob("*.pyc"))
     assert [cache.name.partition(".")[0] for cache in caches] == ["neuron_lstm"]

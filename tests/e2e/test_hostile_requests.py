@@ -24,7 +24,6 @@ MODEL = "scorer"
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TorchServe, Source]]:
-    """A server with a limit of its own in `config.properties`."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
     source = write_source(work / MODEL, SCORER, f"{BLOCK}backend: {NATIVE}")
     archived(source, MODEL, store)
@@ -46,7 +45,6 @@ def attack(server: TorchServe, name: str) -> Reply:
 def test_an_attack_is_refused_in_little_memory_and_requests_beside_it_are_answered(
     attacked: tuple[TorchServe, Source], name: str
 ) -> None:
-    """The worker lives on; its memory grows by no more than 20 times the body and 64 MB."""
     server, source = attacked
     (pid,) = server.worker_pids(MODEL)
     frames = torch.randn(9, 3)

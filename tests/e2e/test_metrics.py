@@ -39,6 +39,7 @@ def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
     shown = dict(line.split("=") for line in found[1].splitlines())
     assert shown["metrics_config"] == METRICS_FILE.name
     settings = {**shown, "metrics_config": str(METRICS_FILE), "metrics_address": f"http://127.0.0.1:{metrics_port}"}
+    settings["decode_input_request"] = "false"  # JSON arrives as raw bytes, as in SageMaker's configuration
     with serving(store.folder, {"scorer": "scorer.mar", "decider": "decider.mar"}, settings=settings) as running:
         yield running
 
@@ -120,6 +121,13 @@ def test_the_worker_reads_this_torchserves_messages_in_blocks(measured: TorchSer
     assert post_json(measured.inference, "/predictions/scorer", [FRAME]).status == 200
 
     assert "read one value at a time" not in (measured.log_file.parent / "model_log.log").read_text()
+
+
+def test_json_is_read_also_where_torchserve_does_not_decode_it(measured: TorchServe, server: TorchServe) -> None:
+    for body in (b"[[1, 2, 3]]", b'{"instances": [[[1, 2, 3]]]}', b"[[1, 2"):
+        raw, decoded = (post(one.inference, "/predictions/scorer", body, JSON) for one in (measured, server))
+        assert (raw.status, raw.body) == (decoded.status, decoded.body)
+    assert raw.status == 400
 
 
 def test_a_server_without_our_metrics_file_serves_all_the_same(server: TorchServe) -> None:

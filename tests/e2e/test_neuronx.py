@@ -30,7 +30,6 @@ streaming: {}
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stream_goes_on_after_its_worker_was_killed(tmp_path: Path) -> None:
-    """The device keeps no state: the next chunk continues from the session's store, on another core."""
     source = write_source(tmp_path / "source", SCORER, BLOCK)
     config = source.folder / "model-config.yaml"
     config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))

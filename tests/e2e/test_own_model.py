@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import torch
 import warm_archiver
 from archiving import ARCHIVER
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from mixed_requests import npy
-from rest import assert_close, assert_refused, post, post_json
+from rest import assert_close, assert_refused, post_json
 from torchserve_process import TorchServe
 
 from .conftest import Store
@@ -40,17 +37,6 @@ def sequences() -> list[torch.Tensor]:
     ]
 
 
-def test_json_and_npy_are_answered_as_eager_mode_does(server: TorchServe, store: Store) -> None:
-    for frames in sequences():
-        reply = post_json(server.inference, PREDICTIONS, frames.tolist())
-        assert reply.status == 200, reply.body
-        assert_close(reply.json, eager(store, frames))
-        headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
-        reply = post(server.inference, PREDICTIONS, npy(frames.numpy()), headers)
-        assert (reply.status, reply.content_type) == (200, "application/x-npy")
-        assert_close(np.load(io.BytesIO(reply.body), allow_pickle=False).tolist(), eager(store, frames))
-
-
 def test_a_bad_request_fails_alone_in_its_batch(server: TorchServe, store: Store) -> None:
     forbidden = torch.full((5, 3), FORBIDDEN)
     bodies = [*sequences(), forbidden, torch.zeros(3, 2), torch.zeros(17, 3), *sequences()]
@@ -67,14 +53,6 @@ def test_a_bad_request_fails_alone_in_its_batch(server: TorchServe, store: Store
         else:
             assert reply.status == 200, reply.body
             assert_close(reply.json, eager(store, body))
-
-
-def test_instances_of_one_request_are_answered_in_order(server: TorchServe, store: Store) -> None:
-    frames = sequences()
-    reply = post_json(server.inference, "/v1/models/decider:predict", {"instances": [one.tolist() for one in frames]})
-    assert reply.status == 200, reply.body
-    for answer, one in zip(reply.json["predictions"], frames, strict=True):
-        assert_close(answer, eager(store, one))
 
 
 def test_the_description_says_that_the_model_itself_answers(server: TorchServe) -> None:

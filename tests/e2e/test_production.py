@@ -48,7 +48,6 @@ backend: eager
 
 
 def blocks(language: str, title: str) -> list[str]:
-    """The fenced blocks of a language below a heading of the page."""
     section = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 from mixed_requests import npy
-from rest import JSON, assert_close, assert_refused, post, post_json
-from torchserve_process import TorchServe, serving
+from rest import JSON, assert_close, post, post_json
+from torchserve_process import TorchServe
 
 from .conftest import Store
 
@@ -48,26 +47,12 @@ def test_an_object_names_the_inputs_and_several_outputs_come_back_by_name(server
 
 
 def test_v1_instances_are_answered_by_predictions_in_order(server: TorchServe, store: Store) -> None:
-    """KServe V1: one request has several sequences of several lengths."""
     frames = sequences()
     reply = post_json(server.inference, "/v1/models/scorer:predict", {"instances": [one.tolist() for one in frames]})
     assert reply.status == 200, reply.body
     assert list(reply.json) == ["predictions"]
     for answer, one in zip(reply.json["predictions"], frames, strict=True):
         assert_close(answer, eager_scores(store, one))
-
-
-def test_v2_inputs_are_answered_by_v2_outputs(server: TorchServe, store: Store) -> None:
-    """KServe V2: a tensor of several sequences of one length gives the output's tensor."""
-    frames = torch.randn(3, 6, 3)
-    tensor = {"name": "frames", "shape": [3, 6, 3], "datatype": "FP32", "data": frames.flatten().tolist()}
-    reply = post_json(server.inference, "/v2/models/scorer/infer", {"id": "42", "inputs": [tensor]})
-    assert reply.status == 200, reply.body
-    assert reply.json["id"] == "42"
-    (output,) = reply.json["outputs"]
-    assert (output["name"], output["datatype"], output["shape"]) == ("scores", "FP32", [3, 6, 4])
-    expected = torch.stack([eager_scores(store, one) for one in frames])
-    assert_close(torch.tensor(output["data"]).reshape(3, 6, 4).tolist(), expected)
 
 
 def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
@@ -78,26 +63,6 @@ def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
     answer = np.load(io.BytesIO(reply.body), allow_pickle=False)
     assert answer.dtype == np.float32
     assert_close(answer.tolist(), eager_scores(store, frames))
-
-
-def test_npy_cannot_hold_several_outputs(server: TorchServe) -> None:
-    body = json.dumps({"ids": [1], "frames": [[0.0, 0.0, 0.0]]}).encode()
-    reply = post(server.inference, "/predictions/tagger", body, {**JSON, "Accept": "application/x-npy"})
-    assert_refused(reply, 406)
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    ("model", "body"),
-    [
-        *(("scorer", body) for body in (b"", b"7", b"null", b"[[0, NaN, 0]]", b"[[0, Infinity, 0]]", b"[[0, 0]]")),
-        ("tagger", b'{"ids": [1]}'),
-        ("tagger", b'{"ids": [1, 2, 3], "frames": [[0, 0, 0]]}'),
-        ("tagger", b'{"ids": [], "frames": []}'),
-    ],
-)
-def test_values_that_the_model_does_not_take_are_refused(server: TorchServe, model: str, body: bytes) -> None:
-    assert_refused(post(server.inference, f"/predictions/{model}", body, JSON), 400)
 
 
 @pytest.mark.ci
@@ -117,20 +82,3 @@ def test_describe_tells_what_the_model_takes_and_how_it_was_compiled(server: Tor
     told = json.dumps(described["customizedMetadata"])
     for word in ("frames", "scores", "onnxruntime", "16", "32", "milliseconds"):
         assert word in told
-
-
-@pytest.fixture(scope="module")
-def undecoding(store: Store) -> Iterator[TorchServe]:
-    """A TorchServe that passes JSON as raw bytes, as in SageMaker's configuration."""
-    with serving(store.folder, {"scorer": "scorer.mar"}, settings={"decode_input_request": "false"}) as running:
-        yield running
-
-
-def test_json_is_read_also_where_torchserve_does_not_decode_it(undecoding: TorchServe, store: Store) -> None:
-    (frames, *_) = sequences()
-    for body in (frames.tolist(), {"instances": [frames.tolist()]}):
-        reply = post_json(undecoding.inference, "/predictions/scorer", body)
-        assert reply.status == 200, reply.body
-        answer = reply.json["predictions"][0] if isinstance(body, dict) else reply.json
-        assert_close(answer, eager_scores(store, frames))
-    assert_refused(post(undecoding.inference, "/predictions/scorer", b"[[1, 2", JSON), 400)

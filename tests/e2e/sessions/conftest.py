@@ -9,6 +9,5 @@ from .streaming_server import Streaming, streaming_server
 
 @pytest.fixture(scope="package")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
-    """The scorer with every store, and with another engine, on one TorchServe."""
     with streaming_server(tmp_path_factory) as running:
         yield running

@@ -56,7 +56,6 @@ class Streaming:
 
 @contextmanager
 def streaming_server(folders: pytest.TempPathFactory) -> Iterator[Streaming]:
-    """Serve the scorer with every store, and with another engine, on one TorchServe."""
     folder, work = folders.mktemp("store"), folders.mktemp("sources")
     (program, *_) = server_programs().values()
     redis = RedisServer(program, folders.mktemp("redis"), *KEPT)
@@ -75,7 +74,6 @@ def streaming_server(folders: pytest.TempPathFactory) -> Iterator[Streaming]:
 
 
 def _stores(redis_url: str, cluster_url: str) -> dict[str, str]:
-    """The block `streaming` of each model."""
     return {
         "disk": "{}",
         "native": "{}",
@@ -87,7 +85,6 @@ def _stores(redis_url: str, cluster_url: str) -> dict[str, str]:
 
 
 def _packaged(stores: Mapping[str, str], work: Path, folder: Path) -> dict[str, Source]:
-    """Package each model into the folder. The model `disk` has two workers."""
     sources = {
         name: write_source(
             work / name, SCORER, BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime")

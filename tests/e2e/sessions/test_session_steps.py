@@ -33,18 +33,6 @@ def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streamin
     assert_close(scores, streaming.eager(frames))
 
 
-def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
-    frames = draw(12)
-    pieces = cut(frames, 3, 6, 9)
-    session, _ = told(streaming.send("disk", pieces[0]))
-    told(streaming.send("disk", pieces[1], id=session, step=3))
-
-    for step, kind in ((9, "StepGap"), (0, "StepGap"), (3, "StepTaken")):
-        assert assert_refused(streaming.send("disk", pieces[2], id=session, step=step), 409)["type"] == kind
-    reply = streaming.send("disk", pieces[2], id=session, step=6)
-    assert_close(reply.json["scores"], streaming.eager(frames)[6:9])
-
-
 def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torch.Tensor, eager: Any) -> torch.Tensor:
     """The order of application in which every answer is right."""
     orders = [frames, frames[::-1]]
@@ -58,7 +46,6 @@ def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torc
 
 
 def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Streaming) -> None:
-    """Without steps, no chunk is lost or mixed, and the session has the applied ones."""
     applied = draw(2)
     session, _ = told(streaming.send("disk", applied.tolist()))
     with ThreadPoolExecutor(2) as clients:
@@ -87,17 +74,6 @@ def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None
             assert [told(reply) for reply in replies] == [(session, step + 1)] * 2
             assert replies[0].body == replies[1].body
             step += 1
-
-
-def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streaming) -> None:
-    frames = draw(4)
-    for name, ending in (("ends-with", frames.tolist()), ("ends-alone", None)):
-        told(streaming.send("disk", frames.tolist(), id=name, start="true"))
-        reply = streaming.send("disk", ending, id=name, end="true")
-        assert told(reply) == (name, 4 if ending is None else 8)
-        assert_refused(streaming.send("disk", frames.tolist(), id=name), 410)
-        anew = streaming.send("disk", frames.tolist(), id=name, start="true")
-        assert_close(anew.json["scores"], streaming.eager(frames))
 
 
 def test_beyond_the_most_sessions_a_new_one_is_refused_with_a_time_to_wait(streaming: Streaming) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-import pytest
 from one_partition import id_in_partition
 from rest import Reply, assert_close, assert_refused, get
 
@@ -114,7 +113,6 @@ def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
     assert streaming.server.worker_pids("redis") == before
 
 
-@pytest.mark.ci
 def test_sessions_of_other_shards_go_on_while_one_is_gone(streaming: Streaming) -> None:
     frames = draw(9)
     pieces = cut(frames, 3, 6)
