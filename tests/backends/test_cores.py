@@ -43,7 +43,6 @@ def groups(folder: Path, membership: str, files: dict[str, str]) -> tuple[Path, 
 def test_a_containers_quota_bounds_the_cores(
     membership: str, files: dict[str, str], cores: int, tmp_path: Path
 ) -> None:
-    """Quotas of version 1 and 2, of the group or of one around it, give whole cores, at least one."""
     assert available_cores(*groups(tmp_path, membership, files)) == cores
 
 

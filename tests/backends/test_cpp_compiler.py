@@ -19,7 +19,6 @@ def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.Mon
 
 
 def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler without headers is on the path too, so it is tried. Its first error is quoted."""
     compiler = tmp_path / "broken-g++"
     compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: omp.h: No such file' >&2\nexit 1\n")
     compiler.chmod(0o755)
@@ -45,7 +44,6 @@ def test_the_headers_are_tried() -> None:
 def test_engines_try_the_compiler_with_their_headers(
     engine: Inductor | Native, header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This compiler quotes the file with which it is tried."""
     compiler = tmp_path / "quoting-g++"
     quote = 'for arg; do case $arg in *.cpp) echo "error:" $(cat "$arg") >&2;; esac; done'
     compiler.write_text(f"#!/bin/sh\n{quote}\nexit 1\n")

@@ -27,12 +27,17 @@ ENGINES = [
     pytest.param("eager", marks=(pytest.mark.xdist_group("eager"), pytest.mark.ci), id="eager"),
     pytest.param("native", marks=(pytest.mark.xdist_group("native"), pytest.mark.ci), id="native"),
     pytest.param("onnxruntime", marks=pytest.mark.xdist_group("onnxruntime"), id="onnxruntime"),
+    pytest.param("onnxruntime of others", marks=pytest.mark.ci, id="onnxruntime, other layers"),
 ]
 if release(torch_version()) >= (2, 13):
     inductor = (pytest.mark.xdist_group("inductor"), pytest.mark.long)
     ENGINES.append(pytest.param("inductor", marks=inductor, id="inductor"))
-# Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
-INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
+# Each case is some seconds of a C++ compiler: those that go through all of the decomposition. So is ONNX's exporter.
+FEW = {
+    "inductor": (2, 5, 7, 10, 13),
+    "onnxruntime": (0, 3, 5, 7, 10, 11, 13),
+    "onnxruntime of others": (1, 2, 4, 6, 8, 9, 12, 14),
+}
 TABLE_BYTES = 100_000_000  # far above the allocator's own memory, which is counted too
 
 COMPILE = """
@@ -96,7 +101,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def _compile(name: str, root: Path) -> Compiled:
     torch.manual_seed(0)
-    module = Several(INDUCTOR_CASES if name == "inductor" else CASES).eval()
+    module = Several(tuple(CASES[index] for index in FEW.get(name, range(len(CASES))))).eval()
     program = exported(module, *several_inputs(0.0))
     state = module.state_dict()
     torch.save(state, root / "weights.pt")
@@ -104,8 +109,9 @@ def _compile(name: str, root: Path) -> Compiled:
     torch.export.save(program, root / "exported.pt2")
     for folder in ("program", "home", "tmp"):
         (root / folder).mkdir()
-    _python(root, COMPILE, name, str(root / "exported.pt2"), str(root / "program"), str(BATCH), str(TIME))
-    return Compiled(get_backend(name), module, root)
+    backend = get_backend(name.partition(" ")[0])
+    _python(root, COMPILE, backend.name, str(root / "exported.pt2"), str(root / "program"), str(BATCH), str(TIME))
+    return Compiled(backend, module, root)
 
 
 def _python(root: Path, code: str, *arguments: str) -> str:
@@ -137,7 +143,6 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 
 @pytest.mark.few(2)
 def test_further_loads_share_the_weights(compiled: Compiled) -> None:
-    """Another load costs far less than the weights, which are in memory once."""
     weights, host = compiled.weights(), compiled.backend.host()
     inputs = several_inputs(0.0)
     runs = [compiled.backend.load(compiled.directory, weights, host, 1)]
@@ -151,7 +156,6 @@ def test_further_loads_share_the_weights(compiled: Compiled) -> None:
 
 
 def test_another_process_answers_the_same(compiled: Compiled) -> None:
-    """A new process with only the files gives the same bits, and imports no compiler."""
     inputs = several_inputs(0.0)
     torch.save(list(inputs), compiled.root / "inputs.pt")
     host = json.dumps(dict(compiled.backend.host()))
@@ -167,7 +171,6 @@ def test_another_process_answers_the_same(compiled: Compiled) -> None:
 
 
 def test_nothing_is_left_behind(compiled: Compiled) -> None:
-    """Compilation leaves no file in the home and temporary directories, but the cached library of `native`."""
     files = [path for folder in ("home", "tmp") for path in (compiled.root / folder).rglob("*") if path.is_file()]
 
     assert [path for path in files if path.parent.name != "torchserve-neuron-lstm"] == []
@@ -250,7 +253,6 @@ def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> Non
 
 
 def test_buckets_are_told_apart_by_name_not_by_place(tmp_path: Path) -> None:
-    """In a time-major model the first size is time: a bucket of 4 x 9 takes [9, 4, 5]."""
     from torchserve_neuron_lstm.backends.signature import signature_of
 
     class TimeMajor(torch.nn.Module):

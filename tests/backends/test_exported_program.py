@@ -42,7 +42,6 @@ def test_a_program_without_a_recurrence_has_its_buckets_sizes(
 
 
 def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:
-    """Files of torch.export.save itself are read as well."""
     program = torch.export.export(Steps(), (torch.zeros(2, 3), torch.zeros(2)))
     torch.export.save(program, tmp_path / "program.pt2")
 
@@ -52,7 +51,6 @@ def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:
 
 
 def test_calls_that_only_check_are_told_from_inputs_of_such_a_name() -> None:
-    """An unused input may be called `asserted`; a check whose result is used is a value."""
     graph = torch.fx.Graph()
     named = graph.placeholder("asserted")
     checks = [

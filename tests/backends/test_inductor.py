@@ -61,7 +61,6 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.long
 @torch.no_grad()
 def test_operators_that_stay_calls_are_answered_by_torch(module: Recurrent, directory: Path) -> None:
-    """A GRU in compiled code calls the operator of the serving process, with its weights."""
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
     for garbage in (0.0, float("nan")):
         inputs = ragged_batch(garbage)
@@ -79,7 +78,6 @@ def test_another_length_is_refused(module: Recurrent, directory: Path) -> None:
 
 @pytest.mark.parametrize(("what", "value"), [("machine", "riscv64"), ("torch", "1.13")])
 def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
-    """The host and its torch are checked before the code is mapped."""
     with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         Inductor().load(directory, module.state_dict(), {**HOST, what: value}, 1)
 
@@ -88,7 +86,6 @@ def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, 
 def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy has all files that the engine maps, and the code runs after its removal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(target_machine, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -164,10 +161,6 @@ def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path
 @pytest.mark.long
 @torch.no_grad()
 def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_path: Path) -> None:
-    """The workdir has C++ sources and commands that can be run again, of the last compilation only.
-
-    The program is the same as without it.
-    """
     workdir = tmp_path / "work"
     (workdir / "inductor").mkdir(parents=True)
     (workdir / "inductor" / "of-last-time.cpp").write_text("")

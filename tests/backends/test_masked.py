@@ -22,7 +22,6 @@ def test_operator_equals_every_row_alone(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.projected], ids=str)
 @torch.no_grad()
 def test_projection_folds_into_a_plain_lstm(case: Case) -> None:
-    """The engine gives the same answers with a wider plain LSTM, also with a given h_0."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
@@ -55,7 +54,6 @@ def test_unneeded_cell_is_zeros() -> None:
 
 @pytest.mark.parametrize("case", [Case(layers=2, bidirectional=True), Case("gru", bidirectional=True)], ids=str)
 def test_gradients_are_those_of_the_layer(case: Case) -> None:
-    """The decomposition has the gradients of torch's layer on each row alone."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
@@ -75,7 +73,6 @@ def test_gradients_are_those_of_the_layer(case: Case) -> None:
 @pytest.mark.parametrize("case", [CASES[2], CASES[4], CASES[10]], ids=str)
 @torch.no_grad()
 def test_exports_with_symbolic_batch_and_time(case: Case) -> None:
-    """The operators trace without fixed sizes, and fake strides equal the real ones."""
     module = Recurrent(case)
     program = exported(module, *ragged_batch(0.0))
     x, lengths = ragged_batch(0.0, batch=6, time=TIME + 4)

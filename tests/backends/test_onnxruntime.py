@@ -57,7 +57,6 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
 def test_compiling_prints_nothing(
     program: torch.export.ExportedProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The exporter's progress and warnings are suppressed."""
     OnnxRuntime().compile(program, None, tmp_path)
 
     assert capfd.readouterr() == ("", "")
@@ -96,7 +95,6 @@ def test_the_engine_reports_to_nobody(program: torch.export.ExportedProgram, dir
 
 
 def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting of the server's owner is not changed."""
     onnxruntime._engine()  # imported while it is off
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     onnxruntime._engine()
@@ -115,7 +113,6 @@ class Adder(torch.nn.Module):
 
 @pytest.mark.ci
 def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
-    """Each call continues with the first rows of the output of the call before it. All outputs keep their values."""
     batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
     example = (torch.zeros(3, 5, 2), torch.tensor([5, 2, 1]), torch.zeros(3, 2))
     program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))
@@ -163,7 +160,6 @@ class _Passing:
 
 
 def test_an_output_that_is_an_input_is_the_callers_own() -> None:
-    """One call, and a chain of calls."""
     kind = TensorType("float32", ("s0", 3))
     program = onnxruntime._Program(Signature({"x": kind, "carried_0": kind}, {}), _Passing(), {})
     x, carried = torch.ones(2, 3), torch.zeros(2, 3)

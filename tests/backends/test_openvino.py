@@ -78,7 +78,6 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     ids=str,
 )
 def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> None:
-    """One program runs in both precisions, with any values in the padding; inputs and outputs are float32."""
     module, program = program_of(case)
     errors = {}
     for precision in engine.OpenVino.precisions:
@@ -102,7 +101,6 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
 @pytest.mark.ci
 @torch.no_grad()
 def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
-    """The engine reuses its buffers; the answers are copies."""
     _, program = program_of(Case())
     engine.OpenVino().compile(program, None, tmp_path)
     run = engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
@@ -150,7 +148,6 @@ def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
 
 
 def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
-    """Every precision of the configuration can be requested from an engine, and no other."""
     written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
 
     assert tuple(written) == PRECISIONS

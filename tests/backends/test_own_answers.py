@@ -33,7 +33,6 @@ class Tempered(nn.Module):
 
 
 def compile_with(engine: Backend, directory: Path) -> dict[str, torch.Tensor]:
-    """Compile the model for one bucket. Returns its weights and constants."""
     model = Tempered().eval()
     program = torch.export.export(model, (EXAMPLE,))
     settings = CompileSettings(args=("--target", "inf2")) if engine.name == "neuronx" else CompileSettings()

@@ -55,7 +55,6 @@ def test_an_unknown_name_is_answered_by_what_there_is() -> None:
 
 @torch.no_grad()
 def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
-    """A class behind an entry point compiles and serves like ours."""
     module = Recurrent(Case())
     program = exported(module, *ragged_batch(0.0))
     backend = registry.get_backend("doubling")
@@ -96,7 +95,6 @@ def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
 
 
 def test_no_two_engines_have_the_same_rank() -> None:
-    """The order does not depend on the order of the table."""
     ranks = [item for spec in registry.ENGINES.values() for item in spec.auto.items()]
 
     assert len(set(ranks)) == len(ranks)

@@ -54,7 +54,6 @@ def test_another_dtype_is_refused_by_name(
 def test_another_number_of_dimensions_is_refused(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """An additional dimension of size 1 is refused too."""
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     inputs[index] = inputs[index][None]

@@ -40,7 +40,6 @@ def test_code_that_may_be_mapped_where_it_is_is_not_copied(directory: Path, noex
 def test_a_copy_has_the_named_files_and_is_removed(
     directory: Path, tmp_path: Path, noexec: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is below TMPDIR."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -56,7 +55,6 @@ def test_a_copy_has_the_named_files_and_is_removed(
 def test_a_place_that_is_missing_or_noexec_too_is_passed_over(
     directory: Path, tmp_path: Path, noexec: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is taken: the directory of the user's session, or the home directory."""
     home = tmp_path / "home"
     run = tmp_path / "run"
     for folder in (home, run):
@@ -134,7 +132,6 @@ def test_code_of_another_kind_of_machine_is_refused(what: str, value: str) -> No
 
 
 def test_a_machine_that_code_is_not_compiled_for_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older CPU and an untested machine cannot compile."""
     assert target_machine.unsupported_reason() is None
     flags = target_machine.cpu_target().cpu_flags
     lacking = min(flags)

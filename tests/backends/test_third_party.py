@@ -119,7 +119,6 @@ def serve(python: Path, unpacked: Path, *paths: Path) -> subprocess.CompletedPro
 
 @torch.no_grad()
 def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked: Path, tmp_path: Path) -> None:
-    """The host has the distribution and not this project; the archive contains the serving code."""
     python = make_bare_host(tmp_path / "host")
     done = serve(python, unpacked, site)
 
@@ -133,7 +132,6 @@ def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked:
 @pytest.mark.long
 @torch.no_grad()
 def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a partitioner, a GRU runs on the CPU; without one, it is refused by name."""
     model = MODEL.replace("self.head =", "self.gru = torch.nn.GRU(12, 12, batch_first=True)\n        self.head =")
     model = model.replace("pad_packed_sequence(packed,", "pad_packed_sequence(self.gru(packed)[0],")
     (tmp_path / "given.py").write_text(model)
@@ -157,7 +155,6 @@ def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tmp_path: Path) -> None:
-    """The requirements of the archive are checked before the engine is searched for."""
     python = make_bare_host(tmp_path / "host")
     assert not can_import(python, "neuron_lstm_numpy")
     done = serve(python, unpacked)
@@ -168,7 +165,6 @@ def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tm
 
 
 def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
-    """It does not carry the other engine either, which its own distribution installs."""
     package = unpacked / "torchserve_neuron_lstm"
 
     assert {file.relative_to(package) for file in package.rglob("*.py")} == set(carried_files("numpy"))
@@ -228,7 +224,6 @@ def test_what_it_cannot_compile_it_refuses(engine: Backend, tmp_path: Path) -> N
 
 
 def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None:
-    """The signature of our engines can be used by others."""
     program = exported(Recurrent(Case()).eval(), *ragged_batch(0.0))
     engine.compile(program, None, tmp_path)
     run = engine.load(tmp_path, weights_of(program), engine.host(), 1)
@@ -239,6 +234,5 @@ def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None
 
 
 def test_another_byte_order_is_refused(engine: Backend, tmp_path: Path) -> None:
-    """The `host` of packaging is compared at load."""
     with pytest.raises(LoadError, match="-endian machine: package the model again on this one"):
         engine.load(tmp_path, {}, {"byteorder": "middle"}, 1)

@@ -24,7 +24,6 @@ class Doubled(torch.nn.Module):
 
 
 def test_what_is_written_is_what_torch_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Both writers of torch take the file, without a warning."""
     program = torch.export.export(Doubled(), (torch.ones(1),))
     with torch_file(tmp_path / "tensors.pt") as file:
         torch.save({"w": torch.arange(5)}, file)

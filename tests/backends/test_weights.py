@@ -39,7 +39,6 @@ def test_reads_every_kind_of_file_alike(tmp_path: Path, name: str) -> None:
 
 
 def is_mapped(address: int, path: Path) -> bool:
-    """Whether the address is in a mapping of the file into this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(number, 16) for number in line.split(maxsplit=1)[0].split("-"))
         if begin <= address < end:

@@ -175,18 +175,8 @@ class UnknownOperatorLater(Base):
 
 
 SERVED = (
-    ReadsPackedShape,
-    ReadsBatchSizes,
-    CutsToLongest,
-    TakesLen,
-    ReadsLengths,
-    SumsPaddingToo,
-    MeanOverPaddedTime,
-    UnmaskedMaximum,
-    ReversesPaddedTime,
-    MixesRequests,
-    LinearOnPacked,
-    LoopsOverTime,
+    *(ReadsPackedShape, ReadsBatchSizes, CutsToLongest, TakesLen, ReadsLengths, SumsPaddingToo),
+    *(MeanOverPaddedTime, UnmaskedMaximum, ReversesPaddedTime, MixesRequests, LinearOnPacked, LoopsOverTime),
 )
 """Models that are exact for one request alone."""
 LONG = ("LoopsOverTime", "SumsPaddingToo", "UnmaskedMaximum", "LinearOnPacked", "CutsToLongest", "ReversesPaddedTime")

@@ -302,7 +302,6 @@ neuron_lstm:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("cuda", [False, True])
 def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
-    """Every element has its own name; a `.cuda()` in the code changes nothing."""
     model = TakesTuples().eval()
     written = TakesTuples(cuda=cuda).eval()
     written.load_state_dict(model.state_dict())

@@ -32,7 +32,6 @@ class Careless(nn.Module):
 
 
 def test_inputs_whose_values_reach_no_output_are_noted() -> None:
-    """Neither one that is not read nor one whose size is read; lengths may be left unused."""
     config = parse_config(YAML, "model-config.yaml")
 
     program = lower(Careless(used=False), config)

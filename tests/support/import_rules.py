@@ -13,17 +13,8 @@ from torchserve_neuron_lstm.backends import registry
 PACKAGE = "torchserve_neuron_lstm"
 
 FOLDERS = (
-    "archiver_ext",
-    "backends",
-    "bucketing",
-    "config",
-    "handlers",
-    "hosts",
-    "inference",
-    "lowering",
-    "sessions",
-    "tracing",
-    "training",
+    *("archiver_ext", "backends", "bucketing", "config", "handlers"),
+    *("hosts", "inference", "lowering", "sessions", "tracing", "training"),
 )
 
 ALLOWED_PACKAGES = {
@@ -38,18 +29,9 @@ ALLOWED_PACKAGES = {
     "hosts": ("bucketing", "config.manifest", "handlers", "inference"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
-        "bucketing",
-        "sessions",
-        "config",
-        "backends",
-        "lowering",
-        "inference",
-        "handlers.neuron_lstm",
-        "handlers.runtime",
-        "handlers.streaming.open_sessions",
-        "hosts.ray_serve.command",
-        "hosts.torchserve.command",
-        "hosts.torchserve.properties",
+        *("bucketing", "sessions", "config", "backends", "lowering", "inference"),
+        *("handlers.neuron_lstm", "handlers.runtime", "handlers.streaming.open_sessions"),
+        *("hosts.ray_serve.command", "hosts.torchserve.command", "hosts.torchserve.properties"),
     ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}

@@ -129,10 +129,28 @@ CASES = (
 )
 
 
-def cases(named: Collection[str] | None = None) -> list[Any]:
-    """Return all cases, or those named, as parameters of a test; tests of one model run in one process."""
+FEW = frozenset(
+    {
+        *("FixedLength", "OneHotLetters", "ProjectedFourLayers", "ResidualStack", "MaskedMeanPooling", "TwoInputs"),
+        *("Extremes", "LstmGivenState", "StateOfSpeaker", "AddedInPlace", "FixedStatistics", "FirstHundred"),
+        *("LastStepByIndex", "Tagger", "MedianOverTime", "SelfAttention", "NoBatch", "NoTime", "EncoderDecoder"),
+    }
+)
+"""Models that stand for the others in `make test`: every kind of layer, input, output, carried value and reason."""
+
+
+def cases(named: Collection[str] | None = None, *, few: bool = False) -> list[Any]:
+    """Return all cases, or those named, as parameters of a test; tests of one model run in one process.
+
+    With `few`, CI runs those that are not in `FEW`.
+    """
+
+    def marks(case: Case) -> list[pytest.MarkDecorator]:
+        ci = [pytest.mark.ci] if few and case.name not in FEW else []
+        return [pytest.mark.xdist_group(f"model {case.name}"), *ci]
+
     wanted = [case for case in CASES if named is None or case.name in named]
-    return [pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(f"model {case.name}")) for case in wanted]
+    return [pytest.param(case, id=case.name, marks=marks(case)) for case in wanted]
 
 
 @dataclass(frozen=True)

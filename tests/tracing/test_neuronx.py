@@ -18,7 +18,6 @@ OPTIONS: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True
 
 @pytest.mark.ci
 def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: Path) -> None:
-    """Another interpreter compiles; the trace is saved here and runs where the runtime is."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, **OPTIONS, compiler_python=interpreter(tmp_path))
     assert not traced.is_loaded

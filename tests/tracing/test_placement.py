@@ -89,7 +89,6 @@ def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
 def test_cores_of_neuronx_are_those_of_the_runtimes_environment(
     listed: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The visible cores take precedence over their number."""
     monkeypatch.setenv("NEURON_RT_NUM_CORES", "4")
     monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", listed)
 

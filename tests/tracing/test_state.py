@@ -51,7 +51,6 @@ def test_pieces_of_a_sequence_are_answered_as_the_whole(named: Any, backend: str
 
 
 def test_states_that_change_places_do_not_overwrite_each_other() -> None:
-    """All next values are read before the first is written; outputs do not change later."""
     traced = tracing.trace(
         lambda x, a, b: (x + a, b, a),
         (torch.zeros(2), torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])),
@@ -104,7 +103,6 @@ def test_a_state_that_was_reset_in_inference_mode_continues_outside_of_it() -> N
 
 
 def test_a_trace_with_state_is_not_cut_into_chunks_and_takes_no_state() -> None:
-    """Each batch would change the state, and a call that passes it is refused."""
     func, example, aliases = by_place(Step())
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend="eager")
 

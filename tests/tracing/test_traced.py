@@ -28,21 +28,23 @@ def run_python(*arguments: str) -> None:
 RUN = """
 import sys, torch
 from torchserve_neuron_lstm import tracing
-torch.save(tracing.load(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])
+x = torch.load("x.pt")
+torch.save([tracing.load(name)(x) for name in sys.argv[1:]], "answers.pt")
 """
 
 
-@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
-def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
-    traced, x = tracing.trace(TimeMajor(), torch.rand(5, 2, 4), backend=backend), torch.rand(5, 2, 4)
-    file, given, answer = (tmp_path / name for name in ("model.traced", "x.pt", "y.pt"))
-    traced.save(file)
-    torch.save(x, given)
-    expected = traced(x)
+def test_another_process_answers_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, backends = torch.rand(5, 2, 4), ("eager", "native", "onnxruntime")
+    traces = [tracing.trace(TimeMajor(), torch.rand(5, 2, 4), backend=backend) for backend in backends]
+    for traced, backend in zip(traces, backends, strict=True):
+        traced.save(backend)
+    torch.save(x, "x.pt")
 
-    run_python("-c", RUN, str(file), str(given), str(answer))
+    run_python("-c", RUN, *backends)
 
-    assert torch.equal(torch.load(answer), expected)
+    answers = torch.load("answers.pt")
+    assert all(torch.equal(answer, traced(x)) for answer, traced in zip(answers, traces, strict=True))
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])

@@ -16,8 +16,7 @@ from torchserve_neuron_lstm import tracing
 EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
 
 
-@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
-@pytest.mark.parametrize("as_module", [True, False])
+@pytest.mark.parametrize(("backend", "as_module"), [("eager", True), ("native", False), ("onnxruntime", True)])
 def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
     traced = tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend)
     traced.save(tmp_path / "old")

@@ -46,7 +46,6 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def test_compiled_models_answer_as_the_model(batches: list[tuple[Tensor, Tensor]]) -> None:
-    """Answers and gradients are equal in batches of every shape; as much of the model is compiled."""
     model = Tagger()
     _, theirs = compiled_graphs(model, batches)
     answers, ours = compiled_graphs(lower(model), batches)

@@ -35,7 +35,6 @@ class Encoder(nn.Module):
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A list that grows by one with every packed recurrence of a lowered model."""
     seen: list[bool] = []
     stack = recurrence._stack
 
@@ -273,7 +272,6 @@ def input_gradient(model: nn.Module) -> Tensor:
 
 @pytest.mark.parametrize(("lower_part", "reentrant"), [(True, False), (True, True), (False, True)])
 def test_checkpoints_recompute_a_lowered_part(lower_part: bool, reentrant: bool) -> None:
-    """As the manual says: a part that is lowered itself, or checkpoints that are reentrant."""
     part = Encoder()
     model = lower(Checkpointed(lower(part) if lower_part else part, reentrant))
 

@@ -129,7 +129,6 @@ def indices(of: PackedLayout, device: torch.device) -> list[torch.Tensor]:
 
 
 def test_indices_of_few_timesteps_are_computed_by_the_host(host_copies: HostCopies) -> None:
-    """A GPU gets each of them in one copy, once; those of a segment come together."""
     expected, of = indices(steps([4, 3, 1]), CPU), steps([4, 3, 1])
     found = [indices(of, META), indices(of, META)]
 

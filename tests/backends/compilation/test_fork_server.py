@@ -69,7 +69,6 @@ def server_pid(server: ForkServer) -> int:
 def test_each_process_has_the_environment_of_its_start(
     compiled: Callable[[str], CompileOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables that were set later count, and folders of PYTHONPATH with their engines."""
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "first"))
     first = compiled("one")
     monkeypatch.setenv("GOOD_PIDS", str(tmp_path / "second"))
@@ -139,7 +138,6 @@ def with_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_server_imports_from_the_path_of_its_caller(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch may be there alone. A variable without a name, which some launchers pass, is left out."""
     (tmp_path / "there_alone.py").touch()
     monkeypatch.setattr(os, "environ", {**os.environ, "PYTHONPATH": python_path(tmp_path), "": "nameless"})
     with_code("import there_alone", monkeypatch)
@@ -182,7 +180,6 @@ def test_a_process_that_could_not_use_cuda_is_started_anew(
 
 @pytest.mark.ci
 def test_processes_end_with_whoever_started_them(server: ForkServer, tmp_path: Path) -> None:
-    """A process whose standard input ends does so too, and the server when its socket ends."""
     process = server.start(tmp_path, tmp_path / "log")
     pid, serving = process.pid, server_pid(server)
     process.stdin.close()
@@ -247,7 +244,6 @@ def test_a_file_with_a_high_number_is_polled() -> None:
 
 
 def test_a_killed_process_is_reported_with_its_signal(process: ForkedProcess) -> None:
-    """Its group ends with it."""
     assert process.poll() is None
     assert os.getpgid(process.pid) == process.pid
     process.kill()

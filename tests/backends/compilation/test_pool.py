@@ -59,9 +59,7 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiling:
     return run
 
 
-def test_every_job_is_done_whatever_the_engine_prints(
-    compiling: Compiling,
-) -> None:
+def test_every_job_is_done_whatever_the_engine_prints(compiling: Compiling) -> None:
     results = compiling("good")
 
     assert {result.job.bucket for result in results} == set(BUCKETS)
@@ -103,7 +101,6 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(compiling: Compiling, 
 def test_the_reason_has_the_standard_error_of_a_dead_process(
     compiling: Compiling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason includes the standard error of the process. Processes that it has started end with it."""
     monkeypatch.setenv("DIES_PIDS", str(tmp_path / "of_dies"))
     (result, *_) = compiling("dies", buckets=BUCKETS[:1])
 
@@ -134,7 +131,6 @@ def test_processes_are_kept_for_the_programs_to_come(tmp_path: Path, monkeypatch
 
 
 def test_nothing_runs_on_when_compiling_is_interrupted(compiling: Compiling, tmp_path: Path) -> None:
-    """Ctrl-C ends the compiling processes and their child processes."""
     pids = tmp_path / "pids"
     threading.Thread(target=_interrupt_when, args=(pids,), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):

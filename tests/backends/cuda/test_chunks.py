@@ -19,7 +19,6 @@ LENGTHS = (9, 8, 5, 3, 1, 1)
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", CARRYING)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
-    """Loops with a cell of their own, convolutions and shifts keep the rules of captures."""
     model, program = lowered_carrying(kind)
     directories, weights = compiled_chunks(program, tmp_path)
     device = GraphDevice()

@@ -19,6 +19,7 @@ from torchserve_neuron_lstm.backends.exported_tensors import weights_of
 from torchserve_neuron_lstm.backends.interface import LoadError
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "layers of the device"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
@@ -38,7 +39,6 @@ def test_equals_every_row_alone_whatever_the_padding_holds(case: Case, own_kerne
 
 @torch.no_grad()
 def test_states_reach_layers_in_the_form_that_cudnn_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that is carried batch first, or one row for a whole batch, is copied before."""
     plain, (x, lengths), state = masked.aten_lstm, ragged_batch(0.0), torch.randn(BATCH, 2, 6)
     module = BatchFirstState().eval()
     program, expected = exported(module, x, lengths, state), list(module(x, lengths, state))
@@ -119,7 +119,6 @@ class Making(nn.Module):
 
 
 def test_tensors_that_a_program_makes_are_made_on_the_gpu(tmp_path: Path) -> None:
-    """Each of them names its device in the source, and loading replaces it."""
     directory = compiled(exported(Making(), *ragged_batch(0.0)), tmp_path / "program")
     source = placed_source((directory / "program.py").read_text("utf-8"), torch.device("cuda", 1))
     made = [
@@ -141,7 +140,6 @@ class TwoWidths(nn.Module):
 
 @torch.no_grad()
 def test_a_layer_that_the_kernel_does_not_compute_is_left_to_the_device(tmp_path: Path) -> None:
-    """A narrower one of the same program is not."""
     module, kernel = TwoWidths().eval(), TorchKernel(widest=6)
     run = captured_model(module, tmp_path, GraphDevice(kernel=kernel))
     x, lengths = ragged_batch(0.0)
@@ -178,7 +176,6 @@ def test_programs_share_the_weights_that_the_kernel_reads(tmp_path: Path) -> Non
 @pytest.mark.parametrize("case", [Case(layers=2), Case(projected=True, bidirectional=True), Case("gru")], ids=str)
 @torch.no_grad()
 def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str, error: float, tmp_path: Path) -> None:
-    """Inputs and outputs keep their dtype, whatever the padding holds; the weights are reduced once."""
     module = Recurrent(case).eval()
     run = captured_model(module, tmp_path, precision=precision)
     for garbage in GARBAGE:
@@ -191,7 +188,6 @@ def test_a_lower_precision_computes_recurrences_in_it(case: Case, precision: str
 
 @torch.no_grad()
 def test_packaging_computes_in_the_precision_that_the_gpu_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verification on the CPU sees the rounding: more than that of float32, less than that of bfloat16."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     module, inputs = Recurrent(Case(layers=2)).eval(), ragged_batch(0.0)
     program, errors = exported(module, *inputs), {}

@@ -11,7 +11,6 @@ from graph_device import GraphDevice, RuleBroken
 
 
 def test_the_double_notices_broken_rules() -> None:
-    """Waits, allocations, tensors that outlive a capture, and memory of the host."""
     device = GraphDevice()
     with pytest.raises(RuleBroken, match="another device"):
         device.allocate(8)

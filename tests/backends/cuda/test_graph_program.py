@@ -19,7 +19,6 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 @torch.no_grad()
 def test_a_call_is_a_launch_between_two_copies_and_one_wait(tmp_path: Path) -> None:
-    """However many inputs and outputs a program has."""
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
     run = captured_model(module, tmp_path, device)
     launches, waits, copies = device.launches, device.waits, device.to_host
@@ -43,7 +42,6 @@ def test_no_later_call_changes_the_outputs(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_threads_take_turns_on_the_device(tmp_path: Path) -> None:
-    """Each thread makes the device current for its own call, and gets its own outputs."""
     module = Recurrent(CASES[0]).eval()
     run = captured_model(module, tmp_path)
     requests = [ragged_batch(0.0, *bucket) for bucket in BUCKETS * 6]
@@ -76,7 +74,6 @@ class Stepping(nn.Module):
 
 @torch.no_grad()
 def test_a_chain_of_chunks_carries_its_state_on_the_device(tmp_path: Path) -> None:
-    """Chunks of shrinking batches equal single calls, with one wait in all."""
     module, device = Stepping().eval(), GraphDevice()
     x, lengths = ragged_batch(0.0, 4, 4)
     program = exported(module, x, lengths, torch.zeros(4, 6))

@@ -32,7 +32,6 @@ REGISTERS = 1 << 16
 
 @given(st.integers(1, WIDEST), st.integers(1, 2000), st.integers(1, 2), st.integers(1, 200))
 def test_every_size_is_one_that_a_gpu_can_launch(hidden: int, batch: int, directions: int, processors: int) -> None:
-    """All units have a block, blocks are whole warps, and the weights of a block fit into its registers."""
     sizes = geometry(hidden, batch, directions, processors)
 
     assert sizes.cluster in (1, 2, 4, 8)
@@ -46,7 +45,6 @@ def test_every_size_is_one_that_a_gpu_can_launch(hidden: int, batch: int, direct
 
 @given(st.integers(1, WIDEST), st.integers(1, 2000))
 def test_a_larger_batch_never_has_fewer_rows_in_a_cluster(hidden: int, batch: int) -> None:
-    """One row has a cluster to itself."""
     assert geometry(hidden, batch, 1, 132).rows <= geometry(hidden, batch + 1, 1, 132).rows
     assert geometry(hidden, 1, 1, 132).rows == 1
 
@@ -71,7 +69,6 @@ def call(batch: int, hidden: int) -> LayerCall:
 
 
 def test_a_launch_has_the_sizes_and_the_addresses(cuda: FakeCuda) -> None:
-    """On torch's current stream; an operand that a cell lacks is a null pointer."""
     given = call(32, 256)
     NvrtcKernel(0).enqueue(given)
     (*blocks, threads, _, _, shared, stream, arguments, _) = cuda.launches[0]
@@ -84,7 +81,6 @@ def test_a_launch_has_the_sizes_and_the_addresses(cuda: FakeCuda) -> None:
 
 
 def test_sizes_are_compiled_once(cuda: FakeCuda) -> None:
-    """Batches with as many rows in a cluster share them, and so do all kernels of a GPU."""
     for batch in (32, 30, 1):
         for _ in range(2):
             NvrtcKernel(0).enqueue(call(batch, 256))
@@ -104,7 +100,6 @@ def test_errors_of_cuda_are_raised(cuda: FakeCuda) -> None:
 
 
 def test_the_reason_is_told_where_the_kernel_cannot_run(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small layer is computed as a trial."""
     assert kernel_missing(HERE) is None
     assert (len(cuda.compiled), len(cuda.launches)) == (1, 1)
     cuda.code = Code.ERROR_LAUNCH

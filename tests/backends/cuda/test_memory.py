@@ -15,7 +15,6 @@ from torchserve_neuron_lstm.backends.interface import LoadError
 
 @torch.no_grad()
 def test_weights_are_uploaded_and_laid_out_once_for_all_graphs(tmp_path: Path) -> None:
-    """Two programs in three shapes each share one copy, also of those with the gate-masking column."""
     module, device = Recurrent(Case(layers=2, bidirectional=True)).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
     directory = compiled(program, tmp_path / "program")
@@ -36,10 +35,6 @@ def test_the_largest_bucket_is_captured_first(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_buckets_that_do_not_fit_are_named_with_the_grid_that_would_fit(tmp_path: Path) -> None:
-    """Loading fails with one message, which says what the others take.
-
-    The bucket of 4 x 9 fits, but a grid with it has one of 1 x 9 too, which was not captured.
-    """
     module, device = Recurrent(CASES[0]).eval(), GraphDevice()
     program = exported(module, *ragged_batch(0.0))
     directory, weights = compiled(program, tmp_path / "program"), weights_of(program)

@@ -68,7 +68,6 @@ def broken_capture() -> Iterator[None]:
     ids=lambda error: str(error)[:20],
 )
 def test_every_report_of_missing_memory_is_understood(error: RuntimeError) -> None:
-    """The first line is kept, also where the end of a broken capture is reported in its place."""
     with pytest.raises(OutOfMemory) as plain, _memory_errors():
         raise error
     with pytest.raises(OutOfMemory) as hidden, _memory_errors(), broken_capture():
@@ -78,7 +77,6 @@ def test_every_report_of_missing_memory_is_understood(error: RuntimeError) -> No
 
 
 def test_other_errors_stay_as_they_are() -> None:
-    """A wrong size is no lack of memory."""
     with pytest.raises(RuntimeError, match="sizes"), _memory_errors():
         raise RuntimeError("sizes do not match")
 

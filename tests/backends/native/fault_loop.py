@@ -56,7 +56,6 @@ class Lifecycle:
 
 
 def main() -> None:
-    """Let one allocation after the other fail, until none is left."""
     library = RecurrentLibrary(Path(sys.argv[1]))
     library.code.faults_live.restype = ctypes.c_long
     library.code.faults_arm.argtypes = [ctypes.c_long]

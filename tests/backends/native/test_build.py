@@ -60,7 +60,6 @@ def test_libraries_need_nothing_but_the_systems_own(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An example is a compiler without vector extensions: its first error and the instructions are shown."""
     compiler = tmp_path / "old-g++"
     compiler.write_text(
         "#!/bin/sh\necho 'note: x' >&2\necho 'k.cpp:42: error: no such attribute vector_size' >&2\nexit 1\n"

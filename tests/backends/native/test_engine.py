@@ -51,7 +51,6 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that fails later causes a refusal of the program, not a crash of the process."""
     monkeypatch.setenv("CXX", "false")
 
     with pytest.raises(CompileError, match=r"false does not compile the recurrent library for .*: exit code 1"):
@@ -59,7 +58,6 @@ def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monk
 
 
 def test_another_host_is_refused(module: Recurrent, directory: Path) -> None:
-    """The host is checked before the code is mapped."""
     with pytest.raises(LoadError, match=r"compiled for machine riscv64.*package the model again.*onnxruntime"):
         Native().load(directory, module.state_dict(), {**HOST, "machine": "riscv64"}, 1)
 
@@ -82,7 +80,6 @@ def test_a_host_of_the_least_kind_is_served(
 def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy has all files that the engine maps, and the code runs after its removal."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(target_machine, "_is_noexec", lambda place: place == directory)
     run = Native().load(directory, module.state_dict(), HOST, 1)
@@ -92,7 +89,6 @@ def test_code_in_noexec_folders_is_loaded_from_a_copy(
 
 
 def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: Path) -> None:
-    """The program contains no weights."""
     torch.manual_seed(7)
     other = Recurrent(module.case).eval()
     run = Native().load(directory, other.state_dict(), HOST, 1)

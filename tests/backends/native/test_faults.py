@@ -49,7 +49,6 @@ def outcomes(file: Path, shape: Shape, threads: int) -> list[dict[str, Any]]:
     ("shape", "threads"), [(SHAPE, THREADS), *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)], ids=str
 )
 def test_every_allocation_can_fail(library: Path, shape: Shape, threads: int) -> None:
-    """The caller gets an error, the same call is then answered, and all memory is freed at the end."""
     *faults, without = outcomes(library, shape, threads)
 
     assert len(faults) > 20
@@ -58,7 +57,6 @@ def test_every_allocation_can_fail(library: Path, shape: Shape, threads: int) ->
 
 
 def test_an_allocation_that_fails_is_told(library: Path) -> None:
-    """The message names what was opened or computed; an optional buffer for sorting is done without."""
     *faults, _ = outcomes(library, SHAPE, THREADS)
     errors = [error for fault in faults for error in fault["errors"]]
 

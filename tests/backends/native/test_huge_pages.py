@@ -23,7 +23,6 @@ STATM = Path("/proc/self/statm")
     st.integers(0, 6),
 )
 def test_copies_are_equal_and_apart(shapes: list[tuple[int, torch.dtype]], place: int) -> None:
-    """Each has the dtype and shape of its own, begins with a cache line, and shares no byte with another."""
     weights = [torch.rand(3, width).to(dtype) for width, dtype in shapes]
     weights.insert(min(place, len(weights)), torch.rand(LARGE))
 
@@ -45,7 +44,6 @@ def test_few_weights_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_system_without_huge_pages_gives_small_ones(refuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its kernel refuses the advice, or Python does not know it."""
     if refuses:
         monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 12345)
     else:
@@ -69,7 +67,6 @@ def resident_bytes() -> int:
 
 @pytest.mark.skipif(not STATM.exists(), reason="needs Linux, which tells a process its memory")
 def test_a_page_that_is_less_than_half_full_stays_small() -> None:
-    """Weights of 2.1 MiB take 2.1 MiB, not 4."""
     weights = [torch.rand(550_000) for _ in range(20)]
     before = resident_bytes()
     copies = [in_huge_pages([weight]) for weight in weights]

@@ -108,7 +108,6 @@ def test_threads_end_with_the_last_that_uses_them() -> None:
 
 @pytest.mark.parametrize("woken", [False, True], ids=["asleep", "woken without work"])
 def test_threads_that_wait_compute_the_next_call(woken: bool) -> None:
-    """After a while without work they wait without using the core; also those that were woken for nothing."""
     threads = ThreadPool(kernel(isas_here()[0]), 3)
     stack = stack_of(SHAPE, SHAPE.core(), threads)
     batch = batch_for(SHAPE, [9, 4] * 12, 9)
@@ -147,7 +146,6 @@ for core in cores:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
 def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
-    """It neither crashes nor waits, whether or not the threads were used."""
     ended = in_process(file, code)
 
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -181,7 +179,6 @@ time.sleep(0.2)
 
 @pytest.mark.ci
 def test_a_fork_computes_alone(file: Path) -> None:
-    """Threads are not inherited: the child does not wait for them, and can close or open layers."""
     ended = in_process(
         file,
         """
@@ -203,7 +200,6 @@ print(os.waitpid(child, 0)[1], torch.equal(answers_of(stack, batch)[0], before))
 
 @pytest.mark.ci
 def test_signals_change_nothing(file: Path) -> None:
-    """A handler runs between two calls, and the threads continue."""
     ended = in_process(
         file,
         """
@@ -221,7 +217,6 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
-    """Started threads end, and the message names the limit to raise."""
     ended = in_process(
         file,
         """

@@ -87,7 +87,6 @@ def pool(instructions: InstructionSet, threads: int) -> ThreadPool:
 def test_states_are_near_those_of_each_row_alone(
     instructions: InstructionSet, shape: Shape, lengths: list[int], threads: int, garbage: float
 ) -> None:
-    """The bound is that of rounded weights and, for pairs and quads, of rounded inputs."""
     core, batch = shape.core(), batch_for(shape, lengths, 9, garbage=garbage)
     stack = stack_of(shape, core, pool(instructions, threads))
     bound = 40 * ROUNDING[library(instructions).weights]
@@ -168,7 +167,6 @@ def unpacked(packed: torch.Tensor, lanes: int, inputs: int) -> torch.Tensor:
 def test_quads_are_the_weights_to_half_a_256th_of_the_largest_of_their_unit(
     hidden: int, inputs: int, exponent: int, seed: int
 ) -> None:
-    """So it is for weights of any size; a unit whose weights are zeros keeps them."""
     weight = 2.0**exponent * torch.randn(hidden, inputs, generator=torch.Generator().manual_seed(seed))
     weight[0] = 0
     packed = pack_recurrence("rnn_tanh", [weight, torch.zeros(hidden, hidden)], lanes=4, interleave=1, kind=INT8_QUADS)[
@@ -188,7 +186,6 @@ def test_more_inputs_than_a_sum_of_32_bits_holds_are_refused() -> None:
 
 @pytest.mark.parametrize("instructions", [here_or_not_run(one) for one in all_of("int8")])
 def test_the_largest_sums_of_int8_are_exact(instructions: InstructionSet) -> None:
-    """All weights and numbers are as large as int8 has them, over as many inputs as are allowed."""
     shape = Shape(cell="rnn_relu", inputs=65536, hidden=1, bias=False)
     core, batch = shape.core(), batch_for(shape, [1], 1)
     for sign in (1, -1):
@@ -220,7 +217,6 @@ def test_numbers_that_are_not_finite_stay_in_their_row(instructions: Instruction
 def test_a_program_below_float32_is_near_the_model_on_every_host(
     precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its directory has a library for each kind of processor, the least included."""
     module, inputs = Recurrent(Case()).eval(), ragged_batch(0.0)
     Native().compile(exported(module, *inputs), None, tmp_path, CompileSettings(precision=precision))
     flags = [frozenset(), *(one.cpu_flags for one in lower_here() if one.precision == precision)]

@@ -69,7 +69,6 @@ def test_layers_without_biases_begin_at_zero() -> None:
 
 @given(inputs=st.integers(1, 5), outputs=st.integers(1, 20), block=st.sampled_from((4, 8, 16)))
 def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> None:
-    """Its weights are in blocks of outputs, with its biases or zeros, in order."""
     weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
     packed, begin = pack_linear(weight, bias, block)
 
@@ -83,7 +82,6 @@ def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> No
 def test_a_projection_is_a_cell_with_a_gate_for_each_register(
     outputs: int, hidden: int, lanes: int, group: int
 ) -> None:
-    """Its outputs are in groups of registers, and those that fill the last register are zero."""
     w_ih, w_hh, w_hr = torch.zeros(4 * hidden, 1), torch.zeros(4 * hidden, outputs), torch.randn(outputs, hidden)
     *_, packed = pack_recurrence("lstm", [w_ih, w_hh, w_hr], lanes, group)
     vectors = -(-outputs // lanes)

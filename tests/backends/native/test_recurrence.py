@@ -82,7 +82,6 @@ def test_equals_every_row_alone(
 def test_ids_of_a_table_are_the_vectors_that_they_name(
     isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, time_first: bool, ahead: bool, names: int
 ) -> None:
-    """Outputs are equal bit for bit, whatever ids follow a row, and with a table multiplied ahead."""
     lengths, steps = batch
     values, table = batch_for(shape, lengths, steps), torch.randn(names, shape.inputs)
     ids = torch.randint(0, len(table), (len(lengths), steps))
@@ -107,7 +106,6 @@ def test_ids_of_a_table_are_the_vectors_that_they_name(
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("wrong", [-1, 11, 1 << 40])
 def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int, ahead: bool) -> None:
-    """Nothing is read outside the table, nor outside its products."""
     shape, table = Shape(), torch.zeros(11, Shape().inputs)
     stack = stack_of(shape, shape.core(), pool(isa, 1))
     assert stack.multiply_table(table, most_bytes=1 << 20 if ahead else 0) == ahead
@@ -118,7 +116,6 @@ def test_an_id_that_is_not_in_the_table_is_refused(isa: str, wrong: int, ahead: 
 
 @per_instructions
 def test_a_table_is_multiplied_within_its_bound_of_memory(isa: str) -> None:
-    """The bound counts the sums of whole registers, of each row and direction."""
     shape, table = Shape(hidden=33, directions=2), torch.zeros(11, Shape().inputs)
     stack = stack_of(shape, shape.core(), pool(isa, 1))
     lanes = kernel(isa).lanes
@@ -213,7 +210,6 @@ def test_hidden_units_that_fill_the_registers_change_no_bit(
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e30, 3e38, 1e-42])
 def test_values_of_a_row_do_not_affect_other_rows(isa: str, cell: str, poison: float) -> None:
-    """Rows share registers and threads, but no values."""
     shape = Shape(cell, hidden=17, layers=2, directions=2, projected=5 if cell == "lstm" else 0)
     stack, batch = stack_of(shape, shape.core(), pool(isa, 3)), batch_for(shape, [6, 5, 6, 1, 6], 6)
     before = answers_of(stack, batch)
@@ -284,7 +280,6 @@ def test_small_numbers_keep_their_digits(isa: str, cell: str, scale: float) -> N
 @per_instructions
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_errors_do_not_grow_with_time(isa: str, cell: str) -> None:
-    """After thousands of timesteps the error is that of torch."""
     shape = Shape(cell, hidden=16)
     core, batch = shape.core(), batch_for(shape, [3000, 2999], 3000)
     exact = alone(core, batch)

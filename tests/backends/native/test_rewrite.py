@@ -147,7 +147,6 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[str]]] = {
 @pytest.mark.few(6)
 @pytest.mark.parametrize("name", THEN)
 def test_what_comes_after_answers_as_before(name: str) -> None:
-    """The recurrent library computes it if that is faster, and otherwise torch."""
     then, wanted = THEN[name]
     torch.manual_seed(1)
     module, inputs = Over(then).eval(), ragged_batch(0.0)
@@ -175,7 +174,6 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, int]] = {
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("time_first", [False, True])
 def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_first: bool) -> None:
-    """The recurrent library computes it; torch computes small ones, and those with dilation or groups."""
     layer, ours = CONVOLUTIONS[name]
     dtype = next(layer.parameters()).dtype
 
@@ -218,7 +216,6 @@ class Embedded(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize(("states", "shared"), [(True, False), (False, False), (True, True)])
 def test_an_embedding_is_read_by_the_layers_alone(dtype: torch.dtype, states: bool, shared: bool) -> None:
-    """Unless something else reads it too. Outputs that nobody reads are not asked for."""
     module = Embedded(states=states, shared=shared).eval()
     inputs = torch.tensor([[3, 8, 1], [0, 5, 5]], dtype=dtype), torch.tensor([3, 2])
     source = native_source(exported(module, *inputs)).text
@@ -250,7 +247,6 @@ class Started(Over):
 
 @pytest.mark.parametrize("view", [False, True])
 def test_a_state_that_is_written_after_it_was_zero_is_kept(view: bool) -> None:
-    """Only zeros that nothing but layers reads are left out."""
     module, inputs = Started(view=view).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
@@ -290,7 +286,6 @@ LOOPS = [
 @pytest.mark.parametrize(("cell", "given", "inside"), LOOPS)
 @torch.no_grad()
 def test_a_loop_over_a_cell_is_one_layer_of_the_library(cell: str, given: bool, inside: bool) -> None:
-    """Zeros are not stored, and the linear layer may be in the loop or after it."""
     torch.manual_seed(0)
     model = Looped(cell, given=given, inside=inside).eval()
     block = f"inputs: {{x: {{dtype: float32, shape: [batch, time, {FEATURES}]}}}}"
@@ -326,8 +321,6 @@ def test_autocast_in_the_model_stays() -> None:
 
 
 def test_states_and_lengths_may_be_views() -> None:
-    """The program slices them out of larger tensors."""
-
     class Sliced(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -69,7 +69,6 @@ def check(file: Path, *arguments: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_memory_is_read_and_written_within_its_bounds() -> None:
-    """Every cell, ragged batches and several threads, on the fastest instruction set of this host."""
     file = program(MEMORY, SINGLE[0])
     check(file)
 
@@ -82,7 +81,6 @@ def test_memory_is_read_and_written_within_its_bounds() -> None:
 @pytest.mark.skipif(not lower_here(), reason="not run: this kind of machine computes in float32 only")
 @pytest.mark.parametrize("instructions", lower_here(), ids=lambda one: one.library)
 def test_weights_below_float32_are_read_within_their_bounds(instructions: InstructionSet) -> None:
-    """Every cell, ragged batches and several threads, on each instruction set of this host."""
     check(program(MEMORY, instructions))
 
 
@@ -91,7 +89,6 @@ def test_weights_below_float32_are_read_within_their_bounds(instructions: Instru
 @pytest.mark.parametrize("instructions", [*SINGLE, *lower_here()], ids=lambda one: one.library)
 @pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
 def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instructions: InstructionSet) -> None:
-    """More shapes, more batches and four threads: no race, no leak, no undefined behaviour."""
     check(program(sanitizers, instructions), "all")
 
 
@@ -99,7 +96,6 @@ def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, instruction
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("sanitizers", "error"), PLANTED)
 def test_a_planted_error_is_reported(sanitizers: str, error: str) -> None:
-    """The sanitizers are at work."""
     done = run(program(sanitizers, SINGLE[0]), error)
 
     assert done.returncode != 0
@@ -113,7 +109,6 @@ def test_a_planted_error_is_reported(sanitizers: str, error: str) -> None:
 )
 @pytest.mark.parametrize("file", LAW_FILES)
 def test_the_laws_hold_when_callers_and_library_are_watched(file: str, tmp_path: Path) -> None:
-    """The tests of the library run with a library that is compiled with sanitizers, from Python."""
     compiler = compiler_or_skip(MEMORY)
     wrapper = tmp_path / "g++"
     wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O1 -fsanitize={MEMORY} -fno-sanitize-recover=all\n')

@@ -32,7 +32,6 @@ def test_the_library_asks_for_no_symbol_that_the_image_lacks(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("needed", [[], [b"GLIBC_2.14", b"GLIBC_2.9", b"GLIBCXX_3.4.30"]])
 def test_the_highest_version_of_each_is_found(needed: list[bytes], tmp_path: Path) -> None:
-    """Versions are compared as numbers, and names that only look like versions are left out."""
     file = tmp_path / "some.so"
     file.write_bytes(b"\x7fELF\0MY_GLIBC_9.9\0GLIBC_PRIVATE\0" + b"".join(name + b"\0" for name in needed))
 

@@ -53,7 +53,6 @@ X = torch.rand(BUCKET.batch, 8, generator=torch.Generator().manual_seed(3))
 
 
 def program_of(model: nn.Module) -> torch.export.ExportedProgram:
-    """Export with a symbolic batch and without time."""
     batch = torch.export.Dim("batch", min=1)
     with torch.no_grad():
         return torch.export.export(model.eval(), (torch.rand(3, 8),), dynamic_shapes=({0: batch},), strict=False)
@@ -79,10 +78,6 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["eager", "onnxruntime", pytest.param("openvino", marks=pytest.mark.long)])
 def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
-    """Two operators run on the CPU and the others on the engine, with the model's answers.
-
-    The answers are also right after the weights were replaced.
-    """
     engine = get_backend(name)
     model = Sorted().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
@@ -125,7 +120,6 @@ def _made(directory: Path) -> Path:
 
 
 def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
-    """Each operator is compiled alone; a compiler that fails on one does not support it."""
     engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
     fixed = specialize(program_of(Sorted()), BUCKET)
     found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
@@ -161,7 +155,6 @@ def test_a_compiler_that_ends_its_process_does_not_support_that_operator_alone()
 
 
 def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
-    """The files stay in `analyze_parameters.compiler_workdir`; ignored operators are not tried."""
     config = PartitionerConfig(
         analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
     )
@@ -174,7 +167,6 @@ def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path) -> None:
-    """The segments have their own arguments and folders instead of those of the whole."""
     config = PartitionerConfig(
         ops_to_partition={"aten::sort"},
         trace_kwargs={"compiler_workdir": str(tmp_path / "left"), "compiler_args": "--fast 'a b'"},
@@ -201,7 +193,6 @@ def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path)
 
 
 def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -> None:
-    """Estimates are those of its own segments; the supported operators are fixed by the partition."""
     both: Backend = PartitionedBackend(Telling(), SORT_ON_CPU)
     assert both.whole_sequences == "it keeps its state to itself"
     assert not both.lists_operators()

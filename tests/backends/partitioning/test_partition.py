@@ -98,7 +98,6 @@ def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refus
 
 
 def test_weights_keep_their_names_and_their_memory() -> None:
-    """A segment finds its weights by name in the model's state dict, and shares their memory."""
     segments = partition(PROGRAM, lambda node: operator_name(node) != "aten::sort")
     held: dict[str, torch.Tensor] = {}
     for segment in segments.segments:
@@ -111,14 +110,12 @@ def test_weights_keep_their_names_and_their_memory() -> None:
 
 
 def test_an_engine_that_takes_everything_gets_one_segment() -> None:
-    """Partitioning is not forced."""
     segments = partition(PROGRAM, lambda node: True)
     assert targets(segments) == ["device"]
     assert_same(segments)
 
 
 def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCaptureFixture) -> None:
-    """A sort in the middle makes three segments, not one for each operator; the log lists them."""
     caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
     segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
     assert targets(segments) == ["device", "cpu", "device"]
@@ -162,7 +159,6 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
 
 
 def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:
-    """Operators in `additional_ignored_ops` are not queried, even if the engine refuses them."""
     asked = []
 
     def supported(node: torch.fx.Node) -> bool:
@@ -177,7 +173,6 @@ def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> N
 
 
 def test_too_little_support_is_refused() -> None:
-    """At least half of the operators by default; the message names the unsupported ones."""
     few = {"aten::linear"}
     with pytest.raises(PartitionError, match=r"model_support_percentage_threshold: the engine supports .*aten::sort"):
         partition(PROGRAM, lambda node: operator_name(node) in few)
@@ -198,8 +193,6 @@ def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
     [("max_subgraph_count", 2, "the program has 3 segments"), ("min_subgraph_size", 2, "1 of 3 segments")],
 )
 def test_more_or_smaller_segments_than_asked_for_are_refused(limit: str, refused: int, words: str) -> None:
-    """Every segment counts, the sort alone on the CPU too; -1 is no limit."""
-
     def segments(value: int) -> int:
         limits: dict[str, Any] = {limit: value}
         config = PartitionerConfig(ops_to_partition={"aten::sort"}, **limits)
@@ -261,13 +254,11 @@ def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], t
 
 
 def test_options_are_given_by_name_alone() -> None:
-    """This is the documented form."""
     with pytest.raises(TypeError):
         PartitionerConfig(None, 0.5)  # type: ignore[call-arg]  # which is wrong
 
 
 def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:
-    """A text and a list have the same meaning."""
     text = PartitionerConfig(trace_kwargs={"compiler_args": "--target 'inf2 x' -O1"})
     assert text.compiler_args == ("--target", "inf2 x", "-O1")
     assert PartitionerConfig(trace_kwargs={"compiler_args": ["-O1"]}).compiler_args == ("-O1",)

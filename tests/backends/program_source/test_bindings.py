@@ -43,7 +43,6 @@ def test_every_function_is_compared() -> None:
 
 @pytest.mark.parametrize("operator", list(BINDINGS), ids=str)
 def test_a_function_answers_as_its_operator(operator: Any) -> None:
-    """Bit for bit, with the same dtype and strides, and positional arguments."""
     function = eval(BINDINGS[operator], {"torch": torch})
 
     for arguments in CALLS[operator]:

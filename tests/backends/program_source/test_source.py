@@ -95,7 +95,6 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 @torch.no_grad()
 def test_a_source_answers_as_its_program_does(name: str) -> None:
-    """Bit by bit, at other sizes than those of the export too."""
     program = exported(FUNCTIONS[name])
     run, model = loaded(program), program.module()
 
@@ -110,7 +109,6 @@ def test_a_source_answers_as_its_program_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["torch", "math", "forward", "program", "tensors", "lstm", "scan", "aten_add_Tensor"])
 @torch.no_grad()
 def test_an_input_may_have_any_name(name: str) -> None:
-    """Also one that the source uses itself."""
     scope: dict[str, Any] = {}
     exec(f"def forward(self, {name}):\n    return {name} + {name}.shape[0]", scope)
     model = type("Named", (nn.Module,), {"forward": scope["forward"]})()

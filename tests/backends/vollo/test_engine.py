@@ -56,7 +56,6 @@ class Abstract(Net):
 
 @torch.no_grad()
 def test_a_whole_sequence_is_near_and_has_an_estimate(tmp_path: Path) -> None:
-    """20 timesteps of 128 features through two layers of 256 units: one program of the device."""
     module = Abstract(batch_first=True).eval()
     Vollo().compile(exported(module, torch.randn(3, 7, 128)), Bucket(1, 20), tmp_path, SETTINGS)
     x = torch.randn(1, 20, 128)
@@ -70,7 +69,6 @@ def test_a_whole_sequence_is_near_and_has_an_estimate(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_a_stream_step_by_step_keeps_its_state_until_it_restarts(tmp_path: Path) -> None:
-    """The state is on the device: an estimate for one timestep, and the same outputs after a restart."""
     module, x = Net(batch_first=False).eval(), torch.randn(20, 128)
     StreamingProgram.compile(module, x, "ia_840f_c3b64").save(tmp_path)
     program = StreamingProgram.load(tmp_path)
@@ -92,7 +90,6 @@ def test_a_stream_step_by_step_keeps_its_state_until_it_restarts(tmp_path: Path)
     ids=["two layers", "both directions", "cells", "given states"],
 )
 def test_ragged_rows_are_near_whatever_the_padding_holds(module: Answers, tmp_path: Path) -> None:
-    """Masks and gathers by length run on the CPU, or as arithmetic on the device."""
     Vollo().compile(program_of(module), Bucket(BATCH, TIME), tmp_path, SETTINGS)
     run = Vollo().load(tmp_path, module.state_dict(), {}, 1)
     for garbage in (0.0, 1e4, float("nan")):
@@ -153,10 +150,6 @@ neuron_lstm:
 def test_an_archive_tells_estimates_of_every_bucket(
     streaming: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Estimates are in the manifest and in the output of packaging and inspect; sessions work as well.
-
-    The programs of sessions take their state as an input.
-    """
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL, encoding="utf-8")
     Path("model-config.yaml").write_text(YAML + streaming, encoding="utf-8")

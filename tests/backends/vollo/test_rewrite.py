@@ -56,7 +56,6 @@ def test_a_rewritten_program_is_the_model(name: str) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None:
-    """Masks without effect are removed, so that the whole is one program of the device."""
     program = rewrite(InTime(layers))
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
 
@@ -96,8 +95,6 @@ def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> tor
 @torch.no_grad()
 @pytest.mark.parametrize("name", TAILS)
 def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
-    """Operators on an LSTM's outputs, for each timestep or over all, give the same at real timesteps."""
-
     class Tail(Answers):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
             zeros = x.new_zeros(1, x.shape[0], 16)
@@ -133,7 +130,6 @@ def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason:
 
 
 def test_too_many_steps_to_write_out_are_refused() -> None:
-    """A recurrence with an initial state is unrolled step by step, up to a limit."""
     with pytest.raises(CompileError, match="33 steps are too many: use lengths of up to 32"):
         rewrite_program(specialize(program_of(Answers(given=True)), Bucket(1, 33)))
 
@@ -177,7 +173,6 @@ OPERATORS: dict[str, Any] = {
 @torch.no_grad()
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
-    """It uses torch's own functions and layers."""
     x = torch.randn(BATCH, TIME, FEATURES)
     program = specialize(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
@@ -217,7 +212,6 @@ def test_weights_that_are_used_again_are_there_once() -> None:
 def test_arithmetic_that_it_lacks_is_refused_and_the_rest_is_left_to_the_cpu(
     function: Callable[[torch.Tensor], torch.Tensor], refused: list[str]
 ) -> None:
-    """Selection, data movement, and operators that depend on lengths and ids run on the CPU."""
     program = torch.export.export(Operator(function), (torch.randn(BATCH, TIME, FEATURES),), strict=False)
 
     assert [str(node.target) for node in program.graph.nodes if operator_refusal(node)] == refused

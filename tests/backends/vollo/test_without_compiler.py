@@ -37,7 +37,6 @@ def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
 
 
 def test_it_says_what_differs_from_other_engines() -> None:
-    """Refusals, inlined weights and whole sequences; estimates and emulation have tests of their own."""
     assert Vollo().lists_operators()
     assert Vollo().inlines_weights
     assert Vollo().whole_sequences is not None
@@ -141,7 +140,6 @@ def test_on_the_vm_where_there_is_no_accelerator(
 @pytest.mark.ci
 @torch.no_grad()
 def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one program each, and no emulation; too few accelerators are refused."""
     module, inputs = Answers(), batch(Answers())
     compiled(program_of(module), tmp_path)
     needed = len(list(tmp_path.rglob("program.vollo")))

@@ -248,15 +248,7 @@ def longer_than_its_windows(model: Any) -> Callable[[Tensor], Any]:
 
 
 NOT_CAUSAL = (
-    longer_than_its_windows,
-    centred,
-    cut_at_the_begin,
-    every_second,
-    mirrored,
-    scaled_by_its_length,
-    padded_twice,
-    padded_after_other_constants,
-    added_up,
-    softmax_over_time,
+    *(longer_than_its_windows, centred, cut_at_the_begin, every_second, mirrored),
+    *(scaled_by_its_length, padded_twice, padded_after_other_constants, added_up, softmax_over_time),
 )
 """Models that read other timesteps than those before, or constants that no chunk has."""

@@ -8,18 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from chunked_models import any_chunked_plan, assert_plan_answers
-from model_cases import CASES, Case
+from model_cases import CASES, Case, cases, lowered
 from ragged import alone, ragged
 
 from torchserve_neuron_lstm.backends.interface import LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import Plan, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
-from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 GARBAGE = (0.0, -1e4, 1e30)
 LENGTHS = ([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)
@@ -32,17 +28,12 @@ ANY_SHAPE_CASES = (
 )  # fmt: skip
 
 
-NAMED = {case.name: case for case in CASES}
-
-
 class Served:
     """A test model in eager mode, and its chunk programs on an engine."""
 
     def __init__(self, case: Case, backend: str, buckets: Mapping[ProgramRole, Bucket | None], folder: Path) -> None:
-        torch.manual_seed(0)
-        self.model, self.config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
-        self.program: LoweredModel = lower(self.model, self.config)
-        engine = get_backend(backend)
+        made, engine = lowered(case), get_backend(backend)
+        self.model, self.config, self.program = made.model, made.config, made.program
         weights = {**self.model.state_dict(), **self.program.constants}
         self.calls: dict[ProgramRole, LoadedProgram] = {}
         for part, exported in self.program.parts.items():
@@ -59,10 +50,10 @@ class Served:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ANY_SHAPE_CASES)
-def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", cases(ANY_SHAPE_CASES))
+def test_one_program_serves_any_chunk_plan(case: Case, backend: str, tmp_path: Path) -> None:
     parts: dict[ProgramRole, Bucket | None] = {"start": None, "chunk": None, "head": None}
-    served = Served(NAMED[name], backend, parts, tmp_path)
+    served = Served(case, backend, parts, tmp_path)
     choose = random.Random(0)
     for seed, lengths in enumerate(LENGTHS):
         served.check(lengths, seed, partial(any_chunked_plan, lengths, choose))
@@ -73,6 +64,6 @@ def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Pa
 @pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("inductor", marks=pytest.mark.long)])
 def test_one_bucket_serves_any_length(backend: str, tmp_path: Path) -> None:
     parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
-    served = Served(NAMED["StateOfSpeaker"], backend, parts, tmp_path)
+    served = Served(next(case for case in CASES if case.name == "StateOfSpeaker"), backend, parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
         served.check(lengths, seed, partial(single_bucket_plan, Bucket(2, 4), lengths, "chunk"))

@@ -115,10 +115,8 @@ def test_every_test_model_is_known() -> None:
     assert not CARRIED.keys() & WHOLE.keys()
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("case", cases(CARRIED))
+@pytest.mark.parametrize("case", cases(CARRIED, few=True))
 def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
-    """States, last steps, sums, maxima and minima are carried; start and head exist only if they compute."""
     program = lowered(case).program
 
     assert program.chunked is not None, program.chunking_reason
@@ -133,8 +131,7 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     assert program.parts.keys() == parts
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("case", cases(WHOLE))
+@pytest.mark.parametrize("case", cases(WHOLE, few=True))
 def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     program = lowered(case).program
     reason, line = WHOLE[case.name]
@@ -145,9 +142,8 @@ def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     assert line in program.chunking_reason
 
 
-@pytest.mark.parametrize("case", cases(CARRIED))
+@pytest.mark.parametrize("case", cases(CARRIED, few=True))
 def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
-    """One checkpoint serves all programs, with the constants that the whole model has."""
     program = lowered(case).program
     known = {*case.make().state_dict(), *program.constants}
 
@@ -156,8 +152,7 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
         assert {name for name, value in part.constants.items() if isinstance(value, Tensor)} <= known
 
 
-@pytest.mark.few(7)
-@pytest.mark.parametrize("case", cases(CARRIED))
+@pytest.mark.parametrize("case", cases(CARRIED, few=True))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
     made = lowered(case)
     model, config, program = made.model, made.config, made.program

@@ -67,7 +67,6 @@ def lowered(before: Callable[..., Any], kind: Callable[..., nn.Module] = Recurre
 def test_chunks_cut_anywhere_equal_the_whole_sequence(
     before: Callable[..., Any], kind: Callable[..., nn.Module]
 ) -> None:
-    """As many timesteps are carried as the window reads, beside the state of the recurrence."""
     model, program = lowered(before, kind)
     assert program.chunked is not None
     past = [value.spec.shape for value in program.chunked.carried if value.spec.name.endswith(".past")]

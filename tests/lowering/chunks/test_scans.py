@@ -15,31 +15,22 @@ from torch import Tensor
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from ..loops.loop_models import (
-    FEATURES,
-    HIDDEN,
-    Looping,
-    every_state,
-    exponential_gates,
-    highway,
-    own_layers,
-    reset_by_an_input,
-    zipped,
-)
+from ..loops import loop_models as loops
+from ..loops.loop_models import Looping
 
 CONFIG = one_input("[batch, time, 5]")
 LENGTHS = (9, 8, 5, 3, 1, 1)
 
 
 def leaky(m: Looping, x: Tensor) -> Any:
-    h = m.start.expand(x.size(0), HIDDEN)
+    h = m.start.expand(x.size(0), loops.HIDDEN)
     for t in range(x.size(1)):
         h = 0.5 * h + 0.5 * torch.tanh(m.first(x[:, t]) + h)
     return m.out(h)
 
 
 def from_the_end(m: Looping, x: Tensor) -> Any:
-    h, outputs = x.new_zeros(x.size(0), HIDDEN), []
+    h, outputs = x.new_zeros(x.size(0), loops.HIDDEN), []
     for t in reversed(range(x.size(1))):
         h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h)
         outputs.append(h)
@@ -55,7 +46,7 @@ def from_the_mean(m: Looping, x: Tensor) -> Any:
 
 
 def with_the_mean(m: Looping, x: Tensor) -> Any:
-    h, mean, outputs = x.new_zeros(x.size(0), HIDDEN), m.first(x.mean(1)), []
+    h, mean, outputs = x.new_zeros(x.size(0), loops.HIDDEN), m.first(x.mean(1)), []
     for t in range(x.size(1)):
         h = 0.5 * h + torch.tanh(m.first(x[:, t]) + h + mean)
         outputs.append(h)
@@ -73,11 +64,11 @@ def lowered(function: Callable[..., Any]) -> tuple[Looping, LoweredModel]:
 @pytest.mark.parametrize(
     ("function", "states"),
     [
-        (every_state, 2),
-        pytest.param(exponential_gates, 4, marks=pytest.mark.long),
-        pytest.param(reset_by_an_input, 2, marks=pytest.mark.long),
-        pytest.param(own_layers, 2, marks=pytest.mark.long),
-        pytest.param(highway, 1, marks=pytest.mark.long),
+        (loops.every_state, 2),
+        pytest.param(loops.exponential_gates, 4, marks=pytest.mark.long),
+        pytest.param(loops.reset_by_an_input, 2, marks=pytest.mark.long),
+        pytest.param(loops.own_layers, 2, marks=pytest.mark.long),
+        pytest.param(loops.highway, 1, marks=pytest.mark.long),
         pytest.param(leaky, 1, marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -87,7 +78,7 @@ def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> No
 
     assert program.chunked is not None, program.chunking_reason
     assert [value.spec.name for value in program.chunked.carried] == [f"scan.state_{n}" for n in range(states)]
-    requests = [[torch.randn(length, FEATURES)] for length in LENGTHS]
+    requests = [[torch.randn(length, loops.FEATURES)] for length in LENGTHS]
     assert_chunks_equal_whole_sequences(model, program, requests, LENGTHS)
 
 
@@ -98,12 +89,11 @@ def test_a_loop_is_cut_anywhere(function: Callable[..., Any], states: int) -> No
         (from_the_end, "counts timesteps from the beginning or the end"),
         pytest.param(from_the_mean, "a loop needs the end of the sequence", marks=pytest.mark.long),
         (with_the_mean, "a loop needs the end of the sequence"),
-        pytest.param(zipped, "aten.narrow mixes timesteps", marks=pytest.mark.long),
+        pytest.param(loops.zipped, "aten.narrow mixes timesteps", marks=pytest.mark.long),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_loop_that_needs_later_timesteps_is_not_cut(function: Callable[..., Any], reason: str) -> None:
-    """Nor one with a step for another number of timesteps."""
     _, program = lowered(function)
 
     assert program.chunked is None

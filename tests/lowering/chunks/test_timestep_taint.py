@@ -101,13 +101,13 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
 }
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("function", HARMLESS.values(), ids=HARMLESS.keys())
 def test_what_keeps_timesteps_apart_is_accepted(function: Callable[[Model, Tensor], Any]) -> None:
     assert keeps_timesteps_apart(Model(function), CONFIG)
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("function", HARMFUL.values(), ids=HARMFUL.keys())
 def test_what_mixes_timesteps_is_not_accepted(function: Callable[[Model, Tensor], Any]) -> None:
     assert not keeps_timesteps_apart(Model(function), CONFIG)

@@ -112,7 +112,6 @@ class OneHot(nn.Module):
 
 @pytest.mark.ci
 def test_a_tensor_that_every_call_overwrites_is_no_state() -> None:
-    """It has the size of one request, and serves batches."""
     model = OneHot()
     config = parse_config(
         """

@@ -357,13 +357,8 @@ LOOPS = (zipped,)
 CELLS = (normalized_layers,)
 """Loops of published cells, compared at every length of a small grid."""
 MORE_CELLS = (
-    simple_recurrent_unit,
-    layers_of_each_timestep,
-    clipped_rows,
-    tags_before_batch,
-    highway,
-    exponential_gates,
-    layer_called_each_timestep,
+    *(simple_recurrent_unit, layers_of_each_timestep, clipped_rows),
+    *(tags_before_batch, highway, exponential_gates, layer_called_each_timestep),
 )
 """Other cells; two of them are cut into chunks by other tests."""
 MORE_LOOPS = (

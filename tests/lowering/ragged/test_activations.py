@@ -11,29 +11,10 @@ from ragged import lower_exact
 from torch import Tensor, nn
 
 ACTIVATIONS = (
-    nn.CELU(0.5),
-    nn.ELU(0.5),
-    nn.GELU(),
-    nn.GELU(approximate="tanh"),
-    nn.GLU(1),
-    nn.Hardshrink(),
-    nn.Hardsigmoid(),
-    nn.Hardswish(),
-    nn.Hardtanh(-2.0, 0.5),
-    nn.LeakyReLU(0.3),
-    nn.LogSigmoid(),
-    nn.LogSoftmax(-1),
-    nn.Mish(),
-    nn.PReLU(),
-    nn.ReLU6(),
-    nn.RReLU(),
-    nn.SELU(),
-    nn.SiLU(),
-    nn.Softplus(0.5, 2.0),
-    nn.Softshrink(),
-    nn.Softsign(),
-    nn.Tanhshrink(),
-    nn.Threshold(0.1, 20.0),
+    *(nn.CELU(0.5), nn.ELU(0.5), nn.GELU(), nn.GELU(approximate="tanh"), nn.GLU(1), nn.Hardshrink()),
+    *(nn.Hardsigmoid(), nn.Hardswish(), nn.Hardtanh(-2.0, 0.5), nn.LeakyReLU(0.3), nn.LogSigmoid()),
+    *(nn.LogSoftmax(-1), nn.Mish(), nn.PReLU(), nn.ReLU6(), nn.RReLU(), nn.SELU(), nn.SiLU()),
+    *(nn.Softplus(0.5, 2.0), nn.Softshrink(), nn.Softsign(), nn.Tanhshrink(), nn.Threshold(0.1, 20.0)),
 )
 
 

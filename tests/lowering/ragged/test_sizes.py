@@ -39,7 +39,6 @@ def always_equal(first: sympy.Expr, second: sympy.Expr) -> bool:
 
 @given(sizes(), sizes())
 def test_sizes_are_equal_if_they_are_at_every_number_of_timesteps(first: sympy.Expr, second: sympy.Expr) -> None:
-    """A proved identity holds for every T, and sizes that differ somewhere are not equal."""
     assert are_equal(first, second) == always_equal(first, second)
 
 
