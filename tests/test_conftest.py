@@ -17,7 +17,6 @@ sys.stdout.write(subprocess.run(command, capture_output=True, text=True, check=T
 
 
 def test_commands_of_tests_in_the_background_can_be_interrupted() -> None:
-    """Tests that a shell started in the background, with SIGINT ignored, start commands that Ctrl-C ends."""
     code = _IN_THE_BACKGROUND.format(folder=str(Path(__file__).parent))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -81,7 +81,6 @@ def test_the_readme_leads_to_the_index_and_to_the_glossary() -> None:
 
 
 def test_every_term_of_the_glossary_is_explained_once() -> None:
-    """Terms are in alphabetical order, each with a meaning and its name elsewhere or "no equivalent"."""
     rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \| (.+) \|$", GLOSSARY, re.MULTILINE)
     terms = [term.lower() for term, _, _ in rows]
 

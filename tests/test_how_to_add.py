@@ -95,8 +95,6 @@ print(json.dumps([[response.status, response.body.decode()] for response in resp
 
 @dataclass(frozen=True)
 class Edit:
-    """A new file, or text inserted before a line of an existing one."""
-
     file: str
     text: str
     before: str = ""
@@ -164,8 +162,6 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the repository's package, and a project to package with it."""
-
     root: Path
     project: Path
 

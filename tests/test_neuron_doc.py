@@ -36,7 +36,6 @@ def test_it_names_what_is_installed_as_the_refusals_do() -> None:
 
 
 def test_programs_grow_with_time_as_it_says() -> None:
-    """The operators of one traced layer are counted."""
     weights = [torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8), torch.zeros(8)]
     state = torch.zeros(1, 4, 2)
 

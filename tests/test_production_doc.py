@@ -155,17 +155,6 @@ def test_the_padding_is_zero_before_the_first_padded_timestep() -> None:
     assert "neuron_lstm_padded" in share.partition(" or 0 * ")[0]
 
 
-def test_the_panels_lie_beside_each_other() -> None:
-    panels = DASHBOARD["panels"]
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
-    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
-
-    assert len({panel["id"] for panel in panels}) == len(places) == len(panels) >= 8
-    assert {panel["gridPos"]["w"] for panel in panels} == {12}
-    assert variables == ["datasource", "model"]
-    assert {json.dumps(panel["datasource"]) for panel in panels} == {'{"type": "prometheus", "uid": "${datasource}"}'}
-
-
 def test_the_unit_runs_the_command_with_the_folders_of_the_page() -> None:
     service = unit(UNIT.read_text())["Service"]
     folders = re.findall(r"`(/[\w/]+)`", section("The host").partition("| folder |")[2])
@@ -231,7 +220,6 @@ def test_the_image_has_the_archive_where_the_settings_look_for_it() -> None:
 
 
 def test_the_image_opens_the_ports_that_are_published_and_no_other(tmp_path: Path) -> None:
-    """The sed of the Dockerfile is run on a copy of the settings."""
     (edit,) = (line for line in instructions("RUN") if line.startswith("sed "))
     copy = tmp_path / "config.properties"
     shutil.copy(FOLDER / "config.properties", copy)
@@ -248,7 +236,6 @@ def test_the_image_opens_the_ports_that_are_published_and_no_other(tmp_path: Pat
 
 
 def test_the_commands_of_docker_name_one_image_and_one_container() -> None:
-    """The page says that nothing of this was built."""
     build, run, execute, stop = commands("docker")
 
     assert build[1:] == ["build", "-t", run[-1], "."]

@@ -30,8 +30,6 @@ FILES = ("model.py", "weights.py", "model-config.yaml", "client.py")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block."""
-
     language: str
     text: str
 
@@ -146,7 +144,6 @@ def test_worked_examples_of_the_example_files_hold(file: str) -> None:
 
 
 def test_the_picture_is_of_the_planners_calls() -> None:
-    """Its lengths, on its grid, by costs of a call, of its timesteps and of its rows."""
     grid = BucketGrid(batches=(1, 2, 4, 8), lengths=(16, 32, 64))
     cost = CostModel({bucket: 0.05 + bucket.length * (0.02 + 0.0088 * bucket.batch) for bucket in grid.buckets})
     plan = make_planner("sequence", grid, cost).plan((9, 54, 14, 23, 7, 31, 12, 61, 16, 5, 26, 11))

@@ -139,7 +139,6 @@ def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: li
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.split(":")[0])
 def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
-    """Each is used unchanged, or as part of a small one."""
     whole = block if block.startswith("neuron_lstm:") else SPACE + "".join(f"  {line}\n" for line in block.splitlines())
     config = parse_config(whole, "docs/sessions.md", tmp_path)
 
@@ -178,7 +177,6 @@ def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    """The numbers are lengths of ids and tokens, and the time for which an end can be repeated."""
     assert f"| 1 to {MAX_CHARACTERS} of `A-Z" in TEXT
     assert f"or the generated one: {len(make_id())} characters" in TEXT
     assert f"which carry 4096 bytes, {token_length(4096)} characters." in TEXT

@@ -29,7 +29,6 @@ def file_graph(root: Path) -> Graph:
 
 
 def package_graph(files: Graph) -> Graph:
-    """The import graph of the sub-packages."""
     packages: dict[str, set[str]] = {}
     for file, imported in files.items():
         package = file.partition("/")[0]

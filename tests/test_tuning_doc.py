@@ -100,7 +100,6 @@ def test_the_configurations_are_good(folder: Path) -> None:
 
 
 def test_the_shares_are_right() -> None:
-    """The shares of the first paragraph hold on the sample, and so does the extra padding of a fresh one."""
     histogram = clip_histogram(read_lengths(SAMPLE), 330, truncate=False)
     grids = ((16, 32, 64, 128, 256, 330), *(optimal_lengths(histogram, count) for count in (6, 8, 16)))
     generator = random.Random(1)

@@ -30,7 +30,6 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_licence_is_told_before_the_command_that_accepts_it() -> None:
-    """The EULA comes before the installation command on the page, and in the backend's hint after it."""
     assert TEXT.index("EULA") < TEXT.index("pip install")
     assert vollo.INSTALL_HINT.index("pip install") < vollo.INSTALL_HINT.index("EULA")
     assert "torchserve-neuron-lstm[vollo]" in "".join(blocks("bash"))

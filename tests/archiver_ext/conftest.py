@@ -89,7 +89,6 @@ class Project:
         )
 
     def archive(self, *more: str, handler: str = "neuron_lstm", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run the standard command with all flags that a model needs; flags in `more` override them."""
         command = ["torch-model-archiver", *self.flags(), "--handler", handler, *more]
         if env:
             return self.run(*command, **env)
@@ -109,7 +108,6 @@ Package = Callable[..., Packaged]
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A folder ready to be packaged with the eager engine, which takes no time to compile."""
     folder, temporary = tmp_path / "project", tmp_path / "temporary"
     folder.mkdir()
     temporary.mkdir()
@@ -122,7 +120,6 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """The commands, run in this process in the user's folder: exit code, standard output and error."""
     monkeypatch.delitem(sys.modules, "model", raising=False)  # of an archive that an earlier test served
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))

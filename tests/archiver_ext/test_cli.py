@@ -143,7 +143,6 @@ def run_into(output: int, *arguments: str, **environment: str) -> tuple[int, byt
 @pytest.mark.few(1)
 @pytest.mark.parametrize("arguments", [("schema",), ("verify-config", "model-config.yaml")])
 def test_a_reader_that_ends_early_is_named_in_one_line(arguments: tuple[str, ...]) -> None:
-    """A long output and a short one, which Python still holds when the command is done."""
     reader, output = os.pipe()
     os.close(reader)
     code, _, error = run_into(output, *arguments)

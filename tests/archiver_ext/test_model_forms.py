@@ -162,7 +162,6 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str, tmp_path: Path) -> None:
-    """Two convolutions without padding need five timesteps; the rest of the batch is answered."""
     folder, model = packaged(tmp_path, backend, WITHOUT_PADDING)
     requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (16, 4, 5, 9)]
 

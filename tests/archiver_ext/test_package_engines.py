@@ -44,10 +44,6 @@ def test_an_engine_of_another_distribution_serves_by_name(
 def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Plans, table and `inspect` use the compiler's estimates.
-
-    The time of a simulation says nothing about the device.
-    """
     odd_engines.use(monkeypatch, tmp_path / "site")
     project.configure(backend="simulated")
 

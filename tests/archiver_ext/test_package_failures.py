@@ -217,7 +217,6 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
 
 @pytest.mark.ci
 def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
-    """Even SIGKILL, which permits no cleanup, leaves no archive and no process that would write one."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:

@@ -74,7 +74,6 @@ def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
-    """Its programs are verified by emulation, and the report says so; a host with the device runs them."""
     python = neuron_doubles.interpreter(tmp_path)
     source = source_of(tmp_path, f"{BLOCK}compiler_python: {python}\ncompiler_workdir: left\n")
     with pytest.MonkeyPatch.context() as patch:

@@ -19,14 +19,9 @@ from .conftest import MODEL, Project, save_weights
 PROGRAM = Path(__file__).with_name("packaging_faults.py")
 FORMATS = {"default": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 ADVICE = (
-    "make room on its disk",
-    "change its permissions",
-    "mounted read-only",
-    "errors of its disk in the system's log",
-    "raise the limit of open files",
-    "stale file handle",
-    "free memory",
-    "package the model again",
+    *("make room on its disk", "change its permissions", "mounted read-only"),
+    *("errors of its disk in the system's log", "raise the limit of open files"),
+    *("stale file handle", "free memory", "package the model again"),
 )
 pytestmark = [pytest.mark.xdist_group("packaging-faults"), pytest.mark.ci]
 

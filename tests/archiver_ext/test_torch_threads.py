@@ -16,7 +16,6 @@ from torchserve_neuron_lstm.archiver_ext.torch_threads import worker_threads as 
 
 
 def test_a_call_runs_with_the_threads_of_its_engine() -> None:
-    """Loading one engine leaves torch one thread, loading another one all of them."""
     before = torch.get_num_threads()
     try:
         assert on_threads(1, torch.get_num_threads)() == 1
@@ -73,7 +72,6 @@ def test_the_cores_are_divided_among_the_workers(
 def test_calibrate_and_bench_have_the_threads_of_a_worker(
     workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one worker those of all cores; costs of other threads would be wrong for the worker."""
     monkeypatch.setattr(torch_threads, "available_cores", lambda: 2)
     archive = archive_with(tmp_path / "sums", f"minWorkers: {workers}\nmaxWorkers: {workers}\n{BLOCK}")
     (tmp_path / "lengths.txt").write_text("1 3 8\n")

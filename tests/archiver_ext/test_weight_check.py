@@ -22,7 +22,6 @@ class Masked(torch.nn.Module):
 
 
 def saved(folder: Path, dtype: torch.dtype = torch.float32, number: float | None = None) -> Path:
-    """Weights of `Masked`, of which one may be another number."""
     model = Masked().to(dtype)
     if number is not None:
         model.linear.weight.data[1, 2] = number

@@ -43,7 +43,6 @@ class Driver:
     interleaved: Sequence[int]
 
     def run(self, kind: str, threads: int, content: bytes) -> Tensor:
-        """The outputs of one call, one after the other."""
         command = [str(EMULATOR), "-L", LIBRARIES, str(self.program), kind, str(threads)]
         done = subprocess.run(command, input=content, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
@@ -64,7 +63,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
 
 
 def array(tensor: Tensor | None) -> bytes:
-    """The number of values, then the values."""
     if tensor is None:
         return struct.pack("<q", 0)
     return struct.pack("<q", tensor.numel()) + bytes(tensor.contiguous().numpy().tobytes())
@@ -102,7 +100,6 @@ SHAPES = [
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_layers_equal_every_row_alone(driver: Driver, shape: Shape, threads: int) -> None:
-    """With lengths from 0 on, and NaN in the padding."""
     batch = batch_for(shape, [9, 0, 4, 9, 1, 7], 9, garbage=float("nan"))
     core = shape.core()
 
@@ -112,7 +109,6 @@ def test_layers_equal_every_row_alone(driver: Driver, shape: Shape, threads: int
 @pytest.mark.parametrize("lengths", [None, [3, 0, 5, 1]])
 @pytest.mark.parametrize("outputs", [1, 4, 31, 70])
 def test_a_linear_layer_equals_torchs(driver: Driver, outputs: int, lengths: list[int] | None) -> None:
-    """All timesteps, or those up to each row's end; beyond it is the bias."""
     layer = nn.Linear(6, outputs)
     x = torch.randn(4, 5, 6)
     real = None if lengths is None else torch.tensor(lengths)
@@ -126,5 +122,4 @@ def test_a_linear_layer_equals_torchs(driver: Driver, outputs: int, lengths: lis
 
 
 def test_the_vectors_are_those_of_neon(driver: Driver) -> None:
-    """Registers of 128 bits have four numbers."""
     assert driver.lanes == 4

@@ -52,21 +52,18 @@ def lengths_within(grid: BucketGrid, max_size: int = 12) -> st.SearchStrategy[li
 
 @st.composite
 def problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel, list[int]]:
-    """A grid, its costs, and lengths that fit it."""
     grid = draw(grids())
     return grid, draw(costs(grid)), draw(lengths_within(grid, max_size))
 
 
 @st.composite
 def exact_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel, list[int]]:
-    """A grid, its costs, and lengths that are the grid's own."""
     grid = draw(grids())
     lengths = st.lists(st.sampled_from(grid.lengths), min_size=1, max_size=max_size)
     return grid, draw(costs(grid)), draw(lengths)
 
 
 def any_shapes() -> st.SearchStrategy[DynamicShape]:
-    """Limits of an engine that takes any shape, small enough for brute force."""
     return st.builds(DynamicShape, st.integers(1, 12), st.integers(1, 40))
 
 

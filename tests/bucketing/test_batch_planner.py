@@ -60,7 +60,6 @@ def test_no_partition_of_the_batch_is_cheaper(problem: Problem) -> None:
 
 
 def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
-    """The choice is by cost: one row may run in the bucket of four rows and more time."""
     grid = BucketGrid((1, 4), (16, 32))
     cost = CostModel({Bucket(1, 16): 2.0, Bucket(4, 16): 1.5, Bucket(1, 32): 3.0, Bucket(4, 32): 1.0})
 
@@ -68,7 +67,6 @@ def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
 
 
 def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
-    """Two calls of one row cost as much as one call of four rows, and compute half as many timesteps."""
     grid = BucketGrid((1, 4), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(4, 8): 2.0})
 
@@ -76,7 +74,6 @@ def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
 
 
 def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
-    """Two calls of one row and one call of two rows are equal in cost and work: the one call is chosen."""
     grid = BucketGrid((1, 2), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(2, 8): 2.0})
 

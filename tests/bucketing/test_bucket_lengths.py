@@ -160,7 +160,6 @@ def factor_of(edges: tuple[int, ...], spare: int) -> float:
 
 @given(st.integers(1, 3000), st.integers(1, 40), st.integers(0, 32))
 def test_without_data_padding_is_limited_in_proportion(longest: int, count: int, spare: int) -> None:
-    """The factor is within a quarter of that of a real-valued progression; the rest is rounding."""
     edges = geometric_lengths(longest, count, spare)
 
     assert 1 <= len(edges) <= count
@@ -198,7 +197,6 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
 
 
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:
-    """They cost no time, and are reported."""
     assert padding_stats({4: 2, 9: 3}, (4, 8)) == PaddingStats(useful=8, computed=8, refused=3)
     assert padding_stats({9: 3}, (8,)).ratio == 0
     assert mean_cost({9: 3}, (8,), cost_in_timesteps) == 0

@@ -67,7 +67,6 @@ def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) 
 
 @given(st.data())
 def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
-    """The costs are those of the head, which may differ from those of a chunk."""
     grid = data.draw(grids())
     heads = BucketGrid(grid.batches, (1,))
     head_cost = data.draw(costs(heads))
@@ -87,7 +86,6 @@ def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
 
 
 def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
-    """The four longest rows run together after the others have ended, in chunks of their own."""
     grid = BucketGrid((2, 4), (4, 8))
     cost = CostModel({bucket: 0.01 + bucket.length * bucket.batch for bucket in grid.buckets})
 
@@ -98,7 +96,6 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
 
 
 def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
-    """A long chunk was measured as slower than two chunks of half its length."""
     grid = BucketGrid((1,), (4, 8))
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
 
@@ -184,7 +181,6 @@ def test_plans_of_plausible_batches_cost_at_most_3_percent_more_than_the_best() 
 
 @pytest.mark.parametrize("rows", [32, 64])
 def test_a_limit_of_states_costs_at_most_a_tenth(rows: int) -> None:
-    """Plans with the default limit cost little more than those of 100 times as many states."""
     ratios = []
     for seed in range(25):
         grid, cost, lengths = plausible_problem(Random(seed), rows, longest=300)

@@ -106,7 +106,6 @@ def test_the_line_through_exact_measurements_is_theirs(call: float, step: float,
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0.01, 10)), min_size=2, max_size=5, unique_by=lambda p: p[0]))
 def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) -> None:
-    """No shift or rotation lessens the sum of squared relative errors, unless a term becomes negative."""
     line = CostModel({Bucket(1, length): value for length, value in points}).line(1)
 
     def error(call: float, step: float) -> float:

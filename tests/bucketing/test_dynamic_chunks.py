@@ -57,7 +57,6 @@ def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
 def test_no_chunked_plan_is_cheaper_whatever_each_number_of_rows_costs(
     lengths: list[int], lines: list[tuple[int, int]]
 ) -> None:
-    """Every number of rows has a cost of its own for a call and for a timestep; each row ends elsewhere."""
     shape = DynamicShape(len(lengths), 60)
     measured = dict(enumerate(lines[: len(lengths)], start=1))
     cost = CostModel(
@@ -72,7 +71,6 @@ def test_no_chunked_plan_is_cheaper_whatever_each_number_of_rows_costs(
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: list[int]) -> None:
-    """Cuts at any timestep are tried, not only at ends of rows."""
     shape = DynamicShape(5, 6)
     cost = CostModel.proportional(shape)
 
@@ -127,7 +125,6 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
 
 
 def test_two_groups_are_made_where_many_rows_were_measured_slow() -> None:
-    """Eight rows cost three times as much as four: two groups of four rows are cheaper."""
     shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}
     cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})

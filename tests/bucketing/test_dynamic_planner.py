@@ -43,7 +43,6 @@ def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, lengths: list[int]) -> None:
-    """Groups of neighbours in length are sufficient, as in a grid."""
     shape = DynamicShape(batch, 30)
     cost = CostModel.proportional(shape)
 
@@ -59,14 +58,12 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
 
 
 def test_groups_have_small_sizes_and_measured_ones() -> None:
-    """Not all sizes are tried; a group fits each number of rows with a measured cost."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})
 
     assert DynamicPlanner(DynamicShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
 
 
 def test_equal_plans_are_decided_for_one_call() -> None:
-    """If only timesteps cost, all divisions are equal except for the computed timesteps."""
     shape = DynamicShape(4, 8)
     cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
     assert cost.line(2) == LinearCost(call_ms=0.0, step_ms=2.0)

@@ -84,7 +84,6 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
 
 
 def test_answers_are_views_of_what_the_program_returned() -> None:
-    """The returned tensors belong to the caller and are not copied; no answer has another's cells."""
     lengths = [3, 1, 2]
     requests = [request_of(length, length) for length in lengths]
     program = Hostile()
@@ -128,7 +127,6 @@ def test_a_program_without_lengths_is_given_none() -> None:
 
 
 def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
-    """Its bucket is 1 x 1, and the request's tensor is the program's."""
     point = TensorSpec("point", "float32", (2,))
     steps = Plan((ProgramCall(Bucket(1, 1), (1,)), ProgramCall(Bucket(1, 1), (0,))))
 
@@ -175,7 +173,6 @@ def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
-    """The class of the error differs from that of a broken program."""
     frames, bias = request_of(2, 0)
 
     with pytest.raises(ValueError, match=r"bias, item 0: expected float64 \[2\], got float64 \[3\]"):
@@ -183,7 +180,6 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
 
 def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:
-    """A program may return a tensor twice, a part of another one, or an input; outputs share no memory."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))
     last = TensorSpec("last", "int64", ("batch",))
     request = torch.tensor([1, 2, 3])

@@ -213,7 +213,6 @@ def test_later_calls_do_not_change_answers() -> None:
 
 
 def test_a_model_without_final_answers_has_no_head_to_run() -> None:
-    """A model that begins with constants has no start program either."""
     running = TensorSpec("sums", "int64", ("batch", "time"))
     pieces = ChunkSignature((IDS,), (running,), (CarriedValue(TensorSpec("sum", "int64", ("batch",)), 100.0),))
 

@@ -53,14 +53,12 @@ def test_every_cell_is_an_items_own_or_the_pad_value(problem: Problem) -> None:
 
 
 def test_an_item_that_is_its_bucket_is_handed_on_as_it_is() -> None:
-    """Without a batch dimension, a sequence as long as its bucket is itself the padded tensor."""
     item = torch.rand(5, 2)
 
     assert pad([item], UNBATCHED, Bucket(1, 5)) is item
 
 
 def test_a_single_item_that_fills_its_bucket_is_not_copied() -> None:
-    """A row of one needs only its batch dimension."""
     item = torch.rand(5, 2)
 
     padded = pad([item], FRAMES, Bucket(1, 5))

@@ -21,7 +21,6 @@ def test_dummy_rows_and_padding_are_computed_timesteps() -> None:
 
 
 def test_heads_are_counted_apart() -> None:
-    """They run another program: its cells and its cost are counted separately."""
     with_heads = Plan((ProgramCall(Bucket(1, 4), (0,)),), heads=(ProgramCall(Bucket(1, 1), (0,)),))
     without = Plan(with_heads.calls)
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 1): 5.0})
@@ -52,7 +51,6 @@ def test_the_quick_bound_is_never_below_the_estimate(cost: CostModel, lengths: l
 
 @given(costs, lengths)
 def test_a_plan_takes_no_longer_than_the_estimate(cost: CostModel, lengths: list[int]) -> None:
-    """The cheapest plan is as cheap as taking the longest first, in calls of the most rows."""
     plan = make_planner("sequence", DynamicShape(8, 16), cost).plan(lengths)
 
     assert plan.milliseconds(cost) <= WorkEstimate(cost, rows=8, steps=16).milliseconds(lengths) * (1 + 1e-6)

@@ -249,7 +249,6 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
 def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
     choose: Callable[..., int], complaints: list[str], number: int
 ) -> None:
-    """The message has the lengths that go wrong alone, at most five, each with the chosen bucket."""
     with pytest.raises(BucketSelectorError) as refused:
         tabulate_selector(choose, LENGTHS)
 

@@ -50,7 +50,6 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
 
 @given(chosen_problems())
 def test_the_batch_sizes_are_the_cheapest(problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]) -> None:
-    """They are those for requests as long as their buckets."""
     grid, cost, lengths, table = problem
 
     ours = make_planner("sequence", grid, cost, table=table).plan(lengths)
@@ -61,7 +60,6 @@ def test_the_batch_sizes_are_the_cheapest(problem: tuple[BucketGrid, CostModel, 
 
 
 def test_a_sequence_beyond_the_grid_is_refused_as_ever() -> None:
-    """The selector is not called for it."""
     grid = BucketGrid((1,), (2, 4))
     planner = make_planner("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
 

@@ -22,7 +22,6 @@ def small_block(**replaced: str) -> str:
 
 
 def complaints(text: str) -> str:
-    """The message for a text that is refused."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "model-config.yaml")
     return str(refused.value)

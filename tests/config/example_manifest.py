@@ -54,7 +54,6 @@ GOLDEN = Path(__file__).with_name("variants.json").read_text(encoding="utf-8")
 
 
 def refusal(directory: Path, text: str) -> str:
-    """The message for a manifest with this text."""
     (directory / "variants.json").write_text(text)
     with pytest.raises(RuntimeError) as refused:
         read_manifest(directory)

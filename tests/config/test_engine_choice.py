@@ -107,7 +107,6 @@ def test_a_text_that_no_shell_would_take_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["sort", "1x::2\u00e9", "aten::2", "aten::sort.stable"])
 def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
-    """`PartitionerConfig` of the tracing API does the same."""
     (message,) = complaints(backend="eager", partitioner_config=f"{{ops_to_partition: ['{name}']}}")
     assert message.startswith(
         "neuron_lstm.partitioner_config.ops_to_partition[0]: expected an operator as in aten::sort"
@@ -122,7 +121,6 @@ def test_they_are_for_one_compiler() -> None:
 
 
 def test_the_partitioner_has_the_defaults_of_the_tracing_api() -> None:
-    """{} enables it with defaults; a missing key disables it."""
     assert configured(backend="eager").partitioner_config is None
     assert configured(backend="eager", partitioner_config="{}").partitioner_config == PartitionerBlock(
         trace_kwargs=None,
@@ -141,10 +139,6 @@ def test_every_wrong_option_of_the_partitioner_is_told_at_once() -> None:
     )
     told = complaints(backend="eager", partitioner_config=wrong)
     assert {line.split(": ")[0].removeprefix("neuron_lstm.partitioner_config.") for line in told} == {
-        "model_support_percentage_threshold",
-        "min_subgraph_size",
-        "max_subgraph_count",
-        "ops_to_partition[0]",
-        "analyze_parameters.max_worker",
-        "trace_kwargs.compiler_arg",
+        *("model_support_percentage_threshold", "min_subgraph_size", "max_subgraph_count"),
+        *("ops_to_partition[0]", "analyze_parameters.max_worker", "trace_kwargs.compiler_arg"),
     }

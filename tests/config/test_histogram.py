@@ -44,15 +44,8 @@ def refusal(data: bytes) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        "3\n3\n12\n",
-        "3 3 12",
-        "12,3,3",
-        "12, 3\t3\r\n",
-        "3:2 12:1",
-        "3\n3:1\n12:1\n 9:0",
-        "# drawn by hand\n3 3  # two\n\n12 # one",
-        "\ufeff3 3 12",
-        "003 3 12",
+        *("3\n3\n12\n", "3 3 12", "12,3,3", "12, 3\t3\r\n", "3:2 12:1", "3\n3:1\n12:1\n 9:0"),
+        *("# drawn by hand\n3 3  # two\n\n12 # one", "\ufeff3 3 12", "003 3 12"),
     ],
 )
 def test_a_list_is_separated_by_anything_usual(text: str) -> None:

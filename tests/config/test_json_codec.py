@@ -163,7 +163,6 @@ def test_the_top_level_is_named_too() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "[-Infinity]", '{"a": 1, "a": 2}', "[" * 100_000])
 def test_text_that_is_not_json_is_refused(text: str) -> None:
-    """Constants and duplicate keys, which the standard library accepts, are refused too."""
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 

@@ -295,14 +295,8 @@ def test_what_torchserve_would_silently_ignore_is_refused(text: str, said: str) 
 
 def test_a_preset_is_there_for_each_way_of_serving() -> None:
     assert [path.name for path in PRESETS] == [
-        "cpu-low-latency.yaml",
-        "cpu.yaml",
-        "final-state-classifier.yaml",
-        "frames.yaml",
-        "neuronx.yaml",
-        "streaming-low-latency.yaml",
-        "streaming-throughput.yaml",
-        "vollo.yaml",
+        *("cpu-low-latency.yaml", "cpu.yaml", "final-state-classifier.yaml", "frames.yaml"),
+        *("neuronx.yaml", "streaming-low-latency.yaml", "streaming-throughput.yaml", "vollo.yaml"),
     ]
 
 
@@ -360,15 +354,7 @@ def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
 
 def test_slips_do_not_reach_into_other_blocks() -> None:
     for key in (
-        "handler",
-        "micro_batching",
-        "pt2",
-        "pippy",
-        "deepspeed",
-        "parallelism",
-        "batching",
-        "model",
-        "metrics",
+        *("handler", "micro_batching", "pt2", "pippy", "deepspeed", "parallelism", "batching", "model", "metrics"),
     ):
         assert re.fullmatch(r"[a-z0-9_]+", key)
         parsed(f"{key}: {{}}\n")

@@ -140,15 +140,8 @@ def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said
 @pytest.mark.parametrize(
     "url",
     [
-        "cache:6379",
-        "http://cache:6379/0",
-        "redis://",
-        "redis://cache:port/0",
-        "redis://cache:0/0",
-        "redis://cache:6379/first",
-        "redis://cache:6379/0?password=x",
-        "redis://cache:6379/0#x",
-        "redis://[cache/0",
+        *("cache:6379", "http://cache:6379/0", "redis://", "redis://cache:port/0", "redis://cache:0/0"),
+        *("redis://cache:6379/first", "redis://cache:6379/0?password=x", "redis://cache:6379/0#x", "redis://[cache/0"),
     ],
 )
 def test_an_address_that_the_server_could_not_use_is_refused(url: str) -> None:

@@ -113,7 +113,6 @@ def run(
 
 
 def make(target: str, folder: Path) -> Path:
-    """Build one of the examples with its Makefile. The compiler must not print a warning."""
     words = f"--silent --jobs=2 OUT={folder} CXXFLAGS=-O0 {folder / target}"
     command = ["make", "-C", str(EXAMPLES), f"PYTHON={sys.executable}", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)

@@ -42,7 +42,6 @@ def test_every_example_holds_on_eager(example: Example) -> None:
     ],
 )
 def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: ModuleType, engine: str) -> None:
-    """The options are those for compiling without a device."""
     with on_path():
         row = row_of("example", example.show, engine_named(engine))
 

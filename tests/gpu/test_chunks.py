@@ -29,7 +29,6 @@ LENGTHS = (9, 8, 5, 3, 1, 1)
 
 @pytest.mark.parametrize("kind", CARRYING)
 def test_chunks_cut_anywhere_equal_the_whole_sequence(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
-    """Loops with a cell of their own, convolutions and shifts: values are carried through captured graphs."""
     model, program = lowered_carrying(kind)
     directories, weights = compiled_chunks(program, tmp_path)
     loaded = load_on_device(TorchDevice(0), directories, weights)

@@ -33,7 +33,6 @@ def rehearsal(bucket: Bucket) -> Rehearsal[str]:
 def loaded(
     module: nn.Module, folder: Path, precision: Precision = "float32", *extra: torch.Tensor, own_kernel: bool = True
 ) -> GraphProgram:
-    """The module on the first GPU, captured in three shapes if it takes no state."""
     program = exported(module, *ragged_batch(0.0), *extra)
     Cuda().compile(program, None, folder, CompileSettings(precision))
     rehearsals = [] if extra else [rehearsal(bucket) for bucket in BUCKETS]
@@ -74,7 +73,6 @@ def test_wide_layers_are_computed_in_float32(own_kernel: bool, tmp_path: Path) -
 @pytest.mark.parametrize("own_kernel", [True, False], ids=["own kernel", "cuDNN"])
 @torch.no_grad()
 def test_a_lower_precision_is_near(precision: Precision, error: float, own_kernel: bool, tmp_path: Path) -> None:
-    """Recurrences compute in it; inputs and outputs are float32."""
     module = Recurrent(Case(layers=2)).eval()
     x, lengths = ragged_batch(0.0)
     run = loaded(module, tmp_path, precision, own_kernel=own_kernel)
@@ -84,7 +82,6 @@ def test_a_lower_precision_is_near(precision: Precision, error: float, own_kerne
 
 @torch.no_grad()
 def test_graphs_share_memory_in_any_order_of_calls_and_threads(tmp_path: Path) -> None:
-    """No call sees another one's values; a thread's current device and stream are as before."""
     module = Recurrent(Case(layers=2, bidirectional=True)).eval()
     run = loaded(module, tmp_path)
     requests = [ragged_batch(0.0, *BUCKETS[index % 3]) for index in (0, 2, 1, 1, 0, 2) * 10]
@@ -108,7 +105,6 @@ def test_the_weights_of_recurrences_are_in_the_block_that_cudnn_reads(precision:
 
 @torch.no_grad()
 def test_a_bucket_that_does_not_fit_is_told_and_leaves_no_memory(tmp_path: Path) -> None:
-    """With 1 GiB left, as torch is told: the grid of the message can be loaded after it."""
     module = Recurrent(Case()).eval()
     program = exported(module, *ragged_batch(0.0))
     Cuda().compile(program, None, tmp_path)
@@ -147,7 +143,6 @@ class Stepping(nn.Module):
 
 @torch.no_grad()
 def test_a_chain_of_chunks_carries_its_state_on_the_gpu(tmp_path: Path) -> None:
-    """Chunks of shrinking batches equal single calls on the CPU."""
     module = Stepping().eval()
     run = loaded(module, tmp_path, "float32", torch.zeros(BATCH, 6))
     buckets = [Bucket(4, 4), Bucket(4, 4), Bucket(2, 8), Bucket(1, 4)]

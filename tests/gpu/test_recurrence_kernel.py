@@ -68,7 +68,6 @@ def results(call: LayerCall) -> list[torch.Tensor]:
 @pytest.mark.parametrize("cell", GATES)
 @torch.no_grad()
 def test_equals_the_contract_on_the_cpu(cell: str, shape: tuple[int, int, int]) -> None:
-    """For all sizes, with and without lengths; padding, and rows without a timestep, stay as they are."""
     kernel = NvrtcKernel(0)
     for hidden in SIZES:
         assert kernel.computes(hidden)
@@ -90,7 +89,6 @@ def test_the_kernel_runs_on_this_gpu() -> None:
 @pytest.mark.parametrize(("hidden", "units", "cluster"), [(7, 8, 1), (16, 8, 2), (20, 8, 4), (31, 8, 4), (70, 10, 8)])
 @torch.no_grad()
 def test_every_geometry_is_right(hidden: int, units: int, cluster: int, rows: int) -> None:
-    """For all numbers of rows of all clusters, over many timesteps: no warp waits for ever."""
     call = drawn("lstm", hidden, 37, 100, 2)
     there, here = copied(call, "cuda"), copied(call, "cpu")
     NvrtcKernel(0, lambda *_: Geometry(units, cluster, rows)).enqueue(there)
@@ -102,7 +100,6 @@ def test_every_geometry_is_right(hidden: int, units: int, cluster: int, rows: in
 
 @torch.no_grad()
 def test_a_row_has_equal_bits_in_any_batch() -> None:
-    """Alone it is computed in a cluster of another number of rows."""
     kernel, call = NvrtcKernel(0), copied(drawn("lstm", 100, 150, 9, 2), "cuda")
     kernel.enqueue(call)
     for row in (0, 77):

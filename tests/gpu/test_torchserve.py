@@ -62,7 +62,6 @@ def request(length: int) -> dict[str, torch.Tensor]:
 
 
 def test_concurrent_requests_get_the_answers_of_eager_mode(served: Served) -> None:
-    """For 200 requests of all lengths from 16 clients."""
     torch.manual_seed(0)
     sent = [request(1 + number % 32) for number in range(200)]
 
@@ -82,7 +81,6 @@ def test_concurrent_requests_get_the_answers_of_eager_mode(served: Served) -> No
 
 
 def test_the_worker_is_on_the_gpu_that_torchserve_gave_it(served: Served) -> None:
-    """By its management API."""
     (worker,) = served.server.workers("tagger")
 
     assert worker["gpu"] is True, json.dumps(worker)

@@ -11,7 +11,6 @@ from .small_archive import write_small
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked archive that no test changes."""
     return make_archive(tmp_path_factory.mktemp("pristine"))
 
 

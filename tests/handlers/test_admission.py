@@ -125,7 +125,6 @@ def test_a_response_that_cannot_be_sent_is_refused_before_anything_is_computed()
 
 
 def test_a_request_whose_work_would_take_too_long_is_refused_with_the_estimate() -> None:
-    """By the measured costs; a tenth of responseTimeout, or what the YAML says."""
     costs = tuple(MeasuredCost("sequence", Bucket(b, t), 10.0 * t) for b in (1, 4) for t in (4, 8))
     manifest = replace(make_manifest(), costs=costs)
 
@@ -149,7 +148,6 @@ bodies = st.one_of(
 
 @given(bodies, st.booleans())
 def test_no_refusal_is_large_whatever_it_repeats(body: object, parsed: bool) -> None:
-    """Ids, names and messages are bounded, also where TorchServe has parsed the body."""
     service = service_of(make_manifest())
     response = ask(service, body if parsed else json.dumps(body).encode())
 
@@ -209,7 +207,6 @@ values = st.recursive(
 
 @given(values, st.integers(0, 600), st.integers(1, 8))
 def test_a_bounded_text_is_the_whole_text_or_none(value: Any, most: int, block: int) -> None:
-    """Written in blocks of any size."""
     whole = to_json(value)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("torchserve_neuron_lstm.handlers.formats.json_text._BLOCK", block)
@@ -233,7 +230,6 @@ def work_ms(lengths: Any) -> float:
 
 @given(turns)
 def test_whoever_is_computed_is_in_time_and_nobody_is_left_out_for_nothing(turns: list[PendingRequest]) -> None:
-    """By the estimate of what is computed together; the last one left out would have been too late."""
     dropped = late(turns, work_ms)
     kept = [turn for place, turn in enumerate(turns) if place not in dropped]
 
@@ -260,7 +256,6 @@ def test_whoever_is_computed_is_in_time_and_nobody_is_left_out_for_nothing(turns
 def test_the_nearest_deadline_counts_and_none_is_beyond_the_default(
     headers: dict[str, str], body_ms: float | None, expected: float
 ) -> None:
-    """An absolute one is not moved by the time that the request has been here."""
     assert remaining_ms(headers, body_ms, 1000.0, elapsed_ms=5.0, unix_ms=float(NOW_MS)) == expected
 
 
@@ -276,7 +271,6 @@ def test_the_nearest_deadline_counts_and_none_is_beyond_the_default(
     ],
 )
 def test_a_deadline_that_cannot_be_meant_is_refused(name: str, value: str, said: str) -> None:
-    """Seconds instead of milliseconds, another clock, or no number."""
     with pytest.raises(RequestError, match=said) as refused:
         remaining_ms({name: value}, None, 1000.0, 0.0, float(NOW_MS))
     assert refused.value.status == 400

@@ -67,7 +67,6 @@ def item(*ids: int) -> SequenceInput:
 
 
 def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
-    """The last number of each answer, or the kind of its error."""
     answers, work = run_sequences(model, items, map(float, count()).__next__)
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
@@ -119,7 +118,6 @@ def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCap
 def test_a_cause_that_only_a_sequence_alone_has_is_logged(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once for all sequences that have it: the answers say that it is in the log."""
     plan_alone_only(make, monkeypatch)
     told, _ = answered(make(), [item(POISON), item(3), item(1, POISON)])
 

@@ -52,7 +52,6 @@ def test_a_model_whose_engine_fails_is_not_ready(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_model_whose_store_cannot_be_used_is_not_ready(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Only the log names the path; the model is ready again as soon as the store is."""
     blocked = tmp_path / "sessions"
     blocked.write_text("no directory")
     service = make_session_service(StoreSessions(SqliteStore(blocked, "model", LIMITS)))
@@ -68,7 +67,6 @@ def test_a_model_whose_store_cannot_be_used_is_not_ready(tmp_path: Path, caplog:
 
 
 def test_asking_leaves_no_session() -> None:
-    """The store is written to, but with nothing."""
     service = make_session_service()
     service.handle([DESCRIBE])
 

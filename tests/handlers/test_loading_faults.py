@@ -62,7 +62,6 @@ def check(found: list[dict[str, Any]], archive: Path) -> None:
     ],
 )
 def test_a_load_with_a_fault_is_refused_or_right(library: Path, archive: Path, fault: str) -> None:
-    """A model is ready and its answer right, or it is not ready: then the error names the file."""
     if fault.startswith("PART"):
         without, *others = trials(library, archive, fault)
         assert [one for one in others if not one["ready"] or one["body"] != without["body"]] == []

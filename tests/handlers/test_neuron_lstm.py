@@ -31,7 +31,6 @@ def test_an_untouched_archive_is_ready(small_archive: Path) -> None:
 
 
 def test_every_file_changed_by_one_byte_is_named(archive: Path) -> None:
-    """Every file of a real archive, the manifests, the list and the entry file among them, anywhere in it."""
     names = files_of(archive)
     assert {"SHA256SUMS", ENTRY_FILE, "variants.json", "MAR-INF/MANIFEST.json", "weights.pt"} <= set(names)
     drawn = random.Random(0)
@@ -49,18 +48,12 @@ def test_every_file_changed_by_one_byte_is_named(archive: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "SHA256SUMS",
-        "variants.json",
-        "MAR-INF/MANIFEST.json",
-        "weights.pt",
-        "helper.py",
-        f"{PACKAGE}/__init__.py",
-        f"{PACKAGE}/handlers/torchserve.py",
+        *("SHA256SUMS", "variants.json", "MAR-INF/MANIFEST.json", "weights.pt"),
+        *("helper.py", f"{PACKAGE}/__init__.py", f"{PACKAGE}/handlers/torchserve.py"),
         f"{PACKAGE}/handlers/runtime/checked_modules.py",
     ],
 )
 def test_nothing_runs_after_a_change_of_one_byte(small_archive: Path, name: str) -> None:
-    """A space at the end of a file is enough."""
     with (small_archive / name).open("a") as file:
         file.write(" ")
 
@@ -96,7 +89,6 @@ def test_a_handler_of_another_folder_is_refused(small_archive: Path, tmp_path: P
 
 
 def test_many_files_are_one_short_line(small_archive: Path) -> None:
-    """Names that could break the line of a log are escaped."""
     for index in range(9):
         (small_archive / f"file{index}\n").write_text("")
     with pytest.raises(RuntimeError, match=r"file0\\n.* and 4 more") as refused:
@@ -114,7 +106,6 @@ def test_sha256sum_reads_the_list(pristine: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_shim_with_another_byte_is_never_ready(small_archive: Path, seed: int) -> None:
-    """It runs and refuses itself, or does not run at all."""
     content = bytearray((small_archive / ENTRY_FILE).read_bytes())
     drawn = random.Random(seed)
     content[drawn.randrange(len(content))] ^= 1 << drawn.randrange(7)
@@ -148,7 +139,6 @@ ADDED = {
 @pytest.mark.few(14)
 @pytest.mark.parametrize("name", ADDED)
 def test_an_added_file_does_not_run_and_is_named(small_archive: Path, name: str) -> None:
-    """The code in it would write the marker."""
     path = small_archive / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(MARKER)

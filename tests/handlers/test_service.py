@@ -30,7 +30,6 @@ def row(value: object, **headers: str) -> RawRequest:
 
 
 def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
-    """Status and JSON of the answers to one batch of bodies."""
     return [told(response) for response in service.handle([row(value, url_path="") for value in values])]
 
 
@@ -60,7 +59,6 @@ def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pyt
 
 
 def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: pytest.LogCaptureFixture) -> None:
-    """A request is answered whole or not at all; the next request gets its own answer."""
     answers = ask(make_service(), {"instances": [[1], [66], [2]]}, {"instances": [[3], [4, 1]]})
 
     assert [status for status, _ in answers] == [500, 200]
@@ -101,7 +99,6 @@ def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.M
 
 
 def test_several_outputs_are_an_object_by_name() -> None:
-    """Nested names are keys like any other."""
     service = make_service(make_manifest((IDS, FRAMES), (SUMS, TOTAL)))
 
     ((status, body),) = ask(service, {"ids": [1, 2], "frames": [[1, 1], [0.5, 0]]})
@@ -176,7 +173,6 @@ def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
 
 @pytest.mark.parametrize("name", ["describe", "Describe", "DESCRIBE"])
 def test_a_description_is_for_requests_without_a_body(name: str) -> None:
-    """A client that sends the header with a body gets the answer to it. Clients in Go write `Describe`."""
     service = make_service(description={"backend": "fake"})
     asked, spoofed = RawRequest({}, {"Host": "x", name: "True"}), row([1], **{name: "True"})
 

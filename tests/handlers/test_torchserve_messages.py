@@ -94,7 +94,6 @@ def as_torchserve_reads(data: bytes) -> Any:
 @pytest.mark.usefixtures("decoded")
 @given(batches=st.lists(BODIES, min_size=1, max_size=3), sizes=st.lists(st.integers(1, 100_000), max_size=30))
 def test_messages_are_those_that_torchserve_reads(batches: list[list[bytes]], sizes: list[int]) -> None:
-    """However the bytes arrive, and also if a block ends in the middle of the next message."""
     expected = [as_torchserve_reads(message(bodies)) for bodies in batches]
     connection = Pieces(b"".join(map(message, batches)), sizes)
     with torchserve_in_blocks():
@@ -107,7 +106,6 @@ CUT = message([b"", b"[1, 2, 3]"]).replace(text(b"application/json"), text("appl
 
 @pytest.mark.parametrize("cut", range(len(CUT)))
 def test_a_message_may_be_cut_anywhere(cut: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second half arrives later, be the cut within a character."""
     monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
     expected = as_torchserve_reads(CUT)
     with torchserve_in_blocks():
@@ -142,7 +140,6 @@ def test_a_long_body_is_not_read_beyond_its_end() -> None:
 
 @pytest.mark.usefixtures("in_blocks")
 def test_the_worker_ends_as_before_when_the_server_closes_the_connection() -> None:
-    """It exits with 0, also in the middle of a message."""
     for data in (b"", message([b"[1, 2, 3]"])[:50]):
         with pytest.raises(SystemExit) as exited:
             otf_message_handler.retrieve_msg(Pieces(data, []))
@@ -203,7 +200,6 @@ def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_file_that_the_server_reads_is_read(command: list[str], file: str, tmp_path: Path) -> None:
-    """Named on its command line, or the one in its working directory."""
     (tmp_path / file).write_text("# ours\nmax_response_size = 58000\nmodels={\\\n  }\n")
 
     found = read_server_properties(process_of(tmp_path, command))
@@ -212,7 +208,6 @@ def test_the_file_that_the_server_reads_is_read(command: list[str], file: str, t
 
 
 def test_the_environment_names_the_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for the server itself."""
     (tmp_path / "other").write_text("max_response_size=7\n")
     monkeypatch.setenv("TS_CONFIG_FILE", str(tmp_path / "other"))
 
@@ -220,6 +215,5 @@ def test_the_environment_names_the_file_too(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_server_without_a_file_has_its_defaults(tmp_path: Path) -> None:
-    """One that cannot be read is taken to have them."""
     assert read_server_properties(process_of(tmp_path, JAVA)) == {}
     assert read_server_properties(tmp_path / "gone") == {}

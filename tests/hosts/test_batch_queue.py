@@ -86,7 +86,6 @@ def test_what_came_during_a_batch_is_the_next_batch() -> None:
 
 
 def test_a_request_whose_client_left_is_not_computed() -> None:
-    """The others of its batch are."""
     engine = Engine()
 
     async def ask() -> None:
@@ -105,7 +104,6 @@ def test_a_request_whose_client_left_is_not_computed() -> None:
 
 
 def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
-    """Those that wait already are answered."""
     engine = Engine()
 
     async def ask() -> None:
@@ -121,7 +119,6 @@ def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
 
 
 def test_a_request_whose_caller_has_gone_away_takes_no_place() -> None:
-    """The queue has room again before the batch is computed."""
     engine = Engine()
 
     async def ask() -> None:
@@ -155,7 +152,6 @@ def test_without_a_bound_all_requests_wait() -> None:
 
 
 def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
-    """The queue goes on."""
     engine = Engine()
 
     async def ask() -> None:
@@ -173,7 +169,6 @@ class PanicException(BaseException):
 
 
 def test_an_error_that_is_no_exception_is_told_to_all_that_wait() -> None:
-    """The queue computes the requests that come later."""
     engine = Engine(PanicException())
 
     async def ask() -> None:
@@ -192,8 +187,6 @@ def test_an_error_that_is_no_exception_is_told_to_all_that_wait() -> None:
 
 
 def test_an_engine_that_returns_too_few_responses_fails_for_its_requests_alone() -> None:
-    """Nobody waits forever."""
-
     async def ask() -> None:
         queue = BatchQueue(lambda requests: [], 8, most_waiting=100)
         with pytest.raises(ValueError, match="zip"):

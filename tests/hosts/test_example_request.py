@@ -31,7 +31,6 @@ def body(command: str) -> object:
 
 
 def test_the_model_answers_the_request(archive: Path, manifest: Manifest) -> None:
-    """Its body goes through the same decoder as those of clients."""
     command = curl_command(URL, "sums", manifest)
 
     assert shlex.split(command)[-1] == f"{URL}/predictions/sums"

@@ -37,7 +37,6 @@ COUNTED: list[BatchMetrics] = []
 
 
 def settings(archive: Path) -> ArchiveSettings:
-    """One thread, and a queue that no test fills."""
     return ArchiveSettings(str(archive), "sums", threads=1, most_waiting=100)
 
 
@@ -66,7 +65,6 @@ def client(archive: Path) -> Iterator[TestClient]:
 
 @pytest.mark.parametrize("path", ["/predictions/sums", "/predictions/sums/2.0", "/below/predictions/sums"])
 def test_a_sequence_is_answered_as_the_model_answers_it(client: TestClient, path: str) -> None:
-    """JSON goes in and out, also where a server has the routes under a prefix."""
     found = client.post(path, content=b"[1, 2, 3]", headers=JSON)
 
     assert found.status_code == 200
@@ -89,7 +87,6 @@ def test_v1_v2_and_npy_have_their_own_paths_and_types(client: TestClient) -> Non
 
 
 def test_a_response_and_its_keys_do_not_change_by_accident(client: TestClient) -> None:
-    """It is the one in the text file, apart from rounding."""
     entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [2, 3]}
     response = client.post("/v2/models/sums/infer", content=json.dumps({"inputs": [entry]}).encode(), headers=JSON)
     rounded = [round(number, 4) for number in response.json()["outputs"][0]["data"]]
@@ -116,7 +113,6 @@ def test_a_response_and_its_keys_do_not_change_by_accident(client: TestClient) -
 def test_a_refusal_has_a_status_and_a_body_for_programs_and_people(
     client: TestClient, method: str, path: str, body: bytes, headers: Mapping[str, str], status: int, kind: str | None
 ) -> None:
-    """Errors of routing have TorchServe's types, and the others those of the handler."""
     found = client.request(method, path, content=body, headers=headers)
 
     assert found.status_code == status
@@ -127,7 +123,6 @@ def test_a_refusal_has_a_status_and_a_body_for_programs_and_people(
 
 
 def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
-    """As TorchServe takes it, with or without a content type of the field."""
     file = client.post("/predictions/sums", files={"data": ("x.json", b"[1, 2]", "application/json")})
     field = client.post("/predictions/sums", data={"body": "[1, 2]"})
 
@@ -147,7 +142,6 @@ FIELD = b'--x\r\nContent-Disposition: form-data; name="body"\r\n\r\n\\udc00\r\n-
     ],
 )
 def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, charset: str, body: bytes) -> None:
-    """As TorchServe does, which passes it on without fields."""
     content_type = {"content-type": f"multipart/form-data; boundary=x{charset}"}
     found = client.post("/predictions/sums", content=body, headers=content_type)
 
@@ -155,7 +149,6 @@ def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, charset: st
 
 
 def test_a_form_that_is_too_large_is_refused(client: TestClient) -> None:
-    """Its fields are not parsed."""
     found = client.post("/predictions/sums", files={"data": ("x.json", b" " * 7_000_000, "application/json")})
 
     assert (found.status_code, found.json()["type"]) == (413, "BodyTooLarge")
@@ -169,7 +162,6 @@ def test_the_header_by_which_torchserve_asks_for_a_description_means_nothing_fro
 
 
 def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
-    """In the form of the Open Inference Protocol."""
     told = client.get("/v2/models/sums").json()
 
     assert (told["name"], told["versions"]) == ("sums", ["2.0"])
@@ -210,7 +202,6 @@ def test_readiness_that_is_asked_many_times_at_once_is_tried_once(
 
 
 def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(archive: Path) -> None:
-    """Its archive is closed by then."""
     archives = {"sums": ServedArchive(settings(archive), count)}
 
     async def ask() -> Response:
@@ -226,7 +217,6 @@ def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(archive: Path
 
 
 def test_each_batch_is_reported_to_the_host(client: TestClient) -> None:
-    """With the numbers that TorchServe gets."""
     before = len(COUNTED)
 
     client.post("/predictions/sums", content=b"[1, 2, 3]", headers=JSON)
@@ -252,7 +242,6 @@ def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_an_archive_that_does_not_fit_into_memory_is_not_served(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error says so, and the unpacked files are deleted."""
     file = Path(shutil.make_archive(str(tmp_path / "sums"), "zip", archive)).rename(tmp_path / "sums.mar")
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
@@ -282,7 +271,6 @@ def test_an_archive_that_does_not_fit_into_memory_is_not_served(
     ],
 )
 def test_a_path_names_an_action_and_a_model(method: str, path: str, route: Route) -> None:
-    """A version is optional."""
     assert find_route(method, path) == route
 
 
@@ -297,6 +285,5 @@ def test_a_known_path_with_another_method_is_405(method: str, path: str) -> None
 
 @given(st.text(max_size=60))
 def test_no_path_makes_it_fail(path: str) -> None:
-    """No other path begins as this one."""
     with pytest.raises(NoRouteError):
         find_route("GET", f"/ping/{path}")

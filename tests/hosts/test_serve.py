@@ -76,7 +76,6 @@ def until(holds: Callable[[], bool], seconds: float = 20) -> bool:
 def test_two_archives_are_served_as_printed_until_the_end(
     archive: Path, tmp_path: Path, temporary: Path, by: signal.Signals, code: int
 ) -> None:
-    """The printed commands bring the token and are answered; no process, file or port is left."""
     port = five_ports()
     other = renamed(archive, "other", tmp_path)
     words = [str(archive), str(other), "--port", str(port)]
@@ -131,7 +130,6 @@ class Codec:
 
 @pytest.mark.ci
 def test_a_hundred_requests_add_no_line(quiet: tuple[Command, int]) -> None:
-    """Neither TorchServe nor the workers write about them; their lengths are in the file that tune reads."""
     command, port = quiet
     before = command.text
     statuses = {post(port, "/predictions/sums", b"[1, 2, 3]", JSON).status for _ in range(REQUESTS)}
@@ -143,7 +141,6 @@ def test_a_hundred_requests_add_no_line(quiet: tuple[Command, int]) -> None:
 
 
 def test_the_metrics_are_at_the_metrics_port(quiet: tuple[Command, int]) -> None:
-    """Those of TorchServe and those of the plug-in."""
     _, port = quiet
     post(port, "/predictions/sums", b"[1, 2, 3]", JSON)
 
@@ -155,7 +152,6 @@ def test_the_metrics_are_at_the_metrics_port(quiet: tuple[Command, int]) -> None
 
 
 def test_a_refused_request_is_seen(quiet: tuple[Command, int]) -> None:
-    """With its path and status: by the handler, by TorchServe, and by an overridden setting."""
     command, port = quiet
     statuses = [
         post(port, "/predictions/sums", b'["x"]', JSON).status,
@@ -169,7 +165,6 @@ def test_a_refused_request_is_seen(quiet: tuple[Command, int]) -> None:
 
 
 def test_an_error_in_a_worker_is_seen(quiet: tuple[Command, int]) -> None:
-    """Its traceback is in the output."""
     command, port = quiet
 
     assert post(port, "/predictions/failing", b"1", {"Content-Type": "text/plain"}).status == 500
@@ -178,7 +173,6 @@ def test_an_error_in_a_worker_is_seen(quiet: tuple[Command, int]) -> None:
 
 @pytest.mark.ci
 def test_a_worker_that_dies_is_seen_and_started_again(quiet: tuple[Command, int]) -> None:
-    """The next request is answered."""
     command, port = quiet
     before = len(command.text)
     workers = [
@@ -197,7 +191,6 @@ def test_a_worker_that_dies_is_seen_and_started_again(quiet: tuple[Command, int]
 def test_the_printed_files_serve_with_the_stock_command(
     archive: Path, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command as it was printed, with a space in the folder's name; with a file of the lengths."""
     port, folder = five_ports(), tmp_path / "with space"
     options = ["--port", str(port), "--disable-token-auth", "--print-config", str(folder)]
     assert main(["serve", str(archive), *options]) == 0
@@ -233,7 +226,6 @@ def answers(port: int) -> bool:
 
 
 def refusal(folder: Path, temporary: Path, *words: str, **variables: str) -> str:
-    """The output of a command that must end with exit code 1 and leave nothing."""
     with started(folder, "serve", *words, TMPDIR=str(temporary), **variables) as command:
         assert command.process.wait(SECONDS) == 1, command.text
         assert command.left() == []
@@ -244,7 +236,6 @@ def refusal(folder: Path, temporary: Path, *words: str, **variables: str) -> str
 
 @pytest.mark.ci
 def test_a_model_that_cannot_load_ends_the_start(archive: Path, tmp_path: Path, temporary: Path) -> None:
-    """Its files are not as they were packaged; the reason is told. TorchServe would try again for minutes."""
     changed = Path(shutil.copytree(archive, tmp_path / "changed"))
     (changed / "codec_of_tests.py").write_text("")
     told = refusal(tmp_path, temporary, str(changed), "--port", str(five_ports()))
@@ -257,7 +248,6 @@ def test_a_model_that_cannot_load_ends_the_start(archive: Path, tmp_path: Path, 
 def test_a_port_of_another_process_is_refused(
     archive: Path, tmp_path: Path, temporary: Path, offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of the five, before TorchServe is started."""
     port = five_ports()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port + offset))
@@ -271,7 +261,6 @@ def test_a_port_of_another_process_is_refused(
 
 @pytest.mark.ci
 def test_a_java_that_cannot_be_started_is_told(archive: Path, tmp_path: Path, temporary: Path) -> None:
-    """TorchServe's own message, and its end."""
     told = refusal(tmp_path, temporary, str(archive), "--port", str(five_ports()), JAVA_HOME="/nowhere")
 
     assert "java not found, please make sure JAVA_HOME is set properly" in told

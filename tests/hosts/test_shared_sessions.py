@@ -18,7 +18,6 @@ STATE = "0" * 32
     ],
 )
 def test_sessions_on_one_machines_disk_are_refused(settings: SessionSettings, told: str) -> None:
-    """The message names the model and the way out; the key of tokens is such a file too."""
     with pytest.raises(ArchiveError, match=r"^model tagger ") as refused:
         check_shared_sessions("tagger", streaming_manifest(settings))
 

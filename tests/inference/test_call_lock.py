@@ -58,7 +58,6 @@ def expect(model: OpenArchive, answers: list[object]) -> None:
 
 
 def test_a_fork_answers_while_threads_of_its_parent_compute(folder: Path) -> None:
-    """It waits neither for their lock, nor for torch's threads, which it does not inherit."""
     with open_archive(folder, threads=2) as model:
         answers, is_over = model.predict(SEQUENCES), threading.Event()
 

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    """The model, as `disk.mar` and `client.mar` beside it."""
     folder = tmp_path_factory.mktemp("sessions")
     for store in ("disk", "client"):
         source = write_source(folder / store, SCORER, BLOCK.format(store=store))
@@ -128,7 +127,6 @@ def test_a_wrong_chunk_changes_nothing(archive: Path, source: Source) -> None:
 
 
 def test_a_closed_archive_takes_no_chunk(archive: Path) -> None:
-    """The store is closed too, and no session is begun, which would open it again."""
     with open_archive(archive, threads=1) as model:
         session = model.session()
         session.send(frames_of(2))

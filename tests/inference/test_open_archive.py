@@ -196,7 +196,6 @@ def test_an_archive_that_does_not_fit_into_memory_is_refused(
 
 
 def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
-    """The process keeps its own module of that name too."""
     mine = type(sys)("shared_name")
     sys.modules["shared_name"] = mine
     found = []

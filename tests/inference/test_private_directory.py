@@ -119,7 +119,6 @@ def test_a_file_system_without_locks_will_do(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_fork_leaves_the_directory_to_its_parent(tmp_path: Path) -> None:
-    """Also where the fork leaves the block before the parent does."""
     with ExitStack() as stack:
         directory = stack.enter_context(private_directory(tmp_path))
         child = os.fork()

@@ -21,7 +21,6 @@ TAGS = partition_tags("tagger")
 
 
 def write(store: RedisStore, record: bytes, names: Sequence[str] = NAMES) -> list[object]:
-    """Write a record of each session in the place of the stored one."""
     found = [stored(store, name) for name in names]
     changes = [RecordUpdate(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
     return [*store.write(changes)]
@@ -33,5 +32,4 @@ def errors(found: Sequence[object]) -> list[int]:
 
 
 def partitions_of(cluster: LocalCluster, server: RedisServer) -> list[int]:
-    """The partitions that a server has."""
     return [number for number, tag in enumerate(TAGS) if cluster.owner(hash_slot(tag)) is server]

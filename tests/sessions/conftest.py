@@ -96,14 +96,12 @@ def shared_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def cluster(shared_cluster: LocalCluster) -> LocalCluster:
-    """The three servers, without keys."""
     shared_cluster.flush()
     return shared_cluster
 
 
 @pytest.fixture(params=one_and_others_long(PROGRAMS))
 def replicated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalCluster]:
-    """Three servers with a replica each, for one test."""
     with running_cluster(PROGRAMS[request.param], tmp_path, replicas=1) as cluster:
         yield cluster
 

@@ -20,7 +20,6 @@ StartServer = Callable[..., RedisServer]
 
 @contextmanager
 def made_stores(usual_limits: Limits, **usual: Any) -> Iterator[MakeStore]:
-    """Give a function that makes stores, with these settings where it gets no others. They are closed in the end."""
     with ExitStack() as opened:
 
         def make(url: str, clock: Clock | None = None, limits: Limits = usual_limits, **settings: Any) -> RedisStore:

@@ -16,13 +16,11 @@ WRITER = Path(__file__).with_name("sqlite_writer.py")
 
 
 def store_in(directory: Path) -> SqliteStore:
-    """A store of one model."""
     return SqliteStore(directory, "tagger", LIMITS)
 
 
 @contextmanager
 def writer(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A separate process that writes and reports its writes; it is killed in the end."""
     command = [sys.executable, str(WRITER), str(directory), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -85,7 +85,6 @@ def read_only(store: SqliteStore) -> None:
 
 
 def main() -> None:
-    """Run `sqlite_writer.py DIRECTORY ACTION [NUMBER]`."""
     directory, action, *numbers = sys.argv[1:]
     store = SqliteStore(Path(directory), "tagger", LIMITS)
     if action == "rounds":

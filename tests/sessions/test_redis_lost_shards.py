@@ -23,7 +23,6 @@ from .redis_stores import MakeStore
 def test_a_shard_that_was_killed_fails_its_own_sessions_until_a_replica_takes_over(
     replicated: LocalCluster, store_on: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All that a replica acknowledged is there; the sessions of other shards go on meanwhile."""
     store = store_on(replicated.url, replicas=1)
     for number in range(20):
         assert write(store, b"%d" % number) == [Written()] * PARTITIONS
@@ -87,7 +86,6 @@ def test_a_shard_without_its_replica_refuses_its_own_sessions(replicated: LocalC
 
 @pytest.mark.ci
 def test_a_shard_that_hangs_is_not_waited_for_by_every_batch(cluster: LocalCluster, store_on: MakeStore) -> None:
-    """One batch waits for as long as the time limit; the next ones are answered without that shard."""
     store = store_on(cluster.url, timeout_seconds=2.0)
     write(store, b"record")
     hanging = cluster.primaries[1]

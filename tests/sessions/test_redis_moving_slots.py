@@ -117,7 +117,6 @@ def test_the_reason_that_a_server_gave_outlasts_its_silence(
 def test_no_session_is_missing_while_its_slot_moves(
     cluster: LocalCluster, store_on: MakeStore, begin_move: BeginMove, first: str
 ) -> None:
-    """Its keys are on two servers, in any order: it is read as it is, or the request is refused."""
     store = store_on(cluster.url, timeout_seconds=0.2)
     write(store, b"record")
     move = begin_move()

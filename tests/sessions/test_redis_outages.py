@@ -36,20 +36,7 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(
     assert store.totals().sessions == 50
 
 
-@pytest.mark.parametrize("command", ["CLIENT KILL TYPE normal", "SCRIPT FLUSH"], ids=["connections", "scripts"])
-def test_what_a_server_has_dropped_is_made_again(server: RedisServer, store_on_server: MakeStore, command: str) -> None:
-    """Servers close connections that are idle for long, and have no scripts after a failover."""
-    store = store_on_server(server.url)
-    write(store, "a", b"record")
-    with server.client() as client:
-        client.execute_command(*command.split())
-
-    assert store.write([RecordUpdate("b", b"record", None)]) == [Written()]
-    assert read(store, "a") == b"record"
-
-
 def test_a_write_whose_answer_was_lost_is_made_once(server: RedisServer, store_on_server: MakeStore) -> None:
-    """The write is sent again, and recognised as a repetition."""
     with lossy_way(server.port) as way:
         store = store_on_server(f"redis://127.0.0.1:{way.port}", Clock())
         write(store, "a", b"record")

@@ -78,7 +78,6 @@ def test_a_primary_that_became_a_replica_is_told_and_is_used_when_it_is_one_agai
 
 
 def test_one_address_leads_to_the_promoted_replica(servers: tuple[RedisServer, RedisServer]) -> None:
-    """The primary is killed while the store is connected, and its replica takes over its port."""
     first, second = servers
     with store_on(first, replicas=1) as store:
         begin(store, "a")

@@ -32,7 +32,6 @@ def test_a_host_without_the_client_is_told_what_to_install(
 
 
 def test_a_server_without_memory_refuses_what_does_not_fit(server: RedisServer, store_on_server: MakeStore) -> None:
-    """A call is written whole or not at all; the store continues when there is space again."""
     store = store_on_server(server.url)
     for number in range(20):
         write(store, f"{number}", bytes(6000))
@@ -77,7 +76,6 @@ def test_expired_sessions_make_room_on_a_server_without_memory(
 def test_expired_sessions_are_removed_with_every_write_while_there_are_more(
     server: RedisServer, store_on_server: MakeStore, clock: Clock, kind: str
 ) -> None:
-    """A write removes 200 at most; the next one goes on, and does not wait for the next interval."""
     store = store_on_server(server.url, clock)
     start = RecordUpdate("", b"record", None, ended=kind == "ended", unconfirmed=kind == "unconfirmed")
     starts = [start._replace(id=f"{number}") for number in range(450)]
@@ -138,7 +136,6 @@ def jump(server: RedisServer, seconds: float) -> None:
 
 
 def test_everything_is_gone_from_the_server_in_the_end(server: RedisServer, store_on_server: MakeStore) -> None:
-    """The server expires the records first, and then their counters: after three lifetimes, or 7 days."""
     short, long = Limits(9, 999, 0.1, 0.1), Limits(9, 999, 10 * DAY, 10.0)
     write(store_on_server(server.url, None, long), "a", b"record")
     with server.client() as client:
@@ -183,7 +180,6 @@ def test_time_is_the_servers(server: RedisServer, store_on_server: MakeStore) ->
 
 
 def test_the_server_holds_no_id_and_all_keys_in_one_slot(server: RedisServer, store_on_server: MakeStore) -> None:
-    """A copy of the data gives no session, and a cluster keeps all keys of a model on one node."""
     write(store_on_server(server.url), "the-id-of-somebody", b"the record of somebody")
     with server.client() as client:
         keys = list(client.scan_iter())

@@ -32,7 +32,6 @@ REPLIES = [
 
 @contextmanager
 def answering(reply: bytes) -> Iterator[str]:
-    """The address of a server that answers everything by this line, again and again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

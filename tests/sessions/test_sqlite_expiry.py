@@ -41,7 +41,6 @@ def true_wait(connection: sqlite3.Connection, now: float) -> float:
 def test_the_noted_times_are_never_after_the_last_writes(
     connection: sqlite3.Connection, events: list[tuple[int, str, int]]
 ) -> None:
-    """After any events, exactly the expired records are removed, and the wait is the oldest one's."""
     connection.execute("DELETE FROM session")
     assert connection.execute("SELECT count(*) FROM expiry").fetchone() == (0,)
     now = 1000.0

@@ -103,7 +103,6 @@ def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
-    """All stores that have it open make one new file, with or without its companion files."""
     for kept in ((), ("-wal",), ("-shm",), ("-wal", "-shm")):
         first, second = store_in(tmp_path), store_in(tmp_path)
         write(first, "a", b"before")
@@ -124,7 +123,6 @@ def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_deleted_while_others_write_is_whole_when_made_anew(tmp_path: Path) -> None:
-    """Its companion files remain, and the other processes still have them open."""
     with writer(tmp_path, "rounds", "0") as process:
         assert process.stdout is not None
         store = store_in(tmp_path)
@@ -194,7 +192,6 @@ def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbag
 
 
 def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
-    """The error appears when the overwritten part is read; no call fails in any other way."""
     store = store_in(tmp_path)
     for number in range(100):
         write(store, f"{number}", bytes(6000))

@@ -108,7 +108,6 @@ def test_sessions_that_another_worker_wrote_meanwhile_are_the_only_conflicts_of_
 
 
 def test_a_record_that_the_reader_knows_is_told_as_another_wrote_removed_or_outlived_it(tmp_path: Path) -> None:
-    """Nothing is looked for as long as nobody else has written; then the file says what there is."""
     clock = Clock()
     limits = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
     first = SqliteStore(tmp_path, "tagger", limits, clock)

@@ -44,7 +44,6 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Pat
 
 
 def test_ended_sessions_are_removed_as_fast_as_others_end(tmp_path: Path) -> None:
-    """At 300 in a second, those of the last ten seconds are kept, and those until the next removal."""
     clock = Clock()
     store = SqliteStore(tmp_path, "tagger", Limits(1000, 10**9, 100.0, 10.0), clock)
     for second in range(30):
@@ -99,7 +98,6 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
 
 
 def test_facts_about_sessions_that_have_expired_take_no_memory(tmp_path: Path) -> None:
-    """Those of open sessions stay, so that the next request is decided without reading their records."""
     clock = Clock()
     with closing(SqliteStore(tmp_path, "tagger", Limits(9999, 10**8, idle_seconds=60.0), clock)) as store:
         for number in range(50):

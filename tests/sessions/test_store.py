@@ -129,7 +129,6 @@ def test_a_session_expires_when_it_was_idle_for_too_long(store: Store, clock: Cl
 
 
 def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(store: Store, clock: Clock) -> None:
-    """It is not open, takes bytes, and does not count as expired when it is removed."""
     begin(store, "a", ended=True)
     begin(store, "b")
     clock.now += 60

@@ -12,7 +12,6 @@ from .conftest import Place, Places
 
 
 def test_more_sessions_than_the_limit_are_refused(limited_place: Place, clock: Clock) -> None:
-    """The refusal has the time after which a retry is useful; open sessions continue."""
     store = limited_place(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a")
     clock.now += 100
@@ -27,7 +26,6 @@ def test_more_sessions_than_the_limit_are_refused(limited_place: Place, clock: C
 
 
 def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_place: Place, clock: Clock) -> None:
-    """The space is free at once, before any record is removed."""
     store = limited_place(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a", "b")
     store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
@@ -40,7 +38,6 @@ def test_there_is_room_again_after_an_end_and_after_an_expiry(limited_place: Pla
 
 
 def test_the_limit_holds_within_one_call(limited_place: Place) -> None:
-    """The changes of a call are made in order."""
     store = limited_place(Limits(2, 1_000_000, 900.0), Clock())
 
     outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
@@ -49,7 +46,6 @@ def test_the_limit_holds_within_one_call(limited_place: Place) -> None:
 
 
 def test_a_session_of_one_request_is_never_open(limited_place: Place) -> None:
-    """It needs no space among the open sessions."""
     store = limited_place(Limits(1, 1_000_000, 900.0), Clock())
     begin(store, "a")
 
@@ -59,7 +55,6 @@ def test_a_session_of_one_request_is_never_open(limited_place: Place) -> None:
 
 
 def test_more_bytes_than_the_limit_are_refused(limited_place: Place, clock: Clock) -> None:
-    """This holds for sessions that start and for those that grow; a record that shrinks is always taken."""
     store = limited_place(Limits(1000, 100, 900.0), clock)
     begin(store, "a", record=bytes(50))
     clock.now += 1
@@ -78,7 +73,6 @@ def test_more_bytes_than_the_limit_are_refused(limited_place: Place, clock: Cloc
 
 
 def test_a_small_record_of_an_open_session_is_always_taken(limited_place: Place) -> None:
-    """A quarter of the bytes is kept for the open sessions, whatever others store in the rest."""
     store = limited_place(Limits(10, 4000, 900.0), Clock())
     begin(store, *"abcdefghi", record=b"")
     begin(store, "greedy", record=bytes(3000))
@@ -90,7 +84,6 @@ def test_a_small_record_of_an_open_session_is_always_taken(limited_place: Place)
 
 
 def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(limited_place: Place, clock: Clock) -> None:
-    """Nothing that is stored is removed."""
     before, store = limited_place(Limits(9, 1000, 900.0), clock), limited_place(Limits(9, 10, 900.0), clock)
     begin(before, "a", "b", record=bytes(300))
     if isinstance(before, MemoryStore):
@@ -110,7 +103,6 @@ def unconfirmed(name: str, record: bytes = b"record") -> RecordUpdate:
 def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(
     limited_place: Place, clock: Clock
 ) -> None:
-    """With its second request it is a session as any other."""
     store = limited_place(WIDE, clock)
     assert store.write([unconfirmed("a"), unconfirmed("b")]) == [Written()] * 2
     clock.now += 60
@@ -146,7 +138,6 @@ def test_sessions_without_an_id_leave_room_for_those_with_one(limited_place: Pla
 
 
 def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_place: Place, clock: Clock) -> None:
-    """Ends and expiries make room again; other clients are not concerned."""
     store = limited_place(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
 
     def starts(name: str, client: str | None) -> object:
@@ -165,7 +156,6 @@ def test_a_client_that_the_host_names_has_a_limit_of_its_own(limited_place: Plac
 
 
 def test_a_limit_of_zero_refuses_every_session(limited_places: Places) -> None:
-    """The refusal still has a time to retry."""
     for limits, reached in ((Limits(0, 100, 900.0), "0 sessions"), (Limits(1, 0, 900.0), "0 bytes")):
         store = limited_places()(limits, Clock())
         assert store.write([RecordUpdate("a", b"a", None)]) == [LimitExceeded(reached, 900.0)]

@@ -52,7 +52,6 @@ def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10_000), st.booleans()), max_size=30))
 def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[int, int, bool]]) -> None:
-    """This holds for a user from its first write, however seldom it looks, and however often others write."""
     true, stored = 0, StoredTime(1000.0, 0.0)
     local: dict[int, LocalTime | None] = {
         user: LocalTime(1000.0, user * 1e6)  # local clocks need not agree
@@ -73,7 +72,6 @@ def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[in
 def test_a_clock_that_jumps_ends_no_session(
     place: Place, clock: Clock, error: str, for_good: bool, seconds_ahead: float
 ) -> None:
-    """It jumps for all users, before a write; sessions then expire as if it had not."""
     store, other = place(WIDE, clock), place(WIDE, clock)
     begin(store, "a")
     other.read(["a"])
@@ -108,7 +106,6 @@ class _Ahead:
 
 @pytest.mark.parametrize("by", [601.0, 1e8, -1e8])
 def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Path, by: float) -> None:
-    """It writes again and again. Time passes, if not between writes whose clocks differ."""
     clock = Clock()
     right = SqliteStore(tmp_path, "tagger", WIDE, clock)
     wrong = SqliteStore(tmp_path, "tagger", WIDE, _Ahead(clock, by))
@@ -127,7 +124,6 @@ def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Pat
 
 @pytest.mark.few(3)
 def test_time_passes_however_often_users_write(place: Place, clock: Clock) -> None:
-    """Every write moves the time, though the next one comes within the same millisecond."""
     limits = replace(WIDE, idle_seconds=0.5)
     stores = [place(limits, clock), place(limits, clock)]
     begin(stores[0], "a")
@@ -139,7 +135,6 @@ def test_time_passes_however_often_users_write(place: Place, clock: Clock) -> No
 
 
 def test_a_worker_that_begins_ends_no_session(place: Place, clock: Clock) -> None:
-    """While no worker was there, the time stood still. For a worker that was there, it passed."""
     first = place(WIDE, clock)
     begin(first, "a")
     if type(first).__name__ == "MemoryStore":  # it has one user, who is always there

@@ -72,13 +72,11 @@ class Bytes(RuleBasedStateMachine):
 @pytest.mark.few(1)
 @pytest.mark.timeout(300)
 def test_records_never_take_more_than_the_limit(limited_places: Places) -> None:
-    """This holds after any sequence of starts, requests and ends; a small request is never refused."""
     machine = type("Machine", (Bytes,), {"places": staticmethod(limited_places)})
     run_state_machine_as_test(machine, settings=settings(max_examples=50, stateful_step_count=40, deadline=None))
 
 
 def test_the_file_shrinks_when_sessions_have_gone(tmp_path: Path) -> None:
-    """A part of it at a time, with writes that come anyway; it stays small enough to be read at once."""
     clock = Clock()
     limits = Limits(10_000, 200_000_000, 100.0)
     with closing(SqliteStore(tmp_path, "tagger", limits, clock)) as store:

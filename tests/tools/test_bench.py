@@ -99,7 +99,6 @@ def test_servers(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last commit and the working tree are packaged, and served by their code."""
     monkeypatch.setattr(compare, "TURNS", 1)
     found = run(tmp_path, "compare", "HEAD", "--pairs", "1", "--packagings", "1")
 
@@ -165,8 +164,6 @@ def test_a_difference_ends_the_run(wrong: torch.Tensor) -> None:
 
 
 class Echo(BaseHTTPRequestHandler):
-    """A server that answers with the body in two parts, and refuses the body `bad`."""
-
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
@@ -237,7 +234,6 @@ def test_other_answers_and_other_code_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_working_tree_is_copied_as_it_stands(tmp_path: Path) -> None:
-    """Edited and new files are in it, deleted and ignored ones are not; git's index stays as it is."""
     root, folder = tmp_path / "repository", tmp_path / "checkouts"
     root.mkdir()
     folder.mkdir()

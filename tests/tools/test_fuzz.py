@@ -68,7 +68,6 @@ def test_the_property_holds_for_mutations_and_any_bytes(name: str, data: st.Data
 
 
 def test_the_search_starts_from_requests_that_are_answered_and_from_different_refusals() -> None:
-    """Those of each service that get a 200, and refusals of which each tells its own reason."""
     cases = [json.loads(line) for line in (DATA / "requests.jsonl").read_text("ascii").splitlines()]
     reasons = []
     for case in cases:
@@ -172,8 +171,6 @@ def test_a_wrong_decoder_violates_the_property(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_first_input_of_each_cause_is_kept(tmp_path: Path) -> None:
-    """Two errors of one line are one finding; violations are told apart by the exception behind them."""
-
     def failed(error: Exception) -> Exception:
         try:
             raise error

@@ -37,7 +37,6 @@ def serve(folder: Path) -> subprocess.CompletedProcess[str]:
 def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
     tmp_path: Path, error: float, code: int
 ) -> None:
-    """The process that serves it is no fork, in which torch has one thread; a wrong answer is told."""
     done = serve(make_case(tmp_path, error))
 
     assert f"{1 - code} of 1 exact" in done.stdout, done.stdout + done.stderr

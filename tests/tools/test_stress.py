@@ -187,7 +187,6 @@ def test_each_wrong_answer_and_each_wrong_refusal_is_counted() -> None:
 
 
 def test_an_answer_to_a_chunk_is_right_wrong_or_of_a_chunk_that_was_applied_twice() -> None:
-    """Values, shapes, id and step, in the body and in the headers; twice by its step or by its values."""
     session = Session(SCRIPT, 0)
     session.sent = 3
     right = {"tags": SCRIPT.tags[session.begin : session.end].tolist(), "topic": SCRIPT.topics[3].tolist()}
@@ -275,7 +274,6 @@ def leaks(memory: Callable[[float], float] = lambda _: 2e8, threads: Callable[[f
 
 @given(seed=st.integers(0, 2**32), leak=st.floats(0.1, 10), at=st.floats(451, 1600))
 def test_a_leak_or_a_step_is_noticed_and_noise_is_none(seed: int, leak: float, at: float) -> None:
-    """A leak of a thousandth a minute, under noise of three times as much; noise of 1 % with spikes is no leak."""
     chance = random.Random(seed)
     noise = [1 + chance.uniform(-0.003, 0.003) for _ in range(1800)]
     spikes = [1 + (chance.random() < 0.2) / 2 for _ in range(1800)]
@@ -376,7 +374,6 @@ def test_a_worker_is_killed_once_there_was_an_answer_since_the_last_kill() -> No
 
 
 def test_sessions_have_ids_of_their_own_and_chunks_of_1_to_8_tokens() -> None:
-    """Sessions with one id would be one session; only the last chunk ends it."""
     assert len({Session(SCRIPT, 0).id for _ in range(100)}) == 100
     session, sizes = Session(SCRIPT, 0), []
     while not session.is_over:

@@ -8,15 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.stress.cluster import (
-    NODES,
-    PRIMARIES,
-    ReplicaProcess,
-    due,
-    node_to_remove,
-    ready_replicas,
-    replica_to_kill,
-)
+from tools.stress.cluster import NODES, PRIMARIES, ReplicaProcess, due, node_to_remove, ready_replicas, replica_to_kill
 
 A, B, C = ReplicaProcess("a", 1, "n1"), ReplicaProcess("b", 2, "n1"), ReplicaProcess("c", 3, "n2")
 

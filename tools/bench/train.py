@@ -21,16 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm import lower
 
-from .harness import (
-    Call,
-    Effort,
-    device_seconds,
-    host_seconds,
-    ratio,
-    refuse_differences,
-    take_turns,
-    tell,
-)
+from .harness import Call, Effort, device_seconds, host_seconds, ratio, refuse_differences, take_turns, tell
 from .report import Result, Row, Table
 
 SETUPS = ("A", "B")

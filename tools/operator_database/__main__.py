@@ -19,18 +19,8 @@ from .trial import Trial, trials
 
 _OTHER = "torch's own code"
 COMPOSED = (
-    *(
-        "einsum",
-        "roll",
-        "index_add",
-        "index_copy",
-        "index_fill",
-        "tril",
-        "triu",
-        "nn.functional.glu",
-        "movedim",
-        "norm",
-    ),
+    *("einsum", "roll", "index_add", "index_copy", "index_fill"),
+    *("tril", "triu", "nn.functional.glu", "movedim", "norm"),
     *("repeat_interleave", "nn.functional.prelu", "addmm", "addmv", "baddbmm", "quantile", "nanquantile"),
 )
 """Operators without a rule, which torch's own code puts together from those that have one."""

@@ -33,7 +33,6 @@ def names(engine: str, **other: object) -> set[str]:
 
 
 def test_imports_at_the_top_are_followed_and_no_others(tmp_path: Path) -> None:
-    """Modules, names in modules, and the packages of both; not those of functions or of type checkers."""
     files = {
         "__init__.py": "",
         "a/__init__.py": "from .of_package import x",

@@ -30,7 +30,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """This holds for Python and for programs; environment variables set by engines are removed too."""
     before, directory = dict(os.environ), tempfile.gettempdir()
     with temporary_files_in(tmp_path):
         assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(tmp_path)
@@ -107,7 +106,6 @@ READ_ONLY = OSError(errno.EROFS, "Read-only file system")
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *moves: int, error: BaseException = READ_ONLY) -> None:
-    """Let these renames fail, counted from 1, where paths cannot be exchanged."""
     real: Callable[[Path, Path], Path] = Path.rename
     counted = itertools.count(1)
 
@@ -147,7 +145,6 @@ def test_a_file_replaces_a_file_and_a_first_folder_needs_no_old_one(tmp_path: Pa
 def test_an_old_folder_is_put_back_if_a_move_fails_or_a_signal_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: int, error: BaseException
 ) -> None:
-    """A signal is raised as an error; either may come at either move."""
     new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
     failing(monkeypatch, move, error=error)
     with pytest.raises(type(error)) as raised:
@@ -161,7 +158,6 @@ def test_an_old_folder_is_put_back_if_a_move_fails_or_a_signal_ends_it(
 def test_an_old_folder_that_cannot_be_put_back_is_kept_and_its_path_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk became read-only between two moves."""
     new, old = folder(tmp_path / "new", "new"), folder(tmp_path / "old", "old")
     failing(monkeypatch, 2, 3)
     with pytest.raises(PackagingError, match="move it back yourself") as failed:
@@ -183,7 +179,6 @@ def test_two_paths_are_exchanged_in_one_step_or_stay(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) -> None:
-    """The disk may be full after the first bytes; nothing else is left in the folder."""
     file = tmp_path / "model-config.yaml"
     file.write_text("before")
 

@@ -26,7 +26,6 @@ def native_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def divided_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A .mar whose linear layers run on the CPU, and all else on onnxruntime."""
     keys = "backend: onnxruntime\npartitioner_config: {ops_to_partition: ['aten::linear']}\n"
     return _packaged(tmp_path_factory, "divided", keys)
 

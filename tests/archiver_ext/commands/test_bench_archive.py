@@ -15,11 +15,7 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import (
-    sample_batches,
-    smallest_bucket,
-    time_interleaved,
-)
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket, time_interleaved
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
 
@@ -140,10 +136,6 @@ HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1
 
 @given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
 def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
-    """Batches are full and at most as many as requested.
-
-    Until every length was drawn, no length is drawn more often than it was seen.
-    """
     batches = sample_batches(histogram, size, most)
     dealt = [length for batch in batches for length in batch]
 
@@ -156,7 +148,6 @@ def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int],
 
 
 def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
-    """The list of its sequences is never built."""
     assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
 
 
@@ -167,7 +158,6 @@ def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
 def test_the_bucket_for_all_is_the_smallest_there_is(
     tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
 ) -> None:
-    """The largest bucket is used for more rows or timesteps than any bucket has."""
     manifest = read_manifest(make_archive(tmp_path))
     assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)
 
@@ -197,7 +187,6 @@ class Day:
 
 
 def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> None:
-    """The result is the median of the turn, without the call that wakes the threads and the pauses."""
     day = Day()
     seconds = time_interleaved({"a": day.costing("a", 99, 2, 50, 2, 2, 2)}, 1, 57, day, day.rest)
 

@@ -45,7 +45,6 @@ def buckets(costs: tuple[MeasuredCost, ...]) -> set[Bucket]:
 
 
 def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -> None:
-    """The cost of padding stays unknown for an engine that computes padding as data."""
     before = read_manifest(archive)
 
     after = calibrated(archive)

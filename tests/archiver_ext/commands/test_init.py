@@ -28,27 +28,22 @@ def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
 
 
 NOT_FOUND = {"LstmWithState", "LstmGivenState", "NoBatch", "SpeakerAtEveryStep"}
-FOUND = [case for case in CASES if case.name not in NOT_FOUND]
-"""All cases but tuple arguments and layouts that no signature tells apart.
+"""Cases with tuple arguments and with layouts that no signature tells apart.
 
 Those are layouts of a single sequence, and of two inputs that are concatenated as a layer's features.
 """
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
-    text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
-
-    assert config.grid.buckets
-    assert "TODO" not in text
-    assert max(map(len, text.splitlines())) < 400
-
-
-@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
 def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
     text, config = started(case.make)  # type: ignore[arg-type]  # the class itself
     written = parse_config(case.yaml, "a test model")
 
+    assert config.grid.buckets
+    assert "TODO" not in text
+    assert max(map(len, text.splitlines())) < 400
+    if case.name in NOT_FOUND:
+        return
     assert [replace(spec, value_range=None) for spec in config.input_specs] == list(written.input_specs)
     assert config.lengths == written.lengths
     assert (config.buckets.length is None) == (written.buckets.length is None)
@@ -115,7 +110,6 @@ class Switched(nn.Module):
 
 
 def test_constants_are_found_by_trying() -> None:
-    """Arguments that no tensor fits get the first plain values that are accepted."""
     text, config = started(Switched)
 
     assert config.model.forward == {"mask": None, "training": False, "scale": 2}

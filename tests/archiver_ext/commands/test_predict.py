@@ -114,7 +114,6 @@ def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None
 
 @pytest.mark.ci
 def test_standard_input_and_output_are_streams(archive: Path) -> None:
-    """A window is answered while the input is still open, and its memory is used again."""
     command = [sys.executable, "-m", MODULE, "predict", str(archive), "-", "--threads", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None

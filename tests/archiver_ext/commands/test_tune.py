@@ -129,7 +129,6 @@ def test_figures_are_there_for_programs(capsys: Capture) -> None:
 
 
 def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:
-    """The milliseconds of its largest batch decide, unless timesteps are requested."""
     costs = tuple(
         MeasuredCost("sequence", Bucket(batch, length), milliseconds)
         for batch, lengths in ((1, ((4, 1.0), (8, 9.0))), (4, ((4, 8.0), (6, 8.0), (8, 24.0))))

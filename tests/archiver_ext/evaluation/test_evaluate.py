@@ -40,7 +40,6 @@ def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramR
 
 
 def test_an_engine_of_fixed_shapes_compiles_pieces_by_the_grid_and_ends_by_its_batches() -> None:
-    """Start and head programs have one timestep."""
     assert compiled("inductor", "chunk", "start", "head") == {
         "work/programs/inductor/chunk/b1_t8": "inductor chunk 1 x 8",
         "work/programs/inductor/chunk/b1_t16": "inductor chunk 1 x 16",

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.evaluation.selection import (
-    MARGIN,
-    candidate_engines,
-    fastest,
-    total_ms,
-)
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import MARGIN, candidate_engines, fastest, total_ms
 from torchserve_neuron_lstm.backends.cuda import engine
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -26,7 +21,6 @@ def config(**keys: object) -> ServingConfig:
 
 
 def tried(wanted: str, precision: str) -> set[str]:
-    """The names of engines that are compiled for or reported as unavailable."""
     engines, dropped = candidate_engines(config(backend=wanted, precision=precision))
     return {engine.name for engine in engines} | {out.backend for out in dropped}
 
@@ -89,13 +83,11 @@ class Machine:
         return run
 
     def compare(self, **milliseconds: float) -> str:
-        """The engine that is selected, by one batch that takes so long with each."""
         calls = {name: self.call(name, ms) for name, ms in milliseconds.items()}
         return fastest(total_ms([calls], lambda: self.now))
 
 
 def test_engines_take_turns_in_both_orders() -> None:
-    """No engine always follows the same other one; each turn begins with an untimed call."""
     machine = Machine()
 
     assert machine.compare(a=30, b=30, c=30) == "a"
@@ -120,7 +112,6 @@ def test_other_work_on_all_cores_does_not_decide_by_short_calls(seed: int) -> No
 
 @pytest.mark.parametrize("seed", range(10))
 def test_other_work_on_all_cores_does_not_decide_by_long_calls(seed: int) -> None:
-    """None of them is undisturbed."""
     chance = random.Random(seed)
 
     def slowdown(*_: object) -> float:
@@ -145,7 +136,6 @@ def test_rounds_end_at_the_limit() -> None:
 
 
 def test_a_batch_whose_times_are_settled_is_not_repeated_with_the_others() -> None:
-    """Only the batch that other work disturbed has further rounds."""
     machine = Machine(lambda name, now: 5.0 if name == "long" and now < 1 else 1.0)
     totals = total_ms([{"a": machine.call("short", 2)}, {"a": machine.call("long", 50)}], lambda: machine.now)
 

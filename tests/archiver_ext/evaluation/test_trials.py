@@ -45,8 +45,6 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
 
 @pytest.fixture
 def trial(project: Project, package: Package) -> Callable[..., Any]:
-    """Package in this process: the report as JSON, or the error message."""
-
     def run(backend: str, *more: str, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> Any:
         project.configure(backend=backend, batch=batch, length=length)
         code, output, error = package("--force", *more)
@@ -127,7 +125,6 @@ def test_an_engine_that_cannot_be_compared_is_refused(
 def test_an_engine_with_errors_of_its_own_class_is_rejected(
     trial: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX Runtime's are no RuntimeError; the other engine is packaged."""
     auto_tries(monkeypatch, "onnxruntime", "eager")
     original = evaluate.evaluate_engine
 

@@ -37,10 +37,6 @@ def test_a_model_that_answers_nothing_finite_is_refused() -> None:
 def test_every_bucket_sees_its_longest_and_the_shortest_request(
     lengths: tuple[int, ...], batch: int, data: st.DataObject
 ) -> None:
-    """Batches have the bucket's rows, lengths that fit, and the required cases.
-
-    Those are the maximum length, length 1, and a request of a smaller bucket.
-    """
     cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
     batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program()))

@@ -168,7 +168,6 @@ def test_values_far_from_1_are_run_in_planned_batches() -> None:
 
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:
-    """The larger error and the larger share of the tolerance may be in different results."""
     one = VerificationResult(Bucket(1, 3), 0.5, 0.9, "one")
     other = VerificationResult(Bucket(4, 8), 0.1, 2.0, "other")
 

@@ -20,37 +20,26 @@ from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.shapes import ProgramRole
 from torchserve_neuron_lstm.config.manifest import Manifest
 
-from .summing_model import (
-    CARRIED,
-    LONGEST,
-    SPLIT,
-    TOLERANCE,
-    ChunkRun,
-    InChunks,
-    Tensors,
-    eager,
-    forgetful,
-    program,
-    right_chunk,
-)
+from . import summing_model
+from .summing_model import Tensors, right_chunk
 
 ROWS = 4
-PROGRAM = program(chunked=SPLIT)
+PROGRAM = summing_model.program(chunked=summing_model.SPLIT)
 
 
 def cases() -> list[VerificationCase]:
     rng = torch.Generator().manual_seed(0)
     found = []
-    for length in (1, 2, 3, 7, 12, LONGEST):
+    for length in (1, 2, 3, 7, 12, summing_model.LONGEST):
         x, ids = torch.randn(length, 2, generator=rng), torch.randint(5, (), generator=rng)
         request = ReferenceRequest(length, (x, ids))
-        found.append(VerificationCase(request, eager(request)))
+        found.append(VerificationCase(request, summing_model.eager(request)))
     return found
 
 
 @dataclass
-class Served(InChunks):
-    manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
+class Served(summing_model.InChunks):
+    manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=summing_model.CARRIED))
     pasts: list[ResumedState] = field(default_factory=list)
     swapped: bool = False
     """Whether the sessions of a batch are interchanged."""
@@ -90,7 +79,7 @@ def counting_chunks(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     The error shows only at a head with more than one long chunk, or with a single chunk.
     """
     answers = right_chunk(part, tensors)
-    return [answers[0] + (tensors[1] == LONGEST)] if part == "head" else answers
+    return [answers[0] + (tensors[1] == summing_model.LONGEST)] if part == "head" else answers
 
 
 def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
@@ -99,7 +88,7 @@ def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def check(model: Served, rows: int = ROWS, seed: int = 0) -> VerificationResult:
-    return verify_streaming(model, PROGRAM, cases(), rows, TOLERANCE, seed)
+    return verify_streaming(model, PROGRAM, cases(), rows, summing_model.TOLERANCE, seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,8 +101,8 @@ def test_a_right_program_passes(rows: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("wrong", [forgetful, fading, heedless, counting_chunks, not_a_number])
-def test_a_wrong_carry_is_found(wrong: ChunkRun, seed: int) -> None:
+@pytest.mark.parametrize("wrong", [summing_model.forgetful, fading, heedless, counting_chunks, not_a_number])
+def test_a_wrong_carry_is_found(wrong: summing_model.ChunkRun, seed: int) -> None:
     found = check(Served(wrong), seed=seed)
 
     assert not found.passed
@@ -123,7 +112,6 @@ def test_a_wrong_carry_is_found(wrong: ChunkRun, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_states_that_go_to_another_session_are_caught(seed: int) -> None:
-    """Each program is right, but the rows are interchanged between them."""
     found = check(Served(right_chunk, swapped=True), seed=seed)
 
     assert not found.passed

@@ -216,7 +216,6 @@ def test_sessions_of_a_model_that_is_not_lowered_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.timeout(300)
 def test_lowering_off_serves_a_model_itself_with_all_its_arguments(tmp_path: Path) -> None:
-    """A method, constructor arguments, constants, lengths, a mask and elements of a tuple reach the call."""
     block = """\
   model: {class: Model, method: score, args: {sizes: [3, 2]}, forward: {scale: 2.0}}
   inputs: {pair.0: {dtype: float32, shape: [batch, time, 3]}, pair.1: {dtype: float32, shape: [batch, 2]}}

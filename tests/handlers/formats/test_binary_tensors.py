@@ -63,7 +63,6 @@ def test_a_batch_of_bytes_is_one_tensor() -> None:
 
 @pytest.mark.parametrize("dtype", [*DATATYPES, "uint16", "uint32", "uint64"])
 def test_every_datatype_that_an_input_can_have_is_read(dtype: str) -> None:
-    """Unsigned integers too, which old versions of torch do not have."""
     if dtype == "bfloat16":
         content, datatype = to_bytes(torch.tensor([1.0, 0.0], dtype=torch.bfloat16)), "BF16"
     else:
@@ -87,7 +86,6 @@ def test_every_datatype_that_an_input_can_have_is_read(dtype: str) -> None:
     ],
 )
 def test_integers_are_widened_or_rounded_once(target: DType, kind: str, value: int) -> None:
-    """They become what JSON numbers become."""
     manifest = make_manifest(inputs=(TensorSpec("x", target, ("batch", "time")),))
     content = np.array([value], f"<{kind}").tobytes()
     datatype = f"{'UINT' if kind[0] == 'u' else 'INT'}{8 * int(kind[1])}"
@@ -119,7 +117,6 @@ def test_integers_are_widened_or_rounded_once(target: DType, kind: str, value: i
 def test_bytes_that_do_not_fit_are_refused_with_the_reason(
     change: dict[str, object], contents: list[bytes], told: str
 ) -> None:
-    """The refusal is written as the protocol's clients read it."""
     error = refusal(body({"inputs": [ENTRY | change]}, *contents))
 
     assert error.status == 400
@@ -128,7 +125,6 @@ def test_bytes_that_do_not_fit_are_refused_with_the_reason(
 
 
 def test_an_entry_has_only_the_bytes_that_those_before_it_leave() -> None:
-    """The body has as many bytes as it asks for, but the first entry has taken most of them."""
     frames = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
     error = refusal(body({"inputs": [ENTRY, frames]}, IDS_BYTES, bytes(8)), TWO)
 
@@ -137,7 +133,6 @@ def test_an_entry_has_only_the_bytes_that_those_before_it_leave() -> None:
 
 @pytest.mark.parametrize("header", ["1000", "-1", "x", "1" * 40, "２"])
 def test_a_length_of_the_json_that_cannot_be_is_refused(header: str) -> None:
-    """It is read as a number only if it has few digits."""
     error = refusal(body({"inputs": [ENTRY]}, IDS_BYTES, header=header))
 
     assert (error.status, error.kind) == (400, "MalformedBody")
@@ -211,7 +206,6 @@ def test_outputs_are_chosen_by_name_in_the_order_of_the_request() -> None:
     ],
 )
 def test_outputs_that_cannot_be_given_are_refused(wanted: object, told: str) -> None:
-    """Nothing is computed for them."""
     assert told in refusal(body(of_two(wanted), b""), TWO).message
 
 

@@ -67,7 +67,6 @@ def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> l
 
 
 def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:
-    """The codec is created in the model's folder, next to its other files."""
     before = Path.cwd()
     codec = load_user_codec("words_codec:Words", folder)
 
@@ -208,13 +207,10 @@ def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
 
 @pytest.mark.parametrize("made", [object(), {1: 2}, float("nan"), [b"bytes"], {"a": {1, 2}}])
 def test_an_answer_that_json_has_not_is_a_500(made: object) -> None:
-    """The body is always valid JSON."""
     assert ask(custom(ids, lambda outputs, inputs: made), b"\1")[0].status == 500
 
 
 def test_a_value_error_while_encoding_is_told_to_the_client() -> None:
-    """The message is handled as in decoding, and is truncated if it is very long."""
-
     def encode(outputs: object, inputs: object) -> object:
         raise ValueError("x" * 10_000)
 

@@ -117,13 +117,8 @@ AWKWARD = [
 ]
 PLACES = [
     *(
-        "@",
-        " [@]\n",
-        "[@] ]",
-        "\ufeff[@]",
-        "[[@], [@]]",
-        '{"ids": [@], "frames": [[@, 1]]}',
-        '{"inputs": [[@, 1], [@, 2]]}',
+        *("@", " [@]\n", "[@] ]", "\ufeff[@]", "[[@], [@]]"),
+        *('{"ids": [@], "frames": [[@, 1]]}', '{"inputs": [[@, 1], [@, 2]]}'),
     ),
     *('{"ids": [1], "ids": [@]}', '{"ids": [1, 2], @: 1}', '{"instances": [[@], [1]]}', '{"instances": [@, 1]}'),
     '{"inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [@]}], "id": @}',
@@ -163,13 +158,11 @@ def _check_same_outcome(body: bytes, manifest: Manifest) -> None:
 def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
     manifest: Manifest, body: bytes
 ) -> None:
-    """Messages are equal too, also for broken text."""
     _check_same_outcome(body, manifest)
 
 
 @pytest.mark.parametrize("value", AWKWARD, ids=lambda value: value[:24])
 def test_what_readers_of_json_disagree_about_is_the_same_with_and_without_orjson(value: str) -> None:
-    """Examples are integers beyond 64 bits, NaN and half a character, anywhere in a body."""
     for manifest in MANIFESTS:
         for place in PLACES:
             _check_same_outcome(place.replace("@", value).encode(), manifest)

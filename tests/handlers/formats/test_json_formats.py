@@ -28,7 +28,6 @@ def decode(raw: RawRequest, manifest: Manifest = ONE) -> InferenceRequest:
 
 
 def row(value: object, content_type: str = "application/json", **headers: str) -> RawRequest:
-    """A row in TorchServe's form, for a body that is not a form."""
     return RawRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
 
 
@@ -45,7 +44,6 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 @pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
 @pytest.mark.parametrize("field", ["body", "data"])
 def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap: Callable[[str], Any], field: str) -> None:
-    """It may be parsed, text, bytes or a bytearray, in either field, or without a row (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
     for raw in (RawRequest({field: body}), RawRequest(body) if not isinstance(body, Mapping) else row(body)):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
@@ -118,7 +116,6 @@ def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: RawRequest, 
 
 
 def test_instances_are_sequences_of_their_own_by_name_or_bare() -> None:
-    """The protocol is KServe V1."""
     request = decode(row({"instances": [[1, 2], {"ids": [3]}]}), ONE)
 
     assert (request.format.name, ids_of(request)) == ("V1", [[1, 2], [3]])
@@ -135,7 +132,6 @@ def test_an_input_may_be_called_as_a_protocol_calls_its_own(name: str) -> None:
 
 
 def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> None:
-    """Ragged sequences repeat the input's name."""
     ragged = decode(row({"id": "7", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [9]}]}), ONE)
     batched = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [1, 2, 3, 4]}]}), ONE)
     nested = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [[1, 2], [3, 4]]}]}), ONE)
@@ -171,7 +167,6 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
     ],
 )
 def test_a_bad_v2_entry_is_refused_by_its_place(change: dict[str, object], told: str) -> None:
-    """Every key is checked before memory is allocated."""
     assert told in refusal(row({"inputs": [TENSOR | change]})).message
 
 
@@ -209,7 +204,6 @@ def test_v2_needs_every_input_once_for_each_sequence() -> None:
 
 
 def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
-    """They are recognised by the content type or, without one, by their first bytes."""
     content = write_npy(torch.tensor([1, 2, 3]))
 
     for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), RawRequest({"data": content})):
@@ -231,7 +225,6 @@ def test_a_type_of_weight_zero_is_not_accepted(zero: str) -> None:
 
 @pytest.mark.parametrize("accept", ["application/x-npy", "text/html, Application/X-NPY;q=0.9"])
 def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
-    """One sequence and one output are required; otherwise 406, unless the client accepts JSON too."""
     assert decode(row([1], accept=accept), ONE).npy
     assert decode(row({"instances": [[1]]}, Accept=accept), ONE).npy
     assert decode(row([1], ACCEPT=accept), ONE).npy
@@ -242,7 +235,6 @@ def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
 
 
 def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says() -> None:
-    """The status is 413, with its length and the buckets; with `overflow: truncate` its beginning is used."""
     error = refusal(row(list(range(9))))
     cut = decode(
         row({"ids": list(range(9)), "frames": [[0, 0]] * 9}), make_manifest((IDS, FRAMES), overflow="truncate")
@@ -283,6 +275,5 @@ def test_a_timeout_of_the_protocol_is_in_microseconds() -> None:
 )
 @pytest.mark.parametrize("name", ["Content-Length", "content-length"])
 def test_the_size_of_a_body_is_what_its_header_says(name: str, header: str, size: int) -> None:
-    """A value that is no whole number of a possible size counts as none."""
     assert RawRequest({}, {name: header}).content_length == size
     assert RawRequest({}, {}).content_length == 0

@@ -16,23 +16,7 @@ from torchserve_neuron_lstm.handlers.formats import json_text
 from torchserve_neuron_lstm.handlers.formats.json_text import to_json
 
 AWKWARD = [
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    0.1,
-    1e-4,
-    9.9999e-5,
-    1e-5,
-    1e-7,
-    1e15,
-    1e16,
-    123456789.0,
-    3e38,
-    1e-38,
-    1e-45,
-    1e22,
-    0.5,
+    *(0.0, -0.0, 1.0, -1.0, 0.1, 1e-4, 9.9999e-5, 1e-5, 1e-7, 1e15, 1e16, 123456789.0, 3e38, 1e-38, 1e-45, 1e22, 0.5)
 ]
 floats32 = st.sampled_from(AWKWARD) | st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -58,7 +42,6 @@ def bits(numbers: list[float], dtype: torch.dtype) -> list[int]:
 
 
 def test_orjson_is_used_where_it_is_installed() -> None:
-    """The comparison below needs two writers."""
     assert json_text.fast_json() is orjson
 
 
@@ -100,7 +83,6 @@ def test_a_float32_takes_at_most_nine_digits(numbers: list[float]) -> None:
 
 
 def test_nothing_but_valid_json_is_written() -> None:
-    """NaN and infinity, which JSON does not have, are null."""
     odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     for _ in range(2):
         assert to_json({"x": odd}) == b'{"x":[null,null,null,1.0]}'
@@ -131,7 +113,6 @@ def test_texts_are_these(value: object, text: bytes) -> None:
 
 @pytest.mark.parametrize("value", [{1: 2}, {"a": object()}, b"bytes", [set()]])
 def test_what_json_has_not_is_a_type_error(value: object) -> None:
-    """Keys that are not strings are refused too: json.dumps would convert them to strings."""
     with pytest.raises(TypeError):
         to_json(value)
 

@@ -53,7 +53,6 @@ def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...])
 
 
 def test_a_tensor_with_strides_is_written_in_order_and_bfloat16_as_float32() -> None:
-    """A dtype that numpy lacks becomes the next wider one, exactly."""
     tensor = torch.arange(6).reshape(2, 3).t().to(torch.bfloat16)
 
     array = np.load(io.BytesIO(write_npy(tensor)))

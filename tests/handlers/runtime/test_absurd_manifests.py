@@ -79,7 +79,6 @@ def status(archive: LoadedArchive) -> int:
 
 @given(data=st.data())
 def test_a_changed_value_ends_in_one_message_or_serves(folder: Path, written: Any, data: st.DataObject) -> None:
-    """The message is short and says what to do; what is loaded answers, and is no fault of the server."""
     path = data.draw(st.sampled_from([*paths(written)]))
     value = data.draw(st.sampled_from(AWKWARD))
     files = {file for file in folder.rglob("*") if "__pycache__" not in file.parts}
@@ -114,7 +113,6 @@ def test_a_changed_value_ends_in_one_message_or_serves(folder: Path, written: An
 def test_a_value_that_makes_no_sense_is_named(
     folder: Path, written: Any, path: tuple[str | int, ...], value: Any, said: str
 ) -> None:
-    """Nothing is loaded before."""
     with pytest.raises(ManifestError, match="package the model again") as refused:
         load(folder, changed(written, path, value))
 
@@ -137,7 +135,6 @@ def test_a_bucket_that_no_memory_holds_is_refused_before_it_is_called(folder: Pa
 
 
 def test_a_bucket_that_fits_exactly_is_accepted(folder: Path, written: Any) -> None:
-    """Inputs of 8 bytes and outputs of 12 for each of 4 x 8 timesteps take 640 bytes."""
     manifest = load(folder, written).manifest
 
     check_memory(manifest, available=640)
@@ -146,7 +143,6 @@ def test_a_bucket_that_fits_exactly_is_accepted(folder: Path, written: Any) -> N
 
 
 def test_memory_is_that_of_the_control_group_if_it_is_less(tmp_path: Path) -> None:
-    """A limit that is not set, and a file that is missing, say nothing."""
     group = tmp_path / "memory.max"
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
 

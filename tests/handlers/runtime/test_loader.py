@@ -50,7 +50,6 @@ def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) ->
 
 
 def test_each_part_has_its_own_costs(pristine: Path) -> None:
-    """A head has the measured costs of heads, not those of chunks, and neither has those of padding."""
     manifest = replace(
         read_manifest(pristine),
         costs=(MeasuredCost("chunk", Bucket(4, 8), 2.0), MeasuredCost("head", Bucket(4, 1), 0.25)),
@@ -95,10 +94,6 @@ CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
 def test_plans_are_made_by_what_padding_costs_where_that_is_known(
     pristine: Path, calls: tuple[MeasuredCost, ...], padding: tuple[MeasuredCost, ...], runs: int
 ) -> None:
-    """One call is planned if padding is cheap, even if full calls are expensive.
-
-    Several are planned if padding is expensive, or if its cost is not known.
-    """
     manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
     lengths = [2, 50, 1, 20]
 
@@ -154,7 +149,6 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
 
 
 def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path) -> None:
-    """The program runs once before the first request."""
     output = replace(read_manifest(archive).outputs[0], shape=("batch", "time", 4))
     change_manifest(archive, outputs=(output,))
 
@@ -206,7 +200,6 @@ def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) ->
 def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled code needs torch's minor version; others need at least the version they require."""
     monkeypatch.setattr(loader, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
@@ -223,7 +216,6 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
 def test_a_torch_newer_than_those_that_were_run_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It serves all the same."""
     for here in ("2.15.9", "97.1.0", "97.1.0"):
         monkeypatch.setattr(loader, "installed_version", lambda *_, here=here: here)
         check_requirements([("torch", "torch", "2.1.0")], "eager")

@@ -91,7 +91,6 @@ def test_other_work_for_a_while_is_waited_out(is_busy: Callable[[float], bool]) 
 
 
 def test_rounds_of_calls_that_never_agree_are_bounded_and_their_spread_is_told() -> None:
-    """They take twice the time of the rounds before them at most."""
     machine = Machine()
     growing = [2.0**power for power in range(12)]
     turns = measure({"a": machine.costing("a", 1.0, *reversed(growing))}, Effort(turn_ms=0.5, budget_ms=1), machine)

@@ -165,7 +165,6 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
     expected: list[tuple[int, ...]],
     own_threads: int,
 ) -> None:
-    """Written threads take precedence, and a container may permit fewer."""
     monkeypatch.setattr(placement, "available_cores", lambda: quota)
     manifest = replace(read_manifest(placed), threads=threads)
 
@@ -179,7 +178,6 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
 def test_a_neuron_worker_is_given_a_core_of_the_device(
     placed: Path, pinned: list[tuple[int, ...]], backend: str
 ) -> None:
-    """Workers get cores in turn, in the form that the runtime reads, unless the environment sets them."""
     manifest: Manifest = replace(read_manifest(placed), backend=backend)
     environments: list[dict[str, str]] = [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}]
 

@@ -24,7 +24,6 @@ def service_in(folder: Path) -> Service:
 
 
 def ids_from(name: str, step: int) -> list[int]:
-    """The ids of the chunk that begins at a step: always the same, one to three of them."""
     random = Random(f"{name} {step}")
     return [random.randrange(1, 20) for _ in range(random.randint(1, 3))]
 

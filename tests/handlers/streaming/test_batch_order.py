@@ -21,7 +21,6 @@ def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
 
 
 def test_a_piece_without_a_step_stays_behind_those_with_steps_that_came_before_it() -> None:
-    """Those with steps are sorted among their own places."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
@@ -56,7 +55,6 @@ def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog:
 def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_could_not_be_decoded(
     refused: object, status: int
 ) -> None:
-    """A piece of another session is, and so is one that names its step."""
     service = make_service(manifest={"limits": RequestLimits(timesteps=100)}, max_response_bytes=120)
     ask(service, piece([1], id="a", start="true"))
 
@@ -76,7 +74,6 @@ def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_could_not_be_
 def test_a_piece_is_not_applied_in_the_place_of_one_before_it_that_failed_unexpectedly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a codec does that raises another error than ValueError."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
     decode = Codec.decode

@@ -51,7 +51,6 @@ def test_sessions_of_one_batch_run_together() -> None:
 
 
 def test_a_session_without_an_id_gets_one() -> None:
-    """The id cannot be guessed, and continues the session."""
     service = make_service()
 
     ((_, first), (_, other)) = ask(service, piece([1]), piece([2]))
@@ -70,7 +69,6 @@ def test_an_unknown_session_is_never_a_new_one() -> None:
 
 
 def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
-    """A client without an answer sends its chunk again."""
     service = make_service()
     ask(service, piece([1, 2], id="a", start="true", step="0"))
 
@@ -265,7 +263,6 @@ def test_attempts_to_write_are_limited() -> None:
 
 
 def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
-    """The counts are the server's metrics."""
     counted: list[BatchMetrics] = []
     store = make_store(idle_seconds=10.0)
     service = make_service(StoreSessions(store), report=counted.append)
@@ -279,7 +276,6 @@ def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
 def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int], data: st.DataObject) -> None:
-    """The client numbers its chunks and sends each until it is answered."""
     store = make_store()
     step = 0
     while step < len(ids):
@@ -306,7 +302,6 @@ def test_a_v2_id_may_be_half_a_character() -> None:
 
 
 def test_a_v2_request_of_several_sequences_is_refused_in_v2() -> None:
-    """As every other refusal after its body was read."""
     tensor = {"name": "ids", "shape": [2, 1], "datatype": "INT64", "data": [1, 2]}
     body = {"id": "7", "inputs": [tensor], "parameters": {"sequence_id": "a", "sequence_start": True}}
 

@@ -42,7 +42,6 @@ def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
 
 
 def spelled(spelling: str) -> dict[str, str]:
-    """The fields of the start of session `a`, with names in one spelling."""
     words = {"id": "a", "start": "true", "step": "0"}
     return {getattr(str, spelling)(f"ts_request_sequence_{word}"): value for word, value in words.items()}
 
@@ -57,7 +56,6 @@ def test_headers_are_read_however_they_are_spelled(spelling: str, dash: str) -> 
 
 
 def test_fields_of_a_form_or_of_grpc_are_read() -> None:
-    """They are bytes, beside the body."""
     fields = {name: value.encode() for name, value in spelled("lower").items()}
 
     assert read({"data": b"[1]", **fields}) == WHOLE
@@ -80,14 +78,12 @@ def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "ts_request_"])
 def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
-    """The protocol's usual names are accepted too; the parameters stay in the request."""
     said = {f"{prefix}sequence_id": "a", f"{prefix}sequence_start": True, f"{prefix}sequence_step": 0}
 
     assert read({"body": {"inputs": [], "parameters": said}}) == WHOLE
 
 
 def test_a_codecs_json_is_not_looked_into() -> None:
-    """The body belongs to the codec: only headers and fields beside it count."""
     body = b'{"ts_request_sequence_id": "a"}'
     fields, rest = read_request(RawRequest({"body": body}, JSON), NAMES, lambda _: False)
 
@@ -103,7 +99,6 @@ def test_other_names_take_the_place_of_the_usual_ones() -> None:
 
 
 def test_what_is_said_twice_must_be_the_same() -> None:
-    """Header and body must agree; the case of `true` does not matter, that of an id does."""
     headers = {"ts_request_sequence_id": "a", "ts_request_sequence_start": "True", "ts_request_sequence_step": "0"}
     body = {"ts_request_sequence_id": "a", "ts_request_sequence_start": True}
 

@@ -62,7 +62,6 @@ def check(folder: Path, lines: list[list[str]]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.long)])
 def test_a_killed_worker_leaves_sessions_that_continue_exactly(kills: int, tmp_path: Path) -> None:
-    """Each session is as it was acknowledged or after the request in flight, which can be sent again."""
     random = Random(2)
     for number in range(kills):
         lines = killed(tmp_path / f"{number}", random.uniform(0.0, 0.3))

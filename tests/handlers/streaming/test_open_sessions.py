@@ -51,7 +51,6 @@ def test_without_either_it_is_the_users_own_state() -> None:
 
 
 def test_a_model_that_does_not_stream_has_no_sessions() -> None:
-    """A request is a whole sequence."""
     assert open_sessions(streaming_manifest(None), "tagger", {}) is None
 
 
@@ -68,7 +67,6 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
-    """Its password may be missing too: the requests are refused."""
     server = {"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"}
     given = settings(store="redis", redis=server)
 

@@ -36,7 +36,6 @@ def test_a_session_that_would_store_too_much_is_refused_and_goes_on_later() -> N
 
 
 def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
-    """Many starts without an id neither last nor store responses; a session with an id finds room."""
     store = make_store(sessions=16)
     service = make_service(StoreSessions(store))
     ask(service, piece([1] * 60, id="own", start="true"))
@@ -55,7 +54,6 @@ def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
 
 
 def test_a_client_that_a_proxy_names_has_a_limit_of_its_own() -> None:
-    """A request without the header belongs to a client as well; a key of the body names nobody."""
     settings = replace(SETTINGS, client_header="X-Client", client_sessions=1)
     store = MemoryStore(settings.limits, Clock())
     service = make_service(StoreSessions(store), manifest={"streaming": settings})

@@ -18,7 +18,6 @@ SESSION = Session(1, 0, b"", Reply(b"", ""), b"", bytes(16))
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0, 3000)), max_size=40))
 def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, int | None]]) -> None:
-    """Those kept last are found, without those that had to make room, the oldest first."""
     cache, expected = SessionCache(most=8000), dict[str, CachedSession]()
     for number, (name, size) in enumerate(kept):
         one = None if size is None else CachedSession(number, SESSION, size)
@@ -32,7 +31,6 @@ def test_the_latest_sessions_are_known_within_the_bytes(kept: list[tuple[str, in
 
 
 def test_a_session_that_has_waited_too_long_is_forgotten() -> None:
-    """Its client may have gone without an end: the store removes it too."""
     now = 0.0
     cache = SessionCache(seconds=60.0, clock=lambda: now)
     cache.keep({"a": CachedSession(1, SESSION, 10), "b": CachedSession(1, SESSION, 10)})
@@ -45,7 +43,6 @@ def test_a_session_that_has_waited_too_long_is_forgotten() -> None:
 
 
 def test_workers_in_turn_see_what_the_other_has_written(tmp_path: Path) -> None:
-    """Two workers on one file know a session each as they wrote it, and go on from the later one."""
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(SqliteStore(tmp_path, "m", LIMITS))) for _ in range(2)]
         services = [make_service(StoreSessions(store)) for store in stores]
@@ -57,7 +54,6 @@ def test_workers_in_turn_see_what_the_other_has_written(tmp_path: Path) -> None:
 
 
 def test_a_session_that_has_gone_from_the_store_is_not_answered_from_memory(tmp_path: Path) -> None:
-    """Another worker has ended it, or the file was deleted."""
     with ExitStack() as stack:
         stores = [stack.enter_context(closing(SqliteStore(tmp_path, "m", LIMITS))) for _ in range(2)]
         one, other = (make_service(StoreSessions(store)) for store in stores)
@@ -71,7 +67,6 @@ def test_a_session_that_has_gone_from_the_store_is_not_answered_from_memory(tmp_
 
 
 def test_a_session_that_ended_takes_no_memory_and_its_last_request_can_be_repeated(tmp_path: Path) -> None:
-    """Its response is read from the store."""
     with closing(SqliteStore(tmp_path, "m", LIMITS)) as store:
         sessions = StoreSessions(store)
         service = make_service(sessions)

@@ -18,10 +18,6 @@ def carried_service(*keys: bytes, state: str = STATE, name: str = "model", now: 
 
 
 def test_a_client_can_carry_its_session() -> None:
-    """Every answer has the session as a signed token; any worker can continue from it.
-
-    An old token is the session in its old state.
-    """
     ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
 
     for _ in range(2):
@@ -48,7 +44,6 @@ def test_a_token_that_is_not_ours_is_refused() -> None:
 
 
 def test_a_token_expires() -> None:
-    """Its time is that of the response; a clock that was ahead gives no token that lives for long."""
     day = SETTINGS.token_seconds
     ((_, first),) = ask(carried_service(now=5 * day), piece([1, 2], start="true"))
 
@@ -61,7 +56,6 @@ def test_a_token_expires() -> None:
 
 
 def test_a_key_is_replaced_without_the_end_of_a_session() -> None:
-    """The new key signs the next token; the old one is removed when its tokens have expired."""
     new = bytes(reversed(range(32)))
     ((_, first),) = ask(carried_service(KEY), piece([1, 2], start="true"))
     ((_, second),) = ask(carried_service(new, KEY), piece({"ids": [3], TOKEN: first[TOKEN]}))

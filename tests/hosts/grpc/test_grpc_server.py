@@ -27,8 +27,6 @@ def served(folder: Path, waiting: int = 100) -> ServedArchive:
 
 
 def asked(folder: Path, *calls: tuple[str, Any], waiting: int = 100) -> list[GrpcAnswer]:
-    """The answers to calls that come at once."""
-
     async def ask() -> list[GrpcAnswer]:
         archives: Mapping[str, ServedArchive] = {"sums": served(folder, waiting)}
         found = await asyncio.gather(
@@ -47,7 +45,6 @@ def request(name: str = "sums", version: str = "", **fields: Any) -> Any:
 
 
 def test_a_sequence_is_answered_as_the_model_answers_it(archive: Path) -> None:
-    """Its numbers come back as bytes."""
     (found,) = asked(archive, ("ModelInfer", request()))
 
     assert found.code == "OK"
@@ -58,7 +55,6 @@ def test_a_sequence_is_answered_as_the_model_answers_it(archive: Path) -> None:
 
 @pytest.mark.ci
 def test_a_server_and_its_model_tell_what_they_are_and_that_they_are_ready(archive: Path) -> None:
-    """A model that is not here is not ready; its metadata are not found."""
     ready, other = message_class("ModelReadyRequest")(name="sums"), message_class("ModelReadyRequest")(name="x")
     names = ("ServerLive", "ServerReady", "ModelReady", "ModelReady", "ServerMetadata", "ModelMetadata")
     empty = message_class("ServerLiveRequest")()
@@ -85,7 +81,6 @@ def test_a_server_and_its_model_tell_what_they_are_and_that_they_are_ready(archi
     ],
 )
 def test_a_refusal_has_a_code_and_a_type(archive: Path, fields: dict[str, Any], code: str, kind: str) -> None:
-    """The type is that of REST."""
     (found,) = asked(archive, ("ModelInfer", request(**fields)))
 
     assert (found.code, dict(found.trailing)["error-type"]) == (code, kind)
@@ -93,7 +88,6 @@ def test_a_refusal_has_a_code_and_a_type(archive: Path, fields: dict[str, Any], 
 
 
 def test_a_full_queue_is_unavailable(archive: Path) -> None:
-    """As 503 is over REST."""
     found = asked(archive, *[("ModelInfer", request())] * 5, waiting=2)
 
     assert [one.code for one in found] == ["OK", "OK", *["UNAVAILABLE"] * 3]
@@ -107,7 +101,6 @@ def test_a_model_with_a_codec_of_its_own_is_served_over_rest_alone(tmp_path: Pat
 
 
 def test_every_status_of_a_refusal_has_a_code() -> None:
-    """None is left to the rule for unknown ones."""
     assert {code_of(status) for status in {*STATUSES.values(), 503, 404}} == CODES
     assert code_of(STATUSES["AnswerNotFinite"]) == "INTERNAL"
 

@@ -70,7 +70,6 @@ def tensors(draw: st.DrawFn) -> np.ndarray:
 
 @given(tensors(), st.booleans())
 def test_the_v2_format_reads_the_same_tensor_from_bytes_and_from_typed_contents(array: np.ndarray, typed: bool) -> None:
-    """Whatever the datatype: the numbers that were put in, bit for bit."""
     name = str(array.dtype)
     target: DType = name if name in DATATYPES else "int64"  # type: ignore[assignment]  # it is one of them
     datatype = DATATYPES.get(target) if name == target else name.upper()
@@ -125,7 +124,6 @@ def test_contents_that_do_not_fit_are_refused(fields: dict[str, Any], told: str)
 
 
 def test_typed_contents_that_are_too_few_are_refused_as_over_rest() -> None:
-    """By the service that reads them."""
     request = rest_request(message(inputs=[ids(contents={"int64_contents": [1]})]), ())
 
     with pytest.raises(Exception, match=r"shape \[2\] of INT64 needs 16 bytes, binary_data_size is 8"):
@@ -133,7 +131,6 @@ def test_typed_contents_that_are_too_few_are_refused_as_over_rest() -> None:
 
 
 def test_parameters_ids_and_outputs_mean_what_they_mean_over_rest() -> None:
-    """Those by which REST asks for numbers instead of bytes mean nothing."""
     asked = message(
         id="17",
         inputs=[ids(), {"name": "frames", "datatype": "FP32", "shape": [2, 2]}],
@@ -155,7 +152,6 @@ def test_parameters_ids_and_outputs_mean_what_they_mean_over_rest() -> None:
 
 @pytest.mark.parametrize("sequence", [{"int64_param": 7}, {"string_param": "7"}, {"uint64_param": 7}])
 def test_sessions_are_named_by_parameters_or_by_metadata(sequence: dict[str, object]) -> None:
-    """Metadata are the headers of REST; those that tell of its body are left out."""
     flags = {"sequence_start": {"bool_param": True}, "sequence_end": {"bool_param": False}}
     asked = message(inputs=[ids()], raw_input_contents=[bytes(16)], parameters={"sequence_id": sequence, **flags})
     metadata = [("ts-request-sequence-step", "4"), ("inference-header-content-length", "1"), ("x-bin", b"\0")]
@@ -181,7 +177,6 @@ def response(**fields: Any) -> RawResponse:
 
 
 def test_a_response_has_the_bytes_of_its_outputs_and_the_fields_of_its_session() -> None:
-    """Numbers that JSON has not come through, too."""
     found = message_class("ModelInferResponse").FromString(infer_response(response()))
 
     assert (found.model_name, found.model_version, found.id) == ("model", "1.0", "é")
@@ -197,7 +192,6 @@ def test_a_response_has_the_bytes_of_its_outputs_and_the_fields_of_its_session()
 
 
 def test_an_error_response_is_a_refusal_with_its_code_type_and_waiting_time() -> None:
-    """The number of seconds is that of the header of REST."""
     body = b'{"code": 503, "type": "StoreUnavailable", "message": "later"}'
     refused = refusal(lambda: infer_response(RawResponse(503, body, headers={"Retry-After": "2"})))
 
@@ -206,7 +200,6 @@ def test_an_error_response_is_a_refusal_with_its_code_type_and_waiting_time() ->
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(content: bytes) -> None:
-    """Nothing else is raised, neither when a message is read nor when it is translated."""
     try:
         request = rest_request(parse("ModelInferRequest", content), ())
     except GrpcRefusalError as error:

@@ -56,7 +56,6 @@ def started(archive: Path, log: Path, command: Sequence[str] = ("-m", MODULE)) -
 
 @pytest.fixture(scope="session")
 def kserve(archives: Archives, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, KServe]]:
-    """Servers of three models by name, on two engines."""
     logs = tmp_path_factory.mktemp("logs")
     with ExitStack() as stack:
         servers = {name: stack.enter_context(started(archives.path(name), logs / name)) for name in MODELS}

@@ -52,7 +52,6 @@ host.main()
 def test_500_mixed_requests_have_equal_bytes_on_kserve_and_in_process(
     kserve: Mapping[str, KServe], archives: Archives
 ) -> None:
-    """Names, shapes, values and statuses, of JSON, V1, V2 with numbers and with bytes, and .npy."""
     services = dict(in_process(archives, MODELS))
     differing, statuses = [], set()
     for model, path, body, headers in mixed_requests(REQUESTS):
@@ -68,7 +67,6 @@ def test_500_mixed_requests_have_equal_bytes_on_kserve_and_in_process(
 
 
 def test_tritons_clients_find_health_readiness_and_metadata(kserve: Mapping[str, KServe]) -> None:
-    """Over both protocols."""
     server = kserve["tagger"]
     with triton.InferenceServerClient(f"127.0.0.1:{server.http}") as rest, client(server.grpc) as called:
         for one in (rest, called):
@@ -86,7 +84,6 @@ def test_tritons_clients_find_health_readiness_and_metadata(kserve: Mapping[str,
 
 @pytest.mark.parametrize("length", [1, 9, 16])
 def test_outputs_over_grpc_are_those_of_rest_bit_for_bit(kserve: Mapping[str, KServe], length: int) -> None:
-    """By Triton's clients with their defaults."""
     frames, ids = frames_of(length, length)[None], np.random.default_rng(length).integers(0, 20, (1, length))
 
     assert equal_over_rest(kserve["scorer"].http, kserve["scorer"].grpc, "scorer", {"frames": frames})
@@ -94,7 +91,6 @@ def test_outputs_over_grpc_are_those_of_rest_bit_for_bit(kserve: Mapping[str, KS
 
 
 def test_a_session_with_the_client_goes_over_grpc_in_pieces(kserve: Mapping[str, KServe], archives: Archives) -> None:
-    """Its token is a parameter of each response and of the next request."""
     frames, found, token = frames_of(21, 1), [], ""
     with client(kserve["roaming"].grpc) as called:
         for start, end in ((0, 4), (4, 9), (9, 21)):
@@ -120,7 +116,6 @@ def test_a_refusal_has_a_code_a_type_and_a_message(kserve: Mapping[str, KServe],
 
 
 def test_broken_messages_end_with_a_code_and_the_server_lives(kserve: Mapping[str, KServe]) -> None:
-    """None of them is an internal error."""
     port = kserve["scorer"].grpc
     codes = {call(port, "ModelInfer", content).code for content in broken_messages(60)}
 
@@ -129,7 +124,6 @@ def test_broken_messages_end_with_a_code_and_the_server_lives(kserve: Mapping[st
 
 
 def test_batches_are_counted_where_kserve_shows_its_metrics(kserve: Mapping[str, KServe]) -> None:
-    """Under the names that TorchServe has."""
     assert infer(kserve["scorer"].grpc, request()).code == "OK"
     text = get(kserve["scorer"].http, "/metrics").body.decode()
 
@@ -144,7 +138,6 @@ def test_nobody_unloads_a_model_by_a_request(kserve: Mapping[str, KServe]) -> No
 
 
 def test_a_request_that_is_being_read_when_a_signal_comes_is_answered(archives: Archives, tmp_path: Path) -> None:
-    """The server says that it reads the body; then the signal comes, and then the body."""
     with started(archives.path("scorer"), tmp_path / "log") as server:
         server.wait()
         body = json.dumps(frames_of(16, 0).tolist()).encode()
@@ -165,7 +158,6 @@ def test_a_request_that_is_being_read_when_a_signal_comes_is_answered(archives: 
 
 
 def test_without_the_engine_it_is_live_and_tells_why_it_is_not_ready(archives: Archives, tmp_path: Path) -> None:
-    """Kubernetes sends no requests there, and the reason is in the answer and in the log."""
     with started(archives.path("scorer"), tmp_path / "log", ("-c", WITHOUT_ENGINE)) as server:
         server.wait()
         ready, model = get(server.http, "/v2/health/ready"), get(server.http, "/v2/models/scorer/ready")
@@ -191,7 +183,6 @@ def test_without_the_engine_it_is_live_and_tells_why_it_is_not_ready(archives: A
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(words: list[str], told: str) -> None:
-    """Before anything starts."""
     done = subprocess.run([sys.executable, "-m", MODULE, *words], capture_output=True, text=True, check=False)
 
     assert done.returncode != 0

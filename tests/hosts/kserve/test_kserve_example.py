@@ -38,14 +38,12 @@ def test_every_argument_of_the_container_is_one_of_the_server() -> None:
 
 
 def test_the_service_is_one_of_kserve() -> None:
-    """With the container's name that KServe expects."""
     assert (SERVICE["apiVersion"], SERVICE["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
     assert CONTAINER["name"] == "kserve-container"
     assert re.search(rf"-t {re.escape(CONTAINER['image'])} ", DOCKERFILE)
 
 
 def test_the_image_installs_what_the_checkout_has() -> None:
-    """The constraints, the extras, the module, and no root."""
     project = (ROOT / "pyproject.toml").read_text()
     extras = re.search(r'"\.\[(.*)\]"', DOCKERFILE)
 

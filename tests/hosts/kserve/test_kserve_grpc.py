@@ -24,7 +24,6 @@ NAME = "X-Request-Timeout-Ms"
 
 
 def test_a_calls_deadline_and_metadata_are_headers_of_its_request(tmp_path: Path) -> None:
-    """Without a deadline there is no such header."""
     asked: list[RawRequest] = []
 
     async def respond(raw: RawRequest) -> RawResponse:

@@ -27,7 +27,6 @@ MODELS = ("scorer", "tagger", "stream")
 
 @pytest.fixture(scope="session")
 def torchserve(archives: Archives) -> Iterator[TorchServe]:
-    """A stock TorchServe, of the project's own environment."""
     python = Path(sysconfig.get_path("purelib")).parents[2] / "bin" / "python"
     with serving(archives.folder, {name: f"{name}.mar" for name in MODELS}, python=python) as running:
         yield running
@@ -41,7 +40,6 @@ class Ports:
 
 @pytest.fixture(scope="session")
 def ray_ports(archives: Archives) -> Iterator[Ports]:
-    """The ports of Ray Serve with the application of the three archives."""
     import ray
     from ray import serve
 

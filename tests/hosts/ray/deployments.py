@@ -61,7 +61,6 @@ def application() -> serve.schema.ApplicationStatusOverview:
 
 
 def wait_for(status: str) -> str:
-    """Wait for a status of the application, and return what Ray says of it."""
     until = time.monotonic() + SECONDS
     while application().status != status:
         assert time.monotonic() < until, application()
@@ -74,7 +73,6 @@ def running() -> int:
 
 
 def ask(port: str) -> str:
-    """Send one request, and return the status, with the body where it is not 200."""
     body = json.dumps([[0.5] * 3] * 16).encode()
     url = f"http://127.0.0.1:{port}/predictions/scorer"
     try:

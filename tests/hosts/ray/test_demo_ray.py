@@ -21,7 +21,6 @@ CONFIG: dict[str, Any] = yaml.safe_load((FOLDER / "serve.yaml").read_text())
 
 
 def test_the_config_file_is_one_of_ray() -> None:
-    """By Ray's own schema; ports and the service of gRPC are those of the pages."""
     parsed = ServeDeploySchema.model_validate(CONFIG)
 
     assert (parsed.http_options.port, parsed.grpc_options.port) == (8000, 9000)
@@ -32,7 +31,6 @@ def test_the_config_file_is_one_of_ray() -> None:
 
 
 def test_its_arguments_are_those_of_the_application() -> None:
-    """Two archives, and replicas that scale."""
     (application,) = CONFIG["applications"]
     arguments = adapter.Arguments.model_validate(application["args"])
 
@@ -44,7 +42,6 @@ def test_its_arguments_are_those_of_the_application() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(420)
 def test_the_demo_answers_every_request_and_cleans_up() -> None:
-    """In its short form; a process group of its own shows that nothing is left."""
     with tempfile.TemporaryDirectory(prefix="d-") as temporary:
         done = subprocess.run(
             [sys.executable, str(FOLDER / "demo.py"), "--steps", "20", "--seconds", "30"],

@@ -14,7 +14,6 @@ MESSAGES = [f"{method}{end}" for method in METHODS for end in ("Request", "Respo
 
 
 def fields(message: Any) -> dict[str, Any]:
-    """The facts of each field of a message, and the fields of those inside it."""
     found = {
         one.name: (
             one.number,
@@ -32,7 +31,6 @@ def fields(message: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*MESSAGES, "InferParameter", "InferTensorContents"])
 def test_a_message_has_the_fields_of_the_protocol(name: str) -> None:
-    """Names, numbers, types, labels, the choice of a parameter, and maps."""
     theirs = service_pb2.DESCRIPTOR.message_types_by_name[name]
 
     assert fields(message_class(name).DESCRIPTOR) == fields(theirs)

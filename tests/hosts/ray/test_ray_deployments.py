@@ -41,7 +41,6 @@ def found(tmp_path_factory: pytest.TempPathFactory, archives: Archives) -> dict[
 
 
 def test_replicas_follow_a_load_that_comes_and_goes_and_nobody_is_refused(found: dict[str, Any]) -> None:
-    """One, three, and one again; each request is answered with 200."""
     seen = found["replicas"]
 
     assert (seen[0], max(seen), seen[-1]) == (1, 3, 1)
@@ -50,12 +49,10 @@ def test_replicas_follow_a_load_that_comes_and_goes_and_nobody_is_refused(found:
 
 
 def test_a_replica_that_ends_deletes_the_files_that_it_unpacked(found: dict[str, Any]) -> None:
-    """None is left once the application is deleted."""
     assert found["unpacked"] > 0
     assert found["unpacked afterwards"] == 0
 
 
 def test_without_the_engine_no_replica_starts_and_the_status_tells_why(found: dict[str, Any]) -> None:
-    """As `serve status` prints it."""
     assert "this host's ONNX Runtime cannot load" in error_of(found["without the engine"])
     assert "it is not installed" in error_of(found["without the engine"])

@@ -56,7 +56,6 @@ def store(tmp_path: Path) -> RedisServer:
 
 
 def test_a_replica_waits_for_its_store_and_sessions_on_disk_are_refused(two_nodes: dict[str, object]) -> None:
-    """Without the store no replica is ready, with it the session goes on; a disk is refused at once."""
     assert two_nodes["without a store"] == "DEPLOYING"
     assert two_nodes["with a store"] == [200, 200]
     assert "package it with store: redis" in str(two_nodes["on disk"])

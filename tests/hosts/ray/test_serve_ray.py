@@ -37,7 +37,6 @@ sys.stdin.read()
 
 @contextmanager
 def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
-    """Run the command on a Ray of its own, unless a variable names one."""
     with running_command.started(folder, "serve-ray", *words, **{"RAY_ADDRESS": "local", **variables}) as command:
         yield command
 
@@ -72,7 +71,6 @@ def ports_of(http: int, grpc: int) -> list[str]:
 
 
 def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Path, tmp_path: Path) -> None:
-    """The printed lines name the models; over HTTP and gRPC both answer; nothing is left running."""
     http, grpc = free_ports(2)
     other = renamed(archive, "other", tmp_path)
     with started(tmp_path, str(archive), str(other), *ports_of(http, grpc)) as command:
@@ -94,7 +92,6 @@ def test_two_archives_are_served_on_a_ray_of_their_own_until_ctrl_c(archive: Pat
 
 @pytest.mark.long
 def test_a_ray_that_ran_before_stays(archive: Path, tmp_path: Path) -> None:
-    """SIGTERM ends the command; Serve, which it had started, is gone, and Ray takes the next command."""
     http, grpc = free_ports(2)
     (tmp_path / "again").mkdir()
     with a_ray() as address:
@@ -109,7 +106,6 @@ def test_a_ray_that_ran_before_stays(archive: Path, tmp_path: Path) -> None:
 
 
 def refusal(folder: Path, *words: str, **variables: str) -> str:
-    """The output of a command that must end with exit code 1."""
     with ExitStack() as stack:
         command = stack.enter_context(started(folder, *words, **variables))
         assert command.process.wait(SECONDS) == 1, command.text
@@ -120,7 +116,6 @@ def refusal(folder: Path, *words: str, **variables: str) -> str:
 
 @pytest.mark.long
 def test_what_another_application_has_is_not_taken(ray_port: int, archives: Archives, tmp_path: Path) -> None:
-    """The Serve that runs keeps its port and its application, which still answers."""
     import ray
 
     address = joining(ray.get_runtime_context().gcs_address)
@@ -136,7 +131,6 @@ def test_what_another_application_has_is_not_taken(ray_port: int, archives: Arch
 
 @pytest.mark.long
 def test_a_port_of_another_process_is_refused(archive: Path, tmp_path: Path) -> None:
-    """The Ray that was started for it is stopped."""
     http, grpc = free_ports(2)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", grpc))
@@ -156,7 +150,6 @@ def test_replicas_that_would_wait_for_cpus_without_end_are_refused(archive: Path
 
 @pytest.mark.long
 def test_a_ray_that_is_not_there_is_named(archive: Path, tmp_path: Path) -> None:
-    """With the variable that starts one here."""
     (port,) = free_ports(1)
     told = refusal(tmp_path, str(archive), RAY_ADDRESS=f"127.0.0.1:{port}")
 
@@ -166,7 +159,6 @@ def test_a_ray_that_is_not_there_is_named(archive: Path, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_an_archive_that_ray_cannot_start_is_told(archive: Path, tmp_path: Path) -> None:
-    """Its files are not as they were packaged; the reason is in the message."""
     changed = Path(shutil.copytree(archive, tmp_path / "changed"))
     (changed / "codec_of_tests.py").write_text("")
     (port,) = free_ports(1)

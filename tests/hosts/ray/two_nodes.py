@@ -30,7 +30,6 @@ def tell(**known: object) -> None:
 
 
 def ask(port: str, step: int) -> int:
-    """Send one request of a session, and return the status."""
     headers = {"Content-Type": "application/json", "ts-request-sequence-id": "a", "ts-request-sequence-step": str(step)}
     if step == 0:
         headers["ts-request-sequence-start"] = "true"

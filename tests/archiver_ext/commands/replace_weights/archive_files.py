@@ -45,7 +45,6 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 
 def manifest_of(archive: Path) -> Manifest:
-    """The manifest of an archive, whose files must match its digests."""
     with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         assert manifest.files == digest_files(folder)
@@ -53,7 +52,6 @@ def manifest_of(archive: Path) -> Manifest:
 
 
 def entries(archive: Path) -> dict[str, object]:
-    """Every file of an archive, with its form of compression."""
     if archive.is_dir():
         return {
             path.relative_to(archive).as_posix(): path.read_bytes() for path in archive.rglob("*") if path.is_file()

@@ -93,7 +93,6 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
 
 @pytest.mark.ci
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
-    """Other weights change the id of the state; with the old ones, old sessions can continue again."""
     old = Path("tiny.mar")
     state = with_weight_digests("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
     settings = StreamingConfig().settings(state)
@@ -109,7 +108,6 @@ def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace
 
 
 def state_of(archive: Path) -> str:
-    """The digest of the state: it decides which sessions the archive can continue."""
     streaming = manifest_of(archive).streaming
     assert streaming is not None
     return streaming.state

@@ -33,7 +33,6 @@ def write_key(path: Path) -> Ed25519PrivateKey:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A place with an archive in three forms, two keys, and the archive signed by the first of them."""
     place = tmp_path_factory.mktemp("signed")
     folder = make_archive(place / "tiny")
     shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
@@ -52,7 +51,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pack(folder: Path, target: Path) -> None:
-    """Write a .mar as torch-model-archiver does."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
@@ -61,8 +59,6 @@ def pack(folder: Path, target: Path) -> None:
 
 @pytest.fixture
 def verify(made: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """The command with the first key as the trusted one: code, output, errors."""
-
     def run(*archives: Path, keys: Path | None = None) -> Said:
         words = ["verify", "--trusted-keys", str(keys or made / "own.pub"), *map(str, archives)]
         capfd.readouterr()

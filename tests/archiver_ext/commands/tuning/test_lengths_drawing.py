@@ -33,7 +33,6 @@ def area(panel: Panel, kind: str) -> float:
 @given(histograms, grids)
 @example({9: 1}, (4,))  # the current lengths fit no sequence
 def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """The areas of every grid are its real and padded timesteps on one scale; in the first also sequences."""
     proposal = propose(histogram, Target(lengths=current))
     sequences, *grids = make_panels(proposal)
 

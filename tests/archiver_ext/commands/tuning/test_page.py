@@ -91,7 +91,6 @@ def test_an_engine_and_a_note_are_text() -> None:
 
 @every_page
 def test_every_drawing_has_a_title_and_a_description(name: str) -> None:
-    """A screen reader reads both; names of elements are unique."""
     page = PAGES[name]()
     ids = re.findall(r' id="(.*?)"', page.html)
 
@@ -154,7 +153,6 @@ def bars(drawing: ET.Element, kind: str) -> Iterator[float]:
 
 @pytest.mark.parametrize("name", ["bucketed", "chunked", "dynamic"])
 def test_a_batch_is_drawn_to_scale(name: str) -> None:
-    """Coloured bars are its real timesteps; hatched ones its padding, of rows without a sequence too."""
     page = PAGES[name]()
     drawing = drawings(page)[-1]
     sizes = re.findall(r"<td>(\d+) x (\d+)</td>", page.html.rpartition("<caption>Planned calls")[2])
