@@ -109,7 +109,12 @@ def package_own_model(
     write_manifest(measured, build.tree)
     _loaded(build)  # once more, as a host will
     return OwnModelResult(
-        build.tree, 0, measured, trial.state, measured.produced_by["python"], (*notes, *_unused_keys(config))
+        build.tree,
+        0,
+        measured,
+        trial.state,
+        measured.produced_by["python"],
+        (*notes, *_unused_keys(config), *filter(None, [trial.failure])),
     )
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ class Trial:
     """Names of the state that requests leave behind, and that is put back."""
     error: float = 0.0
     """The largest difference of an output from eager mode."""
+    failure: str = ""
+    """The numbers of timesteps that were tried and that the model does not take, with its error; empty without one."""
 
     @property
     def observed(self) -> list[Answer]:
@@ -93,12 +96,13 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int
     """Answer requests twice, the second time in the opposite order, and compare the answers bit for bit.
 
     Raises:
-        EagerFailure: the model fails on one request.
+        EagerFailure: the model fails on one request, and not only at some numbers of timesteps.
         PackagingError: its answers differ, and not because it draws random numbers.
     """
     program = make(())
     with _kept_generators():
-        requests = tuple(_drawn(config, lengths_to_answer(config, shortest)))
+        lengths, failure = _taken(program, name, config, lengths_to_answer(config, shortest))
+        requests = tuple(_drawn(config, lengths))
         first = [answer(program, request, name, config) for request in requests]
         rewritten = tuple(program.state.unnoticed())
         if rewritten:
@@ -119,7 +123,35 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int
             _answers_zeros(program, config),
             rewritten,
             tuple(program.state.changed),
+            failure=failure,
         )
+
+
+def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Sequence[int]) -> tuple[list[int], str]:
+    """Return the numbers of timesteps that the model takes, such as multiples of 32, and why it fails at others.
+
+    Raises:
+        EagerFailure: it fails at all of them.
+    """
+    requests = islice(_drawn(config, lengths), len(lengths))
+    failures = {r.length: error for r in requests if (error := _failure(program, r, name, config)) is not None}
+    taken = [length for length in lengths if length not in failures]
+    if not failures:
+        return taken, ""
+    first, *_ = failures.values()
+    if not taken:
+        raise first
+    reason = str(first).partition(". It was called with")[0]
+    tried, others = (", ".join(map(str, numbers)) for numbers in (lengths, failures))
+    return taken, f"requests of some lengths get an error: of {tried} timesteps, it takes not {others}: {reason}"
+
+
+def _failure(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> EagerFailure | None:
+    try:
+        answer(program, request, name, config)
+    except EagerFailure as error:
+        return error
+    return None
 
 
 def lengths_to_answer(config: ServingConfig, shortest: int) -> list[int]:

@@ -302,3 +302,28 @@ class Model(nn.Module):
     refused = archived(tmp_path / "required", code, block + "  lowering: required\n")
     assert refused.returncode == 1
     assert "does something else at 20 timesteps" in refused.stdout
+
+
+MULTIPLES = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(3, 3, batch_first=True)
+
+    def forward(self, x):
+        pairs = x.unfold(1, 4, 4).mean(3).repeat_interleave(4, 1)
+        return self.rnn(x + pairs)[0] if x.abs().max() < 1e9 else x
+"""
+
+
+def test_a_model_that_takes_some_lengths_only_is_served_for_these(tmp_path: Path) -> None:
+    result = archived(tmp_path, MULTIPLES, ONLY_TORCH.replace("[4, 9]", "[4, 12]"))
+
+    assert result.returncode == 0, result.stderr
+    assert (
+        "of 4, 5, 8, 11, 12 timesteps, it takes not 5, 11: Model fails in eager mode on one request of 5"
+        in result.stdout
+    )
+    model, x = fresh_model(tmp_path / "source"), torch.randn(8, 3)
+    with open_archive(tmp_path / "m") as served:
+        assert torch.equal(torch.tensor(served.predict([x.numpy()])[0]), model(x[None])[0])
