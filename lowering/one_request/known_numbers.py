@@ -113,7 +113,7 @@ def with_symbols(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, kwargs
 
 
-_SAME = {"cpu", "clone", "detach", "contiguous", "data", "cuda", "numpy"}
+_SAME = {"cpu", "clone", "__deepcopy__", "detach", "contiguous", "data", "cuda", "numpy"}
 _CASTS = {"to", "long", "int", "float", "double", "type", "type_as"}
 
 

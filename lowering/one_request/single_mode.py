@@ -106,12 +106,17 @@ def _changed(tensor: Any, result: Any, values: Any) -> Any:
     return result
 
 
+def _copied(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
+    """Return what `copy.deepcopy` does, which reads the memory of a tensor."""
+    return tensor.clone()
+
+
 def _detached(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor.data`, which the exporter would take for a constant."""
     return tensor.detach()
 
 
-_CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached}
+_CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached, "__deepcopy__": _copied}
 """Functions called in place of torch's own."""
 
 
@@ -129,7 +134,7 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     return result
 
 
-_COPIES = {"clone", "repeat", "flip"}
+_COPIES = {"clone", "__deepcopy__", "repeat", "flip"}
 """Functions whose results never share memory with their argument."""
 
 
