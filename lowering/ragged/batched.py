@@ -30,8 +30,9 @@ from ..one_request.single_request import SingleExport
 from .dimension_moves import join_moves
 from .recurrence_rules import scan
 from .row_rule import each_row
-from .rules import rule_of
+from .rules import rule_for_spectra, rule_of
 from .sizes import SizeExpr, UnknownSize, evaluate, expression, in_python, is_ragged, never_falls, written
+from .spectrum_rules import Spectrum
 from .value import Batch, Call, NoRule, Value, moved
 
 
@@ -64,6 +65,8 @@ class RaggedRun(torch.fx.Interpreter):
     def _run(self, n: torch.fx.Node) -> Any:
         if n.op == "placeholder":
             return self._placeholder(n)
+        if self._takes_spectra(n) and rule_for_spectra(n.target) is None:
+            raise NoRule("a Fourier transform over the timesteps that is no part of a convolution")
         if n.op != "call_function":
             return self.fetch_attr(str(n.target)) if n.op == "get_attr" else self.map_nodes_to_values(n.args[0], n)
         found = n.meta.get("val")
@@ -76,6 +79,9 @@ class RaggedRun(torch.fx.Interpreter):
         if is_assertion(n) or isinstance(found, (torch.SymBool, bool)) or found is None:
             return None
         return self._scan(n, found) if n.target is torch.ops.higher_order.scan else self._call(n, found)
+
+    def _takes_spectra(self, n: torch.fx.Node) -> bool:
+        return any(isinstance(self.env[node], Spectrum) for node in n.all_input_nodes)
 
     def _scan(self, n: torch.fx.Node, found: Any) -> Any:
         arguments: Any = self.map_nodes_to_values(n.args, n)
@@ -99,7 +105,9 @@ class RaggedRun(torch.fx.Interpreter):
         call = Call(n.target, self._arguments(n), sizes, dtypes, read)  # type: ignore[arg-type]  # an operator
         if call.shared and not any(map(is_ragged, _all_sizes(call))) and not is_recurrent(n.target):
             return self._shared(call, found)
-        made = (rule_of(n.target) or each_row)(self._batch, call)
+        rule = rule_for_spectra(n.target) if self._takes_spectra(n) else rule_of(n.target) or each_row
+        assert rule is not None
+        made = rule(self._batch, call)
         values = made if isinstance(made, tuple) else (made,)
         # A batch normalisation in eval mode has further results of no elements, which nothing reads.
         checked = tuple(self._checked(v, s, d) for v, s, d in zip(values, sizes, call.dtypes, strict=False))

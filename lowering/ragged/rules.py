@@ -11,6 +11,7 @@ from . import indexing_rules as indexing
 from . import order_rules as order
 from . import reduction_rules as reduction
 from . import shape_rules as shape
+from . import spectrum_rules as spectrum
 from . import window_rules as window
 from . import writing_rules as writing
 from .recurrence_rules import recurrence
@@ -30,6 +31,8 @@ RULES: dict[str, Rule] = {
         (elementwise.clamp, "clamp"),
         (elementwise.copy, "copy"),
         (elementwise.masked_fill, "masked_fill"),
+        (spectrum.transform, "fft_rfft fft_fft"),
+        (spectrum.inverse, "fft_irfft fft_ifft"),
         (elementwise.fourier, "_fft_r2c _fft_c2r _fft_c2c"),
         (elementwise.parts, "view_as_real view_as_complex"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
@@ -105,6 +108,12 @@ RULES: dict[str, Rule] = {
     "neuron_lstm.lstm": recurrence,
     "neuron_lstm.rnn": recurrence,
 }
+
+
+def rule_for_spectra(target: object) -> Rule | None:
+    """Return the rule of an operator that takes a spectrum over the timesteps."""
+    rule = rule_of(target)
+    return spectrum.product if target is torch.ops.aten.mul.Tensor else rule if rule is spectrum.inverse else None
 
 
 _OF_TWO_TENSORS = {torch.ops.aten.max.other, torch.ops.aten.min.other}

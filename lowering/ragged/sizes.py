@@ -136,6 +136,16 @@ def never_falls(size: SizeExpr) -> bool:
     return all(max(evaluate(size, n), 0) <= max(evaluate(size, n + 1), 0) for n in _TRIED)
 
 
+def never_less(size: SizeExpr, other: SizeExpr) -> bool:
+    """Whether a size is at least as great as another for every request, as far as `_TRIED` shows.
+
+    >>> T = sympy.Symbol("T", integer=True, positive=True)
+    >>> never_less(2 * T, T + 8), never_less(2 * T, 2 * T - 1)
+    (False, True)
+    """
+    return all(evaluate(size, n) >= evaluate(other, n) for n in _TRIED)
+
+
 def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], result: Any, *others: Any) -> Any:
     for value in others:
         tensors = [v for v in (result, value) if isinstance(v, torch.Tensor)]
