@@ -18,8 +18,8 @@ from ...backends.signature import dtype_name
 from ...bucketing.padding import torch_dtype, zeros
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
+from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
-from ...handlers.runtime.state_places import bits_of
 from ...lowering.errors import format_source_line, is_user_file, raising_line, source_suffix
 from ...lowering.torch_messages import explain_torch_error
 from ..errors import PackagingError
