@@ -33,15 +33,11 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
         from rich.console import Console
 
         from .commands import print_json
-        from .own_model import report as own_report
-        from .own_model.package import OwnModelResult
         from .package import package
         from .report import print_result, to_json
 
         result = package(flags, manifest, Console(stderr=True))
-        if isinstance(result, OwnModelResult):
-            own_report.print_result(result, Console(), as_json=as_json)
-        elif as_json:
+        if as_json:
             print_json(to_json(result))
         else:
             print_result(result, Console())

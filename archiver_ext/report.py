@@ -11,12 +11,16 @@ from rich.table import Table
 from ..config.manifest import Manifest
 from .evaluation.candidate import CandidateResult
 from .evaluation.selection import MARGIN
+from .own_model.package import OwnModelResult
 from .package import PackagingResult
 from .report_parts import PYTHON, busy_line, cost_lines, machine, make_table, print_lines, software
 
 
-def print_result(outcome: PackagingResult, console: Console) -> None:
+def print_result(outcome: PackagingResult | OwnModelResult, console: Console) -> None:
     """Print the variants of every engine, the effect of padding, and the selected engine with the reason."""
+    if isinstance(outcome, OwnModelResult):
+        print_lines(console, *_own_remarks(outcome))
+        return
     console.print(_table(outcome))
     print_lines(console, *_remarks(outcome))
 
@@ -125,7 +129,7 @@ def _precision(outcome: PackagingResult) -> str:
     return f"{computes}, although {requested} is allowed: {reason}"
 
 
-def to_json(outcome: PackagingResult) -> dict[str, Any]:
+def to_json(outcome: PackagingResult | OwnModelResult) -> dict[str, Any]:
     """Return the report for machines.
 
     Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket;
@@ -133,6 +137,10 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
     `engines` were measured, and `dropped` failed.
     """
+    return _own_json(outcome) if isinstance(outcome, OwnModelResult) else _lowered_json(outcome)
+
+
+def _lowered_json(outcome: PackagingResult) -> dict[str, Any]:
     manifest = outcome.selected.manifest
     return {
         "archive": str(outcome.archive),
@@ -182,4 +190,62 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
             }
             for bucket in trial.manifest.grid.buckets
         ],
+    }
+
+
+def _served_itself(outcome: OwnModelResult) -> str:
+    """Say that the model itself answers, why, and what would make it fast."""
+    model = outcome.model
+    if model.reason == "`lowering: off`":
+        return f"{model.name} is served by its own code in eager mode, because of {model.reason}: leave that out"
+    return (
+        f"{model.name} is served by its own code in eager mode, each request alone, because it cannot be lowered: "
+        f"{model.reason}"
+    )
+
+
+def _own_remarks(outcome: OwnModelResult) -> Iterator[str]:
+    """Say first that the model itself answers, and why."""
+    manifest, model = outcome.manifest, outcome.model
+    yield _served_itself(outcome)
+    yield from outcome.notes
+    yield (
+        "a lowered model is compiled, and computes several requests in one call: change what the first line names, or "
+        "write `lowering: required` to refuse this model instead"
+    )
+    if model.draws:
+        yield "it draws random numbers: equal requests have different answers"
+    elif model.recurrences is None:
+        yield "verified: each answer equals the model's in every bit, in any order of the requests"
+    else:
+        error = max(check.max_error for check in manifest.checks)
+        yield (
+            "verified: each answer is the same in any order of the requests, and within atol "
+            f"{manifest.tolerance[0]:g} and rtol {manifest.tolerance[1]:g} of the model's (largest difference "
+            f"{error:.1e}), as the native engine computes recurrent layers; `backend: eager` leaves them to torch"
+        )
+    if outcome.state:
+        yield f"requests change {', '.join(outcome.state)}, which is put back after each"
+    for output in manifest.outputs:
+        yield f"returns {output.name}: {output.dtype}[{', '.join(map(str, output.shape))}]"
+    for cost in manifest.costs:
+        yield f"a request of {cost.bucket.length} timesteps takes {cost.milliseconds:.3f} ms"
+    yield from cost_lines(manifest.backend, manifest.measurement, padded=False, cpu_operators=())
+    yield from busy_line(manifest.measurement)
+    needs = ", ".join(f"{need.distribution} {need.version} or later" for need in manifest.requires)
+    yield f"packaged with Python {outcome.python}; a host needs {needs}"
+    yield f"{outcome.archive}: {human_size(outcome.size)}"
+
+
+def _own_json(outcome: OwnModelResult) -> dict[str, Any]:
+    manifest, model = outcome.manifest, outcome.model
+    return {
+        "archive": str(outcome.archive),
+        "size": outcome.size,
+        "backend": manifest.backend,
+        "own_model": {"name": model.name, "reason": model.reason, "draws": model.draws, "state": list(outcome.state)},
+        "python": outcome.python,
+        "requires": [need._asdict() for need in manifest.requires],
+        "costs": [{"length": cost.bucket.length, "milliseconds": cost.milliseconds} for cost in manifest.costs],
+        **({"notes": list(outcome.notes)} if outcome.notes else {}),
     }

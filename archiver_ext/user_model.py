@@ -13,7 +13,7 @@ import torch
 from ..config.schema import ModelArguments
 from ..config.strict import closest_key
 from ..handlers.runtime.constructor_arguments import ArgumentError, as_argument
-from ..handlers.runtime.served_method import run_method
+from ..handlers.runtime.own_model import run_method
 from .checkpoint import load_state_dict
 from .errors import PackagingError
 from .model_class import Tell, load_class, tell_nothing

@@ -9,12 +9,16 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import BinaryIO, NoReturn
 
 import torch
@@ -35,9 +39,7 @@ from ..handlers.streaming.open_sessions import open_sessions
 from ..handlers.streaming.state import SessionSource
 from ..handlers.streaming.store_sessions import StoreSessions
 from ..sessions.session import check_id
-from .call_lock import CallLock
 from .errors import HOST_ERRORS, ArchiveError
-from .isolated_modules import isolated_modules
 from .model_session import ModelSession
 from .reader import ArchiveReader
 from .request_lines import AnswerLine, answer_lines, read_lines
@@ -268,3 +270,98 @@ def make_service(loaded: LoadedArchive, codec: Codec, sessions: SessionSource | 
         sessions=sessions,
         wake=loaded.wake,
     )
+
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class _FolderFinder(MetaPathFinder):
+    """A finder of the modules at the top of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        mine = path is None and fullname not in sys.stdlib_module_names
+        return PathFinder.find_spec(fullname, [self._folder]) if mine else None
+
+
+@contextmanager
+def isolated_modules(folder: Path) -> Iterator[None]:
+    """Import modules of a folder within the block; afterwards the process has those that it had before."""
+    found = {file.stem for file in folder.glob("*.py")} | {entry.name for entry in folder.iterdir() if entry.is_dir()}
+    own = found - {_top(__name__)} - sys.stdlib_module_names  # every archive contains a part of this package
+    with _ONE_AT_A_TIME:
+        before = {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in own}
+        finder, bytecode, path = _FolderFinder(folder), sys.dont_write_bytecode, list(sys.path)
+        sys.meta_path.insert(0, finder)
+        sys.dont_write_bytecode = True
+        try:
+            yield
+        finally:
+            sys.dont_write_bytecode, sys.path[:] = bytecode, path
+            sys.meta_path.remove(finder)
+            for name in [name for name in sys.modules if _top(name) in own]:
+                del sys.modules[name]
+            sys.modules.update(before)
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+class CallLock:
+    """A lock for a `with` statement. A fork has another one, which no thread holds.
+
+    `enter_fork` is called in each fork, before it does anything else.
+    """
+
+    def __init__(self, enter_fork: Callable[[], object]) -> None:
+        self._lock = threading.RLock()  # code of the user may fork the process within a call
+        self._enter_fork = enter_fork
+        _known.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def enter_fork(self) -> None:
+        """Begin anew: the fork has no thread of its parent that could release the lock."""
+        self._lock = threading.RLock()
+        self._enter_fork()
+
+
+_known: weakref.WeakSet[CallLock] = weakref.WeakSet()
+_held: list[CallLock] = []
+_one_fork = threading.RLock()
+
+
+def _hold_all() -> None:
+    _one_fork.acquire()
+    _held[:] = sorted(_known, key=id)
+    for one in _held:
+        one.__enter__()
+
+
+def _release_all() -> None:
+    for one in _held:
+        one.__exit__(None, None, None)
+    _held.clear()
+    _one_fork.release()
+
+
+def _enter_fork() -> None:
+    global _one_fork  # noqa: PLW0603 - the fork has another lock
+    for one in _held:
+        one.enter_fork()
+    _held.clear()
+    _one_fork = threading.RLock()
+
+
+os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_enter_fork)

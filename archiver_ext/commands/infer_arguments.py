@@ -13,7 +13,6 @@ from torch import nn
 
 from ...handlers.runtime.constructor_arguments import ArgumentError, Options, as_argument
 from ..checkpoint import Weights, choose_weights, read_state_dicts
-from ..constructor_arguments import nested
 from ..errors import PackagingError
 from .infer_inputs import annotation_name
 
@@ -220,3 +219,24 @@ def _probe(argument: str, values: Any) -> Options:
             raise _NoValue(f"{argument}.{name}")
 
     return Probe(values if isinstance(values, Mapping) else {})
+
+
+def nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of which names such as `opt.hidden` are values of a mapping `opt`.
+
+    >>> nested({"opt.hidden": 8, "opt.net.layers": 2, "classes": 3})
+    {'opt': {'hidden': 8, 'net': {'layers': 2}}, 'classes': 3}
+
+    Raises:
+        PackagingError: an argument is given both as a value and as a mapping.
+    """
+    found: dict[str, Any] = {}
+    for name, value in arguments.items():
+        *path, last = name.split(".")
+        owner = found
+        for part in path:
+            owner = owner.setdefault(part, {})
+            if not isinstance(owner, dict):
+                raise PackagingError(f"--args {name}: {part} is given as {owner!r} too: give one of them")
+        owner[last] = value
+    return found

@@ -120,9 +120,8 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
     """The arguments of the class: those given, and those that the weights tell."""
     from ...backends.safetensors_file import WeightsError
     from ..checkpoint import load_state_dict
-    from ..constructor_arguments import nested
     from ..user_model import construct
-    from .infer_arguments import infer_arguments, required_arguments
+    from .infer_arguments import infer_arguments, nested, required_arguments
 
     if weights is None:
         if missing := required_arguments(model_class, given):

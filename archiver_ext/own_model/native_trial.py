@@ -23,7 +23,7 @@ from ...handlers.runtime.native_layers import native_layers
 from ...handlers.runtime.own_model import OwnProgram
 from ..archive import layout
 from ..evaluation.manifest_builder import BuildInput
-from .making import make_program
+from .described import make_program
 from .trial import EagerFailure, Trial, answer
 
 

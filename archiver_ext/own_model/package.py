@@ -36,10 +36,9 @@ from ..errors import PackagingError
 from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
 from ..evaluation.trials import write_constants
-from .described import describe_own_model
+from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .making import forget_modules, make_program, non_persistent_buffers
 from .native_trial import tolerance_of, with_native_layers
 from .trial import EagerFailure, Request, Trial, equal, try_model, without_batch
 

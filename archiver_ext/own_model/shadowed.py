@@ -16,9 +16,8 @@ from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
 from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
-from .described import describe_own_model
+from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import reached_files
-from .making import forget_modules, make_program, non_persistent_buffers
 from .trial import Request, Trial, try_model, without_batch
 
 

@@ -63,10 +63,10 @@ class KeptState:
         self._tensors = [place.tensor for place in self._tensor_places]
         holders = [place.holder for place in visit.places if isinstance(place, _HolderPlace)]
         self._empty, self._filled = [held for held in holders if not held], [held for held in holders if held]
-        modules = [held for held in self._filled if isinstance(held, dict) and held.keys() >= _OF_MODULES]
-        self._modules = [(_reader_of_module(held), held) for held in modules]
+        of_torch = [held for held in self._filled if isinstance(held, dict) and held.keys() >= _OF_MODULES]
+        self._modules = [(_reader_of_module(held), held) for held in of_torch]
         self._classes = [held for held in self._filled if isinstance(held, MappingProxyType)]
-        others = {id(held) for held in (*modules, *self._classes)}
+        others = {id(held) for held in (*of_torch, *self._classes)}
         self._iterated = [held for held in self._filled if id(held) not in others]
         self._dicts = [held for held in self._iterated if isinstance(held, dict)]
         self._note()
@@ -290,7 +290,7 @@ class _Visit:
     def _constant(self, name: str, items: Iterable[Any]) -> Iterable[_Named]:
         return [(f"{name}[{index}]", item) for index, item in enumerate(items)]
 
-    def _set(self, name: str, items: set[Any]) -> Iterable[_Named]:
+    def _set(self, name: str, items: Any) -> Iterable[_Named]:
         before = set(items)
         self.places.append(_Place(name, partial(set, items), lambda: (items.clear(), items.update(before))))
         return ()

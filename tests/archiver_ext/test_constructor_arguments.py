@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from torchserve_neuron_lstm.archiver_ext.commands.infer_arguments import nested
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
-from torchserve_neuron_lstm.archiver_ext.constructor_arguments import nested
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable, load_class
 from torchserve_neuron_lstm.archiver_ext.user_model import build_model

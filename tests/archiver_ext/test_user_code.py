@@ -10,7 +10,7 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.model_class import importable
-from torchserve_neuron_lstm.archiver_ext.user_code import check_codec
+from torchserve_neuron_lstm.archiver_ext.package import check_codec
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader

@@ -19,8 +19,7 @@ from tiny_archive import VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.inference.errors import ArchiveError
-from torchserve_neuron_lstm.inference.isolated_modules import isolated_modules
-from torchserve_neuron_lstm.inference.open_archive import OpenArchive
+from torchserve_neuron_lstm.inference.open_archive import OpenArchive, isolated_modules
 from torchserve_neuron_lstm.inference.values import InvalidSequence
 
 LONGEST = GRID.lengths[-1]
