@@ -51,9 +51,8 @@ def find_weights(file: Path, expected: Weights) -> FoundWeights:
 
     If there are none, those with most of the expected names are returned, for a message that lists the differences.
 
-    Raises:
-        WeightsError: the file is damaged, or holds no state dict.
-        PackagingError: it is a TorchScript program, or several of its state dicts fit.
+    Raises `WeightsError`: the file is damaged, or holds no state dict.
+    Raises `PackagingError`: it is a TorchScript program, or several of its state dicts fit.
     """
     return choose_weights(read_state_dicts(file), file, expected)
 
@@ -61,9 +60,8 @@ def find_weights(file: Path, expected: Weights) -> FoundWeights:
 def read_state_dicts(file: Path) -> dict[str, Weights]:
     """Return every dict of named tensors in a file, by the keys that lead to it, as in `['state_dict']`.
 
-    Raises:
-        WeightsError: the file is damaged, or holds none.
-        PackagingError: it is a TorchScript program.
+    Raises `WeightsError`: the file is damaged, or holds none.
+    Raises `PackagingError`: it is a TorchScript program.
     """
     _refuse_torchscript(file)
     return dict(_state_dicts(file)) or {"": read_weights(file)}  # which raises, unless it is an empty state dict
@@ -174,9 +172,8 @@ def load_state_dict(
     `tell` gets a sentence if the file holds more than a state dict with the model's own names. `source` is the file's
     name in messages about its numbers (default: its own), for a copy under another name.
 
-    Raises:
-        PackagingError: no file for a model that has weights, a file that holds no state dict or another model's, or
-            weights in another precision, or that are NaN or infinite.
+    Raises `PackagingError`: no file for a model that has weights, a file that holds no state dict or another model's,
+    or weights in another precision, or that are NaN or infinite.
     """
     expected = model.state_dict()
     if serialized_file is None:
@@ -228,8 +225,7 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
 
     Buffers and frozen parameters may be infinite: a mask of attention often is.
 
-    Raises:
-        PackagingError: names the first of them, and how many there are.
+    Raises `PackagingError`: names the first of them, and how many there are.
     """
     found = list(_not_finite(model))
     if found:

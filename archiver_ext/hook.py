@@ -40,8 +40,7 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
 
     `archive(config, manifest)` returns an exit code; the default makes our archive.
 
-    Raises:
-        SystemExit: this archiver has no `package_model`, and our handler was asked for.
+    Raises `SystemExit`: this archiver has no `package_model`, and our handler was asked for.
     """
     stock = getattr(archiver, "package_model", None)
     if stock is None:

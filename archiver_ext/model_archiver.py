@@ -53,9 +53,8 @@ class CommandLineError(Exception):
 def parse(arguments: Sequence[str]) -> Flags:
     """Read the archiver's command line with the archiver's parser.
 
-    Raises:
-        CommandLineError: an option is missing, unknown or has a wrong value.
-        SystemExit: after the help.
+    Raises `CommandLineError`: an option is missing, unknown or has a wrong value.
+    Raises `SystemExit`: after the help.
     """
     written = io.StringIO()
     try:
@@ -99,8 +98,7 @@ def stage(flags: Flags, directory: Path) -> Path:
 
     The files that the archiver would later leave out (`__pycache__`, hidden folders) are deleted.
 
-    Raises:
-        PackagingError: a file does not exist or cannot be copied.
+    Raises `PackagingError`: a file does not exist or cannot be copied.
     """
     with _refusals(), _replace_attribute(tempfile, "tempdir", str(directory)):
         staged = ModelExportUtils.copy_artifacts(
@@ -120,9 +118,8 @@ def stage(flags: Flags, directory: Path) -> Path:
 def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> Path:
     """Archive `tree` in `directory`, in the format asked for. Returns the path of the archive.
 
-    Raises:
-        PackagingError: the archiver refuses.
-        OSError: a file cannot be read or written.
+    Raises `PackagingError`: the archiver refuses.
+    Raises `OSError`: a file cannot be read or written.
     """
     with _refusals(OSError):
         ModelExportUtils.archive(str(directory), flags.model_name, str(tree), manifest, flags.archive_format)

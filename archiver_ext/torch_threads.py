@@ -39,8 +39,7 @@ def worker_threads(archive: Path) -> int:
 
     Costs that are measured with them are those of a worker.
 
-    Raises:
-        ArchiveError: there is no such archive, or it is damaged.
+    Raises `ArchiveError`: there is no such archive, or it is damaged.
     """
     reader = ArchiveReader(archive)
     return reader.manifest().threads or threads_per_worker(available_cores(), max_workers(reader.config_text() or ""))

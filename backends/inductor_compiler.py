@@ -33,8 +33,7 @@ def compile_library(
 ) -> None:
     """Write the library for one bucket, and the list of the operators that it calls.
 
-    Raises:
-        CompileError: inductor or the C++ compiler rejects the program, an argument or the working directory.
+    Raises `CompileError`: inductor or the C++ compiler rejects the program, an argument or the working directory.
     """
     cpp_compiler.reject_instruction_flags(settings.args)
     with _scratch(settings.workdir) as scratch:
@@ -57,8 +56,7 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
 
     A kept one is deleted by the next compilation.
 
-    Raises:
-        CompileError: inductor cannot use that directory, because it does not quote paths in commands.
+    Raises `CompileError`: inductor cannot use that directory, because it does not quote paths in commands.
     """
     if workdir is None:
         with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:

@@ -155,9 +155,8 @@ class Backend(ABC):
         for a polymorphic engine. Runs in a separate process. If the precision is not float32, the inputs, outputs and
         carried values still have their own dtypes, and `load` must refuse a host that cannot compute in it.
 
-        Raises:
-            CompileError: the engine does not support this program or these arguments, or this machine cannot compute
-                in this precision.
+        Raises `CompileError`: the engine does not support this program or these arguments, or this machine cannot
+        compute in this precision.
         """
 
     @abstractmethod
@@ -166,8 +165,7 @@ class Backend(ABC):
 
         `weights` are shared by all variants: keep them, do not copy them.
 
-        Raises:
-            LoadError: this host is not of the kind that `host` names, or the file cannot be loaded here.
+        Raises `LoadError`: this host is not of the kind that `host` names, or the file cannot be loaded here.
         """
 
     def refusal(self, node: torch.fx.Node) -> str | None:
@@ -201,8 +199,7 @@ class Backend(ABC):
     ) -> LoadedProgram:
         """Load as `load` does, on the core of this index.
 
-        Raises:
-            LoadError: as for `load`, or there is no such core.
+        Raises `LoadError`: as for `load`, or there is no such core.
         """
         raise NotImplementedError
 
@@ -217,8 +214,7 @@ class Backend(ABC):
     def device_name(self, device: str | None) -> str | None:
         """Return the name of the device that `load_together` takes, e.g. NVIDIA L4; None if there is none.
 
-        Raises:
-            LoadError: `device` is the name of none, or this machine has fewer.
+        Raises `LoadError`: `device` is the name of none, or this machine has fewer.
         """
         return None
 
@@ -233,8 +229,7 @@ class Backend(ABC):
 
         `device` is one such as cuda:1; None: the first. Each rehearsal is run once or not at all, in any order.
 
-        Raises:
-            LoadError: as for `load`, or there is no such device, or its memory does not suffice.
+        Raises `LoadError`: as for `load`, or there is no such device, or its memory does not suffice.
         """
         raise NotImplementedError
 

@@ -69,8 +69,7 @@ class OnnxEngine(Backend):
     ) -> None:
         """Load a compiled program, run it on example inputs if it has any, and check the outputs.
 
-        Raises:
-            CompileError: the engine does not support the program, because one of these fails.
+        Raises `CompileError`: the engine does not support the program, because one of these fails.
         """
         from .exported_tensors import weights_of
 

@@ -78,8 +78,7 @@ def _without_projections(program: torch.export.ExportedProgram) -> torch.export.
 def export_onnx(program: torch.export.ExportedProgram) -> Any:
     """Export a program to an ONNX model (a protobuf) with its weights.
 
-    Raises:
-        CompileError: the exporter does not support an operator, which the message names.
+    Raises `CompileError`: the exporter does not support an operator, which the message names.
     """
     table: dict[Callable[..., Any], Callable[..., Any]] = {
         torch.ops.neuron_lstm.lstm.default: _lstm,
@@ -120,8 +119,7 @@ def missing_translation(node: torch.fx.Node) -> str | None:
 
     None if it can.
 
-    Raises:
-        CompileError: the exporter is not installed.
+    Raises `CompileError`: the exporter is not installed.
     """
     if _is_scan(node):
         return _SCAN

@@ -54,8 +54,7 @@ class Signature:
         Traceback (most recent call last):
         torchserve_neuron_lstm.backends.signature.WrongInput: input 'y' is int64 [5], but the program was ...
 
-        Raises:
-            WrongInput: an input does not match; the message names it, its type and the expected type.
+        Raises `WrongInput`: an input does not match; the message names it, its type and the expected type.
         """
         if len(inputs) != len(self.inputs):
             raise WrongInput(
@@ -77,8 +76,7 @@ class Signature:
     def pick_weights(self, weights: Weights) -> dict[str, torch.Tensor]:
         """Select the program's weights, shared and not copied.
 
-        Raises:
-            LoadError: a weight is missing, or its shape or dtype is another.
+        Raises `LoadError`: a weight is missing, or its shape or dtype is another.
         """
         problems = [
             f"{name}: {describe_tensor(weights[name]) if name in weights else 'missing'}, "

@@ -27,8 +27,7 @@ def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
 
     The copy may be deleted once the code is mapped.
 
-    Raises:
-        LoadError: the directory is on a file system mounted noexec, and no other directory is available.
+    Raises `LoadError`: the directory is on a file system mounted noexec, and no other directory is available.
     """
     if not _is_noexec(directory):
         yield directory
@@ -106,8 +105,7 @@ def check_host(packaged: Mapping[str, str]) -> None:
 
     The processor would kill the process at the first unknown instruction.
 
-    Raises:
-        LoadError: this machine is not of the kind that `host` returned while packaging.
+    Raises `LoadError`: this machine is not of the kind that `host` returned while packaging.
     """
     for key, value in {"system": sys.platform, "machine": platform.machine()}.items():
         if packaged.get(key, value) != value:

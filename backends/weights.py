@@ -18,8 +18,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
     They are contiguous and on the CPU. The file must not change as long as a tensor is in use.
 
-    Raises:
-        WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.
+    Raises `WeightsError`: there is no such file, it is damaged, or it is not a flat dict of tensors.
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
@@ -57,8 +56,7 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
 def load_checkpoint(path: Path) -> Any:
     """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code.
 
-    Raises:
-        WeightsError: it is damaged, or holds objects of other classes.
+    Raises `WeightsError`: it is damaged, or holds objects of other classes.
     """
     _require_content(path)
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped

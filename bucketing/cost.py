@@ -40,8 +40,7 @@ class CostModel:
     >>> cost.of(Bucket(1, 24))
     0.625
 
-    Raises:
-        ValueError: nothing was measured, or a measurement is not a positive number.
+    Raises `ValueError`: nothing was measured, or a measurement is not a positive number.
     """
 
     milliseconds: Mapping[Bucket, float]

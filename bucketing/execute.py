@@ -34,9 +34,8 @@ def execute(
     of the tensors that `run` returned, which the engine no longer uses; no two outputs share memory, nor does an output
     with an input.
 
-    Raises:
-        ValueError: a request's tensor has not the shape or dtype of its input.
-        InvariantError: the plan leaves a request out, or a program's outputs are not as declared.
+    Raises `ValueError`: a request's tensor has not the shape or dtype of its input.
+    Raises `InvariantError`: the plan leaves a request out, or a program's outputs are not as declared.
     """
     outputs_of: dict[int, Tensors] = {}
     for call in plan.calls:
@@ -85,8 +84,7 @@ def _padded_inputs(
 def check_outputs(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
     """Compare the outputs of a program with their declaration.
 
-    Raises:
-        InvariantError: another number of tensors, another shape or dtype.
+    Raises `InvariantError`: another number of tensors, another shape or dtype.
     """
     if len(results) != len(outputs):
         raise InvariantError(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")

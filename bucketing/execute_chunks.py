@@ -104,9 +104,8 @@ def execute_chunks(
     A request has one tensor per input, of the input's `item_shape`, and likewise one per output. The outputs of a batch
     may share memory. `chain` runs consecutive chunks faster than `run`, which is used if it is None.
 
-    Raises:
-        ValueError: a request's tensor has not the shape or dtype of its input.
-        InvariantError: the plan leaves a timestep out, or a program's outputs are not as declared.
+    Raises `ValueError`: a request's tensor has not the shape or dtype of its input.
+    Raises `InvariantError`: the plan leaves a timestep out, or a program's outputs are not as declared.
     """
     if not requests:
         return []
@@ -128,8 +127,7 @@ def resume_chunks(
     Outputs without time are those of a sequence that ends with this request. Returns besides the outputs the carried
     values after it, in the order of `signature.carried`; the rows of each are in the order of the requests.
 
-    Raises:
-        ValueError, InvariantError: as `execute_chunks`.
+    Raises `ValueError`, `InvariantError`: as `execute_chunks`.
     """
     batch = ChunkedExecution(plan, requests, lengths, signature, run, resumed=resumed, chain=chain)
     return _execute_plan(plan, batch), batch.carry()
@@ -344,8 +342,7 @@ def _check_plan(plan: Plan, order: Sequence[int], index: Mapping[int, int], leng
 
     `order` has the requests in the order of the buffers, `lengths` their lengths, and `index` the index of each there.
 
-    Raises:
-        InvariantError: rows are not contiguous, or do not continue where they stopped, or stop before their end.
+    Raises `InvariantError`: rows are not contiguous, or do not continue where they stopped, or stop before their end.
     """
     reached = [0] * len(order)
     for call in plan.calls:

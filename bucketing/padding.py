@@ -33,8 +33,7 @@ def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torc
             [4, 7, 7, 7],
             [7, 7, 7, 7]])
 
-    Raises:
-        ValueError: an item has not the shape or dtype of `spec`, or does not fit the bucket.
+    Raises `ValueError`: an item has not the shape or dtype of `spec`, or does not fit the bucket.
     """
     if spec.batch_dim is None:
         bucket = Bucket(1, bucket.length)
@@ -57,8 +56,7 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
     >>> unpad(torch.tensor([[1, 2, 3, 7], [4, 7, 7, 7], [7, 7, 7, 7]]), ids, [3, 1])
     [tensor([1, 2, 3]), tensor([4])]
 
-    Raises:
-        ValueError: there are more lengths than rows, or a length beyond the tensor's timesteps.
+    Raises `ValueError`: there are more lengths than rows, or a length beyond the tensor's timesteps.
     """
     if spec.batch_dim is None or spec.item_time_dims:
         return [view.clone(memory_format=torch.contiguous_format) for view in unpadded_views(tensor, spec, lengths)]
@@ -69,8 +67,7 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
 def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
     """Return the same parts as `unpad`, as views: for a tensor that the caller owns.
 
-    Raises:
-        ValueError: as `unpad`.
+    Raises `ValueError`: as `unpad`.
     """
     rows = 1 if spec.batch_dim is None else tensor.shape[spec.batch_dim]
     if len(lengths) > rows:
@@ -94,8 +91,7 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
     >>> lengths_tensor([3, 2], Bucket(4, 8))
     tensor([3, 2, 1, 1])
 
-    Raises:
-        ValueError: more lengths than rows, or a length outside 1..T.
+    Raises `ValueError`: more lengths than rows, or a length outside 1..T.
     """
     if len(lengths) > bucket.batch or min(lengths, default=1) < 1 or max(lengths, default=1) > bucket.length:
         raise ValueError(f"lengths {list(lengths)} do not fit a bucket of {bucket.batch} x {bucket.length}")

@@ -68,8 +68,7 @@ def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["se
 def longest_first(lengths: Sequence[int]) -> list[int]:
     """Return the indices of the lengths, the longest first, equal ones in their order.
 
-    Raises:
-        ValueError: a length is less than 1.
+    Raises `ValueError`: a length is less than 1.
     """
     rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     if rows and lengths[rows[-1]] < 1:

@@ -29,9 +29,8 @@ class Planner(Protocol):
     def plan(self, lengths: Sequence[int]) -> Plan:
         """Return the cheapest plan for requests of these lengths.
 
-        Raises:
-            SequenceTooLong: a length that is not served.
-            ValueError: a length below 1.
+        Raises `SequenceTooLong`: a length that is not served.
+        Raises `ValueError`: a length below 1.
         """
 
 
@@ -86,8 +85,7 @@ def tabulate_selector(choose: BucketSelector, lengths: tuple[int, ...]) -> tuple
     >>> tabulate_selector(lambda length, lengths: 0 if length <= 2 else 1, (2, 4))
     (2, 2, 4, 4)
 
-    Raises:
-        BucketSelectorError: it fails, returns no index of a length that is long enough, or is not deterministic.
+    Raises `BucketSelectorError`: it fails, returns no index of a length that is long enough, or is not deterministic.
     """
     asked = range(1, lengths[-1] + 1)
     first = {timesteps: _call(choose, timesteps, lengths) for timesteps in asked}

@@ -38,8 +38,7 @@ def check_time_size(text: str) -> None:
     Traceback (most recent call last):
     ValueError: expected an integer expression of time, got 'time / 2'
 
-    Raises:
-        ValueError: it is none; the message has its first characters.
+    Raises `ValueError`: it is none; the message has its first characters.
     """
     if text == ANY_SIZE:
         return
@@ -131,8 +130,7 @@ class BucketGrid:
     def bucket_length_for(self, length: int) -> int:
         """Return the smallest bucket length that holds `length` timesteps.
 
-        Raises:
-            SequenceTooLong: no bucket holds it.
+        Raises `SequenceTooLong`: no bucket holds it.
         """
         index = bisect_left(self.lengths, length)
         if index == len(self.lengths):

@@ -53,8 +53,7 @@ class AutoLengths(Strict):
 
         `truncate`: longer ones are cut, not refused.
 
-        Raises:
-            ValueError: a cost is not a positive number.
+        Raises `ValueError`: a cost is not a positive number.
         """
         return optimal_lengths(self._served(observed, truncate=truncate), self.auto, cost_of_length)
 

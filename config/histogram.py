@@ -43,9 +43,8 @@ class LengthHistogram:
     def histogram(self, model: str | None = None) -> dict[int, int]:
         """Return the sequences of one model, and those without a model's name.
 
-        Raises:
-            SeveralModelsError: no model is given and there are several.
-            LengthsError: there are no lengths of `model`.
+        Raises `SeveralModelsError`: no model is given and there are several.
+        Raises `LengthsError`: there are no lengths of `model`.
         """
         names = sorted(name for name in self.by_model if name is not None)
         if model is None and len(names) > 1:
@@ -70,8 +69,7 @@ def _sum(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 def read_lengths(path: Path) -> dict[int, int]:
     """Read the number of sequences of each length from a file, a list or a log of one model, ascending.
 
-    Raises:
-        LengthsError: it cannot be read, or it has no lengths, or something else.
+    Raises `LengthsError`: it cannot be read, or it has no lengths, or something else.
     """
     try:
         regular, size = path.is_file(), path.stat().st_size
@@ -98,8 +96,7 @@ def parse_lengths(data: bytes) -> LengthHistogram:
     >>> parse_lengths(b"... W-9000-tagger_1.0-stdout MODEL_LOG - neuron_lstm lengths 12:3 50:1").by_model
     {'tagger': {12: 3, 50: 1}}
 
-    Raises:
-        LengthsError: it has no lengths, or a list has something else. Other lines of a log are ignored.
+    Raises `LengthsError`: it has no lengths, or a list has something else. Other lines of a log are ignored.
     """
     text = data.decode("utf-8-sig", errors="replace")
     observed = LengthHistogram(_of_log(text) if LOG_PREFIX in text else {None: _of_list(text)})

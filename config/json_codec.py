@@ -70,9 +70,8 @@ def parse_json(text: str) -> Any:
 def read_text(path: Path) -> str:
     """Read a file in UTF-8 of at most `MOST_BYTES`: parsed JSON takes many times the size of its text.
 
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, or not UTF-8.
+    Raises `OSError`: it cannot be read.
+    Raises `ValueError`: it is too large, or not UTF-8.
     """
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
@@ -84,8 +83,7 @@ def read_text(path: Path) -> str:
 def read_json(kind: type[T], path: Path) -> T:
     """Read a JSON file that holds one value of type `kind`.
 
-    Raises:
-        JsonError: the file is missing or damaged; the message names it and advises to package the model again.
+    Raises `JsonError`: the file is missing or damaged; the message names it and advises to package the model again.
     """
     try:
         return from_json(kind, parse_json(read_text(path)))
@@ -107,8 +105,7 @@ def from_json(kind: type[T], value: Any, path: str = "") -> T:
     Traceback (most recent call last):
     torchserve_neuron_lstm.config.json_codec.JsonError: sizes[1]: expected an integer, got '2'
 
-    Raises:
-        JsonError: the value, or one within it, is not what its type says.
+    Raises `JsonError`: the value, or one within it, is not what its type says.
     """
     return cast(T, _read(kind, value, path))
 

@@ -23,8 +23,7 @@ ModelT = TypeVar("ModelT", bound=Strict)
 def load_config(path: Path) -> ServingConfig:
     """Load the configuration from a file.
 
-    Raises:
-        ConfigError: it cannot be read, or something in it cannot be used.
+    Raises `ConfigError`: it cannot be read, or something in it cannot be used.
     """
     return parse_config(_text(path), str(path), path.parent)
 
@@ -47,8 +46,7 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
 
     `source` names the file in messages, `folder` is the one that holds it.
 
-    Raises:
-        ConfigError: something in it, or in the histogram it names, cannot be used.
+    Raises `ConfigError`: something in it, or in the histogram it names, cannot be used.
     """
     document = YamlDocument(source)
     document.read(text)
@@ -68,8 +66,7 @@ def load_block(path: Path) -> NeuronLstmBlock:
 
     The archive does not have the histogram that the block may name.
 
-    Raises:
-        ConfigError: it cannot be read, or something in it cannot be used.
+    Raises `ConfigError`: it cannot be read, or something in it cannot be used.
     """
     document = YamlDocument(str(path))
     document.read(_text(path))

@@ -15,8 +15,7 @@ from .manifest import FILE_NAME, FORMAT, Manifest, ManifestError, parse_manifest
 def manifest_text(manifest: Manifest) -> str:
     """Return the text of variants.json. Equal manifests have equal texts.
 
-    Raises:
-        ManifestError: a number is not finite, or `read_manifest` would refuse the text.
+    Raises `ManifestError`: a number is not finite, or `read_manifest` would refuse the text.
     """
     try:
         written = {"format": FORMAT, **to_json(Manifest, _with_sorted_mappings(manifest))}
@@ -48,8 +47,7 @@ def digest_files(directory: Path) -> dict[str, str]:
     The two manifests and the list SHA256SUMS are left out, and so is what torch-model-archiver leaves out: hidden
     folders and caches.
 
-    Raises:
-        OSError: a folder or a file cannot be read.
+    Raises `OSError`: a folder or a file cannot be read.
     """
     paths = {path.relative_to(directory).as_posix(): path for path in _files_below(directory)}
     return {name: sha256_of(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}

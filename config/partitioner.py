@@ -24,8 +24,7 @@ class PartitionerConfig:
     Traceback (most recent call last):
     ValueError: min_subgraph_size: expected -1 (no limit) or 1 or more, got 0
 
-    Raises:
-        ValueError: an option is wrong; begins with its name.
+    Raises `ValueError`: an option is wrong; begins with its name.
     """
 
     trace_kwargs: Mapping[str, Any] | None = None
@@ -107,8 +106,7 @@ def compiler_arguments(given: object, option: str = "") -> tuple[str, ...]:
     >>> compiler_arguments("--target 'inf2 x'"), compiler_arguments(["--target", "trn1"])
     (('--target', 'inf2 x'), ('--target', 'trn1'))
 
-    Raises:
-        ValueError: they are neither, or a quotation is open; begins with `option`.
+    Raises `ValueError`: they are neither, or a quotation is open; begins with `option`.
     """
     if isinstance(given, list | tuple) and all(isinstance(word, str) for word in given):
         return tuple(given)

@@ -145,8 +145,7 @@ class StreamingConfig(Strict):
 
         `state` is the same for models that can resume each other's sessions.
 
-        Raises:
-            ValueError: `state` is not 32 hex digits.
+        Raises `ValueError`: `state` is not 32 hex digits.
         """
         values: dict[str, Any] = as_mapping(self)
         values["redis"] = None if self.redis is None else RedisSettings(**as_mapping(self.redis))

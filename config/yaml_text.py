@@ -44,8 +44,7 @@ class YamlDocument:
     def read(self, text: str) -> None:
         """Read the values of known keys from a text, and every problem that does not end the reading.
 
-        Raises:
-            ConfigError: it is not YAML, or not a mapping.
+        Raises `ConfigError`: it is not YAML, or not a mapping.
         """
         root = _parse_mapping(text, self.source)
         try:
@@ -191,8 +190,7 @@ def flow_text(value: object) -> str:
     >>> print(flow_text({"hidden": 256, "dropout": 1e-05, "names": ("a", "no", 'b"c\n'), "bias": None}))
     {hidden: 256, dropout: 1.0e-05, names: [a, 'no', "b\"c\n"], bias: null}
 
-    Raises:
-        ValueError: it contains a value without a plain form in YAML.
+    Raises `ValueError`: it contains a value without a plain form in YAML.
     """
     options: dict[str, Any] = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False, "width": inf}
     try:

@@ -60,8 +60,7 @@ class Admission:
     def check(self, request: InferenceRequest) -> None:
         """Refuse a request whose response cannot be sent, or whose computation takes too long.
 
-        Raises:
-            RequestError: 413.
+        Raises `RequestError`: 413.
         """
         sequences = request.sequences
         if len(sequences) == 1 and sequences[0].length <= self._safe_length:
@@ -110,8 +109,7 @@ class Admission:
     ) -> PendingRequest:
         """Return the time that a request has left, and what it asks for.
 
-        Raises:
-            RequestError: 400, its deadline cannot be read.
+        Raises `RequestError`: 400, its deadline cannot be read.
         """
         remaining = remaining_ms(headers, request.timeout_ms, self._longest_ms, elapsed_ms, unix_ms)
         return PendingRequest(remaining, [one.length for one in request.sequences])
@@ -165,8 +163,7 @@ def remaining_ms(
     >>> remaining_ms({"x-request-deadline-ms": "1700000000040"}, None, 1000.0, 1.0, 1700000000000.0)
     40.0
 
-    Raises:
-        RequestError: 400, a header is no number, or the clocks differ.
+    Raises `RequestError`: 400, a header is no number, or the clocks differ.
     """
     remaining = (default_ms if own_timeout_ms is None else min(default_ms, own_timeout_ms)) - elapsed_ms
     for key, value in headers.items():

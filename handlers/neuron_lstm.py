@@ -83,8 +83,7 @@ def check_folder(folder: str, trusted_keys: str | None) -> tuple[dict[str, str],
 
     Returns the list, and the contents of the Python files, by relative path.
 
-    Raises:
-        RuntimeError: the archive is not as it was packaged or signed. The message names the files.
+    Raises `RuntimeError`: the archive is not as it was packaged or signed. The message names the files.
     """
     digests, signed, signature = parse_list(_read(folder, LIST)[1])
     if trusted_keys is not None:
@@ -112,8 +111,7 @@ def parse_list(content: bytes) -> tuple[dict[str, str], bytes, bytes | None]:
 
     Returns the sha256 of each file by its path, the bytes that a signature is over, and the signature if there is one.
 
-    Raises:
-        RuntimeError: it was changed, or is no such list.
+    Raises `RuntimeError`: it was changed, or is no such list.
     """
     first, _, body = content.partition(b"\n")
     if first != b"# sha256 " + hashlib.sha256(body).hexdigest().encode():
@@ -150,8 +148,7 @@ def refuse(complaints: list[str]) -> None:
 def check_signature(signed: bytes, signature: bytes | None, trusted_keys: str) -> None:
     """Check that one of the public keys (PEM, ed25519) in the file `trusted_keys` signed these bytes.
 
-    Raises:
-        RuntimeError: it is not, or this cannot be checked here.
+    Raises `RuntimeError`: it is not, or this cannot be checked here.
     """
     if signature is None:
         raise RuntimeError(f"the archive is not signed, and trusted keys are given ({trusted_keys}): neuron-lstm sign")
@@ -204,8 +201,7 @@ def misplaced(found: set[str], digests: dict[str, str]) -> list[str]:
 def _read(folder: str, name: str) -> tuple[str, bytes]:
     """Read a file that is no link; returns its sha256 and, of a list or a Python file, its content.
 
-    Raises:
-        RuntimeError: it cannot be read.
+    Raises `RuntimeError`: it cannot be read.
     """
     path, kept, digest = os.path.join(folder, name), [], hashlib.sha256()
     try:
@@ -225,8 +221,7 @@ def _read(folder: str, name: str) -> tuple[str, bytes]:
 def _check_running(source: bytes) -> None:
     """Check that Python runs this file as it is listed, and no bytecode of another one.
 
-    Raises:
-        RuntimeError: the code differs.
+    Raises `RuntimeError`: the code differs.
     """
     if compile(source, __file__, "exec", dont_inherit=True) != _RUNNING:
         cache = os.path.relpath(importlib.util.cache_from_source(__file__), os.path.dirname(__file__))

@@ -34,8 +34,7 @@ def open_service(host: Host) -> Service:
 
     The process serves and does nothing else: the garbage collector leaves out what is loaded.
 
-    Raises:
-        RuntimeError: with one line that says what to do.
+    Raises `RuntimeError`: with one line that says what to do.
     """
     try:
         service = _open(host)

@@ -117,8 +117,7 @@ class Service:
     def _accept(self, request: RawRequest) -> AcceptedRequest:
         """Decode a request, and refuse one whose response or computation would be too large.
 
-        Raises:
-            RequestError: why the request is refused.
+        Raises `RequestError`: why the request is refused.
         """
         if request.is_explain_request:
             raise RequestError("ExplanationsNotSupported", "a compiled model does not support explanations")

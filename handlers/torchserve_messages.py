@@ -72,8 +72,7 @@ class ReadAhead:
 def _parsed(block: bytes, at: int) -> tuple[Optional[dict[str, Any]], int]:
     """Parse the request at an index as TorchServe's worker does; returns the index after it, too.
 
-    Raises:
-        struct.error: the block ends before.
+    Raises `struct.error`: the block ends before.
     """
 
     def text() -> Optional[bytes]:

@@ -12,8 +12,7 @@ from ..inference.reader import ArchiveReader
 def archives_by_name(archives: Sequence[Path]) -> dict[str, str]:
     """Return the absolute path of each archive by the name of its model.
 
-    Raises:
-        ArchiveError: there is no such archive, it is damaged, or two have the same name.
+    Raises `ArchiveError`: there is no such archive, it is damaged, or two have the same name.
     """
     found: dict[str, str] = {}
     for archive in archives:

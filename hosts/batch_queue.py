@@ -49,8 +49,7 @@ class BatchQueue:
 
         If the caller is cancelled before its batch begins, nothing is computed.
 
-        Raises:
-            QueueFullError: too many requests wait.
+        Raises `QueueFullError`: too many requests wait.
         """
         if self._is_full():
             raise QueueFullError

@@ -14,8 +14,7 @@ _OF_THE_PORT = {errno.EADDRINUSE, errno.EACCES, errno.EPERM}
 def check_free(host: str, port: int) -> None:
     """Refuse a port that another process has, and an address that this host does not have.
 
-    Raises:
-        ArchiveError: it cannot be used.
+    Raises `ArchiveError`: it cannot be used.
     """
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -118,9 +118,8 @@ class Arguments(BaseModel):
 def app(given: Mapping[str, Any]) -> serve.Application:
     """Build the application from its `Arguments`, as Ray reads them.
 
-    Raises:
-        ValueError: they are not valid.
-        ArchiveError: there is no such archive, it is damaged, or its sessions are on one node's disk.
+    Raises `ValueError`: they are not valid.
+    Raises `ArchiveError`: there is no such archive, it is damaged, or its sessions are on one node's disk.
     """
     arguments = Arguments.model_validate(given)
     archives = arguments.archives or {ArchiveReader(Path(str(arguments.archive))).model_name(): str(arguments.archive)}
@@ -166,8 +165,7 @@ class Replica(_GrpcMethods):
         It returns once the engines and session stores work. Until then the former archives answer, and a replica that
         starts gets no requests.
 
-        Raises:
-            ArchiveError: an archive is damaged, cannot run on this host, or has its sessions on one node's disk.
+        Raises `ArchiveError`: an archive is damaged, cannot run on this host, or has its sessions on one node's disk.
         """
         loaded: dict[str, ServedArchive] = {}
         try:
@@ -194,8 +192,7 @@ class Replica(_GrpcMethods):
     async def check_health(self) -> None:
         """Try the engines and the session stores; Ray calls this periodically.
 
-        Raises:
-            RuntimeError: one of them does not work.
+        Raises `RuntimeError`: one of them does not work.
         """
         if found := await not_ready(self._served):
             raise RuntimeError(f"models are not ready: {found}")

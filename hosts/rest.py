@@ -221,8 +221,7 @@ def find_route(method: str, path: str) -> Route:
     >>> find_route("GET", "/v2/models/tagger/ready").action
     'model ready'
 
-    Raises:
-        NoRouteError: there is none.
+    Raises `NoRouteError`: there is none.
     """
     is_known = False
     for methods, pattern, action in _ROUTES:

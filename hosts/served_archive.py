@@ -43,8 +43,7 @@ class ServedArchive:
     def __init__(self, settings: ArchiveSettings, report: Report) -> None:
         """Check the archive's files, and load and warm up its programs.
 
-        Raises:
-            ArchiveError: there is no such archive, it is not as it was packaged, or this host cannot run it.
+        Raises `ArchiveError`: there is no such archive, it is not as it was packaged, or this host cannot run it.
         """
         self.name = settings.name
         self._files = ExitStack()

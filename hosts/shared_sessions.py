@@ -9,8 +9,7 @@ from ..inference.errors import ArchiveError
 def check_shared_sessions(name: str, manifest: Manifest) -> None:
     """Refuse a model whose sessions, or the key of their tokens, are on the disk of one machine.
 
-    Raises:
-        ArchiveError: the message says what to change.
+    Raises `ArchiveError`: the message says what to change.
     """
     settings = manifest.streaming
     if settings is None or settings.store == "redis":

@@ -54,9 +54,8 @@ class ModelSession:
 
         It is saved before this returns. `end` ends the session with this chunk.
 
-        Raises:
-            InvalidSequence: the chunk is not one that the model takes; nothing is applied.
-            SessionError: the session does not exist, has ended, or was changed by another client.
+        Raises `InvalidSequence`: the chunk is not one that the model takes; nothing is applied.
+        Raises `SessionError`: the session does not exist, has ended, or was changed by another client.
         """
         manifest = self._manifest
         tensors = read_one(chunk, 0, manifest).tensors

@@ -56,8 +56,7 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     set torch's number of threads in this process. `name` is the one under which a server serves the model, None: its
     own; sessions are stored by it.
 
-    Raises:
-        ArchiveError: there is no such archive, it is damaged or of another version, or this host cannot run it.
+    Raises `ArchiveError`: there is no such archive, it is damaged or of another version, or this host cannot run it.
     """
     stack = ExitStack()
     try:
@@ -103,10 +102,9 @@ class OpenArchive:
         each input to one. An answer is a nested list, or a numpy array with `as_numpy`: of the only output, or a
         dict by the names of several. Any number of sequences is planned together and run in batches.
 
-        Raises:
-            InvalidSequence: a sequence is not one that the model takes; the message has its index. Nothing is run.
-            ArchiveError: this process is a fork, and the engine does not run in forks.
-            ValueError: the archive is closed.
+        Raises `InvalidSequence`: a sequence is not one that the model takes; the message has its index. Nothing is run.
+        Raises `ArchiveError`: this process is a fork, and the engine does not run in forks.
+        Raises `ValueError`: the archive is closed.
         """
         manifest = self.loaded.manifest
         read = [read_one(value, index, manifest) for index, value in enumerate(sequences)]
@@ -126,9 +124,8 @@ class OpenArchive:
         Without an id, the session has a new one after its first chunk. With `store: client` the state is in the object
         alone, which cannot be resumed.
 
-        Raises:
-            ArchiveError: the archive was packaged without sessions, or there is no key for its tokens.
-            ValueError: the id is not valid, there is none to resume, or the archive is closed.
+        Raises `ArchiveError`: the archive was packaged without sessions, or there is no key for its tokens.
+        Raises `ValueError`: the id is not valid, there is none to resume, or the archive is closed.
         """
         if self.loaded.manifest.streaming is None:
             raise ArchiveError(f"{self.name} has no sessions: package it with `streaming: {{}}`")
@@ -151,9 +148,8 @@ class OpenArchive:
 
         Memory does not grow with the file.
 
-        Raises:
-            ArchiveError: the archive's codec cannot be loaded.
-            ValueError: the archive is closed.
+        Raises `ArchiveError`: the archive's codec cannot be loaded.
+        Raises `ValueError`: the archive is closed.
         """
         manifest, identity = self.loaded.manifest, ModelIdentity(self.name, "")
         with isolated_modules(self.directory):
@@ -245,8 +241,7 @@ def _model_name(reader: ArchiveReader) -> str:
 def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
     """Call the user's bucket selector, without a trace in this process.
 
-    Raises:
-        RuntimeError: it is missing, or its return value is not valid.
+    Raises `RuntimeError`: it is missing, or its return value is not valid.
     """
     if manifest.kernel is None:
         return None

@@ -54,8 +54,7 @@ def _make_locked(within: Path) -> tuple[Path, int | None]:
 def _lock(path: Path) -> int | None:
     """Return a descriptor that holds the lock of a directory, or None if another process holds it.
 
-    Raises:
-        FileNotFoundError: the directory is gone.
+    Raises `FileNotFoundError`: the directory is gone.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

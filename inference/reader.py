@@ -44,8 +44,7 @@ class ArchiveReader:
 
     Every method raises an ArchiveError for an archive that is damaged or was packaged with another handler.
 
-    Raises:
-        ArchiveError: there is no such archive.
+    Raises `ArchiveError`: there is no such archive.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,8 +55,7 @@ class ArchiveReader:
     def manifest_json(self) -> str:
         """Read the text of variants.json, which is a JSON object of any format version.
 
-        Raises:
-            ArchiveError: there is none, or it is damaged.
+        Raises `ArchiveError`: there is none, or it is damaged.
         """
         try:
             content = self._read(FILE_NAME)
@@ -75,8 +73,7 @@ class ArchiveReader:
     def manifest(self) -> Manifest:
         """Read and check variants.json.
 
-        Raises:
-            ArchiveError: it is missing or damaged, or of a version that cannot be read.
+        Raises `ArchiveError`: it is missing or damaged, or of a version that cannot be read.
         """
         try:
             return parse_manifest(self.manifest_json())
@@ -86,9 +83,8 @@ class ArchiveReader:
     def model_name(self) -> str:
         """Read the archive's model name, under which TorchServe serves it unless it is given another.
 
-        Raises:
-            NamelessArchiveError: the archive does not say it.
-            ArchiveError: it cannot be read.
+        Raises `NamelessArchiveError`: the archive does not say it.
+        Raises `ArchiveError`: it cannot be read.
         """
         try:
             return str(self._model_entry("modelName"))
@@ -115,8 +111,7 @@ class ArchiveReader:
     def file_name(self, key: str) -> str:
         """Read the name of one of the user's files, such as `modelFile`. It is at the top of the archive.
 
-        Raises:
-            ArchiveError: the archive does not say it, or it leads elsewhere.
+        Raises `ArchiveError`: the archive does not say it, or it leads elsewhere.
         """
         try:
             name = self._model_entry(key)
@@ -138,8 +133,7 @@ class ArchiveReader:
     def files_of(self, names: Collection[str]) -> dict[str, bytes]:
         """Read those of the named files that the archive has, in one pass. A pipe or a device is no file.
 
-        Raises:
-            ArchiveError: the file is no archive, or damaged.
+        Raises `ArchiveError`: the file is no archive, or damaged.
         """
         with self._damage_reported():
             if self.path.is_dir():

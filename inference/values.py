@@ -20,8 +20,7 @@ class InvalidSequence(ValueError):
 def read_one(value: object, index: int, manifest: Manifest) -> SequenceInput:
     """Read one sequence: nested lists, an array or a tensor; or a mapping from each input's name to one.
 
-    Raises:
-        InvalidSequence: the values are not those that the model takes.
+    Raises `InvalidSequence`: the values are not those that the model takes.
     """
     try:
         return read_sequence(_by_name(value, manifest.inputs), manifest)

@@ -56,8 +56,7 @@ class CorruptRecordError(Exception):
 def encode_session(session: Session) -> bytes:
     """Encode a session: 53 bytes, and its digest, state and last reply.
 
-    Raises:
-        ValueError: a field exceeds the limits of a record.
+    Raises `ValueError`: a field exceeds the limits of a record.
     """
     steps, last_start, digest, (body, named), state, model, ended = session
     content_type = named.encode()
@@ -123,8 +122,7 @@ def check_id(text: str) -> str:
     >>> check_id("user-17:a")
     'user-17:a'
 
-    Raises:
-        ValueError: it is not valid. The message contains no part of it.
+    Raises `ValueError`: it is not valid. The message contains no part of it.
     """
     if not isinstance(text, str):
         raise ValueError(f"a session id is a string, not {type(text).__name__}")  # noqa: TRY004 - as any other id

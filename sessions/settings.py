@@ -83,8 +83,7 @@ class RedisSettings:
     >>> RedisSettings("rediss://sessions.example:6380/1", username="neuron", password_env="SESSIONS_PASSWORD").server
     RedisUrl(host='sessions.example', port=6380, database=1, tls=True)
 
-    Raises:
-        ValueError: a setting is wrong; begins with its name.
+    Raises `ValueError`: a setting is wrong; begins with its name.
     """
 
     url: str
@@ -245,8 +244,7 @@ def _read_redis_url(text: str) -> RedisUrl:
     >>> _read_redis_url("redis://cache/1")
     RedisUrl(host='cache', port=6379, database=1, tls=False)
 
-    Raises:
-        ValueError: it is no such address.
+    Raises `ValueError`: it is no such address.
     """
     try:
         return _read(urlsplit(text))

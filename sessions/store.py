@@ -90,8 +90,7 @@ class Store(Protocol):
         `known` has revisions by ids. A record that has the known one may be left out, and is empty then: its reader has
         it.
 
-        Raises:
-            StoreUnavailableError: nothing can be read.
+        Raises `StoreUnavailableError`: nothing can be read.
         """
 
     def write(self, changes: Sequence[RecordUpdate]) -> Sequence[WriteOutcome | StoreUnavailableError]:
@@ -100,9 +99,8 @@ class Store(Protocol):
         A crash of a process loses no change that was made. The ids of one call are different. A call without changes
         tells whether anything can be written.
 
-        Raises:
-            StoreUnavailableError: no change was made. Over a network this is not certain: the response may have been
-                lost.
+        Raises `StoreUnavailableError`: no change was made. Over a network this is not certain: the response may have
+        been lost.
         """
 
     def totals(self) -> StoreTotals:

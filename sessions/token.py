@@ -67,8 +67,7 @@ def token_length(state_bytes: int) -> int:
 def sign_token(session: TokenState, key: bytes) -> str:
     """Make the token of a session: A-Z a-z 0-9 - _, a third longer than its state.
 
-    Raises:
-        ValueError: a field exceeds the limits of a token.
+    Raises `ValueError`: a field exceeds the limits of a token.
     """
     if len(session.model) != _MODEL_BYTES:
         raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
@@ -84,8 +83,7 @@ def verify_token(text: str, keys: Sequence[bytes], max_state_bytes: int) -> Toke
 
     The caller checks whether it has expired and whether it is of the right model.
 
-    Raises:
-        InvalidTokenError: it was made with another key or another version, was changed, or has a larger state.
+    Raises `InvalidTokenError`: it was made with another key or another version, was changed, or has a larger state.
     """
     longest = token_length(max_state_bytes)
     if len(text) > longest:
@@ -135,8 +133,7 @@ def signing_keys_from_environment(name: str) -> tuple[bytes, ...]:
 
     All hosts that serve the same sessions need the same keys.
 
-    Raises:
-        SigningKeyError: it is not set, or is not a key or two. The message contains no part of it.
+    Raises `SigningKeyError`: it is not set, or is not a key or two. The message contains no part of it.
     """
     text = os.environ.get(name, "")
     if not text:
@@ -152,8 +149,7 @@ def signing_keys_from_file(file: Path) -> tuple[bytes, ...]:
     The first signs, each verifies. The file that is checked is the one that is read: folder and file are opened once,
     and no link is followed.
 
-    Raises:
-        SigningKeyError: it cannot be read or made, another user can read or replace it, or it is not a key or two.
+    Raises `SigningKeyError`: it cannot be read or made, another user can read or replace it, or it is not a key or two.
     """
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

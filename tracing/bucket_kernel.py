@@ -27,9 +27,8 @@ def select_bucket(
 
     `shapes` are the shapes of the inputs, for each bucket.
 
-    Raises:
-        WrongInput: it returns no tensors, or an index without a bucket; names the shapes.
-        TypeError: it does not return a list of tensors and an index.
+    Raises `WrongInput`: it returns no tensors, or an index without a bucket; names the shapes.
+    Raises `TypeError`: it does not return a list of tensors and an index.
     """
     result = kernel(list(inputs))
     if not isinstance(result, tuple) or len(result) != 2:
@@ -93,8 +92,7 @@ def _serialized(factory: Callable[[], Any], function: Any) -> str:
 def restore_function(text: str) -> FactoryFunction:
     """Restore a function from its serialisation.
 
-    Raises:
-        LoadError: the factory cannot be imported, or the TorchScript cannot be read.
+    Raises `LoadError`: the factory cannot be imported, or the TorchScript cannot be read.
     """
     try:
         if text.startswith(_SCRIPT):

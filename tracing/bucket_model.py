@@ -59,8 +59,7 @@ class BucketModelConfig:
         >>> BucketModelConfig(list, func_kwargs={"layers": 2}).arguments(2)
         [{'layers': 2}, {'layers': 2}]
 
-        Raises:
-            ValueError: the list has another length.
+        Raises `ValueError`: the list has another length.
         """
         kwargs = self.func_kwargs
         if kwargs is None or isinstance(kwargs, Mapping):

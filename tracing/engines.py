@@ -22,11 +22,10 @@ AUTO = "auto"
 def select_engines(name: str, options: TraceOptions) -> list[Backend]:
     """Return the engine of this name, or for `auto` the installed engines that support the options.
 
-    Raises:
-        LoadError: there is no engine of this name.
-        CompileError: the engine cannot be used here; says what to install.
-        ValueError: the engine does not support an option.
-        TypeError: `partitioner_config` is not a `PartitionerConfig`.
+    Raises `LoadError`: there is no engine of this name.
+    Raises `CompileError`: the engine cannot be used here; says what to install.
+    Raises `ValueError`: the engine does not support an option.
+    Raises `TypeError`: `partitioner_config` is not a `PartitionerConfig`.
     """
     config = options.partitioner_config
     if config is not None and not isinstance(config, PartitionerConfig):
@@ -64,8 +63,7 @@ def load_program(
 ) -> LoadedProgram:
     """Load a compiled program on the given core of the device; torch keeps its number of threads.
 
-    Raises:
-        LoadError: this host cannot run the program.
+    Raises `LoadError`: this host cannot run the program.
     """
     placed: Any = _OnCore(engine, core) if engine.cores() is not None and core is not None else engine
     with preserve_torch_threads():

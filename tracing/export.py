@@ -40,8 +40,7 @@ class ExportedFunction:
 def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:
     """Flatten an example, a tensor or a nested tuple of tensors; return the tensors and their structure.
 
-    Raises:
-        TypeError: the example contains anything but tensors on the CPU.
+    Raises `TypeError`: the example contains anything but tensors on the CPU.
     """
     arguments = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
     leaves, spec = pytree.tree_flatten(arguments)
@@ -58,10 +57,9 @@ def export_function(func: Function, example_inputs: Any, held: Sequence[str] = (
     A module is exported in eval mode and left in its former mode. `held` names buffers or parameters of the module that
     become inputs after those of the example.
 
-    Raises:
-        LoweringError: the function cannot become a program: it uses packed data outside a recurrence, depends on
-            values, changes its inputs, or returns anything but tensors.
-        TypeError: the example contains anything but tensors on the CPU.
+    Raises `LoweringError`: the function cannot become a program: it uses packed data outside a recurrence, depends on
+    values, changes its inputs, or returns anything but tensors.
+    Raises `TypeError`: the example contains anything but tensors on the CPU.
     """
     leaves, in_tree = flatten_example(example_inputs)
     module = func if isinstance(func, torch.nn.Module) else _Function(func)

@@ -21,9 +21,8 @@ from .export import Function
 def run_in_batches(run: LoadedProgram, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Call `run` on batches of the program's number of rows, and concatenate the outputs.
 
-    Raises:
-        WrongInput: (a ValueError) wrong number of inputs, wrong dtype, wrong size of any dimension but 0, unequal
-            numbers of rows, or no rows.
+    Raises `WrongInput`: (a ValueError) wrong number of inputs, wrong dtype, wrong size of any dimension but 0, unequal
+    numbers of rows, or no rows.
     """
     rows = _check_rows(signature, inputs)
     size = int(next(iter(signature.inputs.values())).shape[0])

@@ -26,8 +26,7 @@ def resolve_aliases(
     A state is given by its index among the example's tensors, by that tensor itself, or by a buffer or parameter of the
     module. Buffers and parameters become inputs after those of the example.
 
-    Raises:
-        ValueError: a state is none of these, or two states share an input or an output.
+    Raises `ValueError`: a state is none of these, or two states share an input or an output.
     """
     module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
     own = [*module.named_buffers(), *module.named_parameters()]
@@ -70,8 +69,7 @@ def leading_view(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     tensor([[0, 1],
             [3, 4]])
 
-    Raises:
-        ValueError: the state is smaller than the bucket.
+    Raises `ValueError`: the state is smaller than the bucket.
     """
     if state.dim() != len(shape) or any(have < want for have, want in zip(state.shape, shape, strict=True)):
         raise ValueError(
@@ -103,8 +101,7 @@ class StateBuffer:
     def views(self, bucket: int) -> list[torch.Tensor]:
         """Return the states of a bucket as views of the buffer.
 
-        Raises:
-            ValueError: the preprocessor returns other shapes, or copies, so that the next state would be lost.
+        Raises `ValueError`: the preprocessor returns other shapes, or copies, so that the next state would be lost.
         """
         wanted = self.shapes[bucket]
         if self.preprocessor is None:

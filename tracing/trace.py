@@ -142,8 +142,7 @@ def describe_trace(
 ) -> tuple[TraceDescription, dict[str, torch.Tensor]]:
     """Describe programs that differ in shapes only, and collect their tensors.
 
-    Raises:
-        ValueError: the output of a state does not exist, or has another shape or dtype.
+    Raises `ValueError`: the output of a state does not exist, or has another shape or dtype.
     """
     programs = [one.program for one in exported]
     keys, store = dedupe_weights(programs)

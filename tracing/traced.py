@@ -77,8 +77,7 @@ class Traced:
     def reload(self) -> None:
         """Load every program with the current weights of `store`, on the current core.
 
-        Raises:
-            LoadError: this host cannot run the programs.
+        Raises `LoadError`: this host cannot run the programs.
         """
         if self.core is None:
             self.core = assign_core(self.engine)
@@ -107,8 +106,7 @@ class Traced:
     def save(self, path: str | Path) -> None:
         """Write the trace into one file, with weights and the initial state. It appears only when it is complete.
 
-        Raises:
-            ValueError: a bucket kernel or a preprocessor is neither scripted nor importable.
+        Raises `ValueError`: a bucket kernel or a preprocessor is neither scripted nor importable.
         """
         description = replace(
             self.description,
@@ -261,8 +259,7 @@ def load(path: str | Path) -> Traced:
 
     The file contains compiled code and may name a function to import: load only files that you trust.
 
-    Raises:
-        LoadError: there is no such file, it is damaged, or this host cannot run it; says what to do.
+    Raises `LoadError`: there is no such file, it is damaged, or this host cannot run it; says what to do.
     """
     directory = TempDirectory()
     root = directory.path
@@ -312,9 +309,8 @@ def move_trace_to_device(traced: Traced, device_id: int) -> None:
     is pinned to the core, and torch uses one thread; threads that the engine starts while loading stay on the core.
     Without a selection, a trace runs on any core, with torch's number of threads.
 
-    Raises:
-        ValueError: there is no such core.
-        LoadError: the program cannot be loaded there.
+    Raises `ValueError`: there is no such core.
+    Raises `LoadError`: the program cannot be loaded there.
     """
     cores = available_cores(traced.engine)
     if not 0 <= device_id < len(cores):
@@ -329,9 +325,8 @@ def dynamic_batch(traced: Traced) -> Traced:
     Rows are dimension 0 of every input and every output. A call runs as several batches with the example's number of
     rows. The last batch is padded by repeating its last row.
 
-    Raises:
-        ValueError: dimension 0 is not the batch dimension of every input and output (time-major data, states by layer);
-            its size differs between inputs; or the trace has buckets or keeps state, which batches would mix.
+    Raises `ValueError`: dimension 0 is not the batch dimension of every input and output (time-major data, states by
+    layer); its size differs between inputs; or the trace has buckets or keeps state, which batches would mix.
     """
     if traced.kernel is not None:
         raise ValueError("a trace with buckets selects one by its kernel: add a bucket for each batch size instead")

@@ -20,8 +20,7 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
     `weights` are a module or a state dict with the names, shapes and dtypes of the traced module's. If the
     trace's weights are inlined, this only warns.
 
-    Raises:
-        ValueError: a name, a shape or a dtype differs; says which. The trace is unchanged.
+    Raises `ValueError`: a name, a shape or a dtype differs; says which. The trace is unchanged.
     """
     if not traced.description.separate_weights:
         warnings.warn(

@@ -29,8 +29,7 @@ _LONGEST_LIST = 1 << 26
 def check_files(archive: Path) -> None:
     """Compare every file of a .mar, a .tar.gz or a folder with its list. Nothing of it is run.
 
-    Raises:
-        ArchiveError: it is not as it was packaged, or cannot be read.
+    Raises `ArchiveError`: it is not as it was packaged, or cannot be read.
     """
     if archive.is_dir() or is_zip(archive):
         check_packed_files(archive, None)
@@ -44,8 +43,7 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
 
     Nothing of it is run or unpacked. Returns the number of files.
 
-    Raises:
-        PackagingError: it is a .tar.gz, or not as it was packaged and signed, or cannot be read.
+    Raises `PackagingError`: it is a .tar.gz, or not as it was packaged and signed, or cannot be read.
     """
     keys = None if trusted_keys is None else str(trusted_keys)
     try:

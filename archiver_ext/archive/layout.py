@@ -51,8 +51,7 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
 
     `given` are the files that have a flag.
 
-    Raises:
-        PackagingError: names each of them.
+    Raises `PackagingError`: names each of them.
     """
     taken = [name for name in _OURS if (tree / name).exists()]
     if taken:

@@ -81,9 +81,8 @@ def replace_atomically(finished: Path, destination: Path) -> None:
     It is on the disk before: after a loss of power, one of the two is there. An old folder is deleted, or is at
     `finished` afterwards.
 
-    Raises:
-        OSError: it cannot be moved; the old one is in its place.
-        PackagingError: it cannot be moved, and the old one cannot be put back; the message says where it is.
+    Raises `OSError`: it cannot be moved; the old one is in its place.
+    Raises `PackagingError`: it cannot be moved, and the old one cannot be put back; the message says where it is.
     """
     for path in finished.rglob("*") if finished.is_dir() else [finished]:
         if path.is_file() and not path.is_symlink():
@@ -109,8 +108,7 @@ def _write_to_disk(path: Path) -> None:
 def exchange(one: Path, other: Path) -> bool:
     """Exchange two paths of one file system in one step: renameat2(2). False: the system cannot.
 
-    Raises:
-        OSError: both are where they were.
+    Raises `OSError`: both are where they were.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
@@ -158,9 +156,8 @@ def open_output(path: Path) -> Iterator[BinaryIO]:
 
     A link stays, and a device is written to directly.
 
-    Raises:
-        ArchiveError: its folder does not exist.
-        OSError: it cannot be written; the file before is as it was.
+    Raises `ArchiveError`: its folder does not exist.
+    Raises `OSError`: it cannot be written; the file before is as it was.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:

@@ -45,8 +45,7 @@ def positive(text: str, largest: int = _MAX_NUMBER) -> int:
     >>> positive("32")
     32
 
-    Raises:
-        ArgumentTypeError: it is not a whole number from 1 to `largest`.
+    Raises `ArgumentTypeError`: it is not a whole number from 1 to `largest`.
     """
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= largest):
         limit = "on" if largest == _MAX_NUMBER else f"to {largest}"
@@ -67,8 +66,7 @@ def add_archive_output(command: argparse.ArgumentParser) -> None:
 def check_output(output: Path, given: Path, what: str, option: str = "-o") -> None:
     """Refuse an output that would replace another file of the command, under whatever name.
 
-    Raises:
-        ArchiveError: both are the same file; `what` says which.
+    Raises `ArchiveError`: both are the same file; `what` says which.
     """
     from ...inference.errors import ArchiveError
 

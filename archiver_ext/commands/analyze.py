@@ -121,8 +121,7 @@ def lower_from_files(
 ) -> tuple[LoweredModel, ServingConfig]:
     """Lower the user's model; without a serialized file it has freshly initialised weights.
 
-    Raises:
-        PackagingError, ConfigError, LoweringError: the model cannot be lowered.
+    Raises `PackagingError`, `ConfigError`, `LoweringError`: the model cannot be lowered.
     """
     config = load_config(config_file)
     for file in filter(None, (model_file, serialized_file)):
@@ -141,8 +140,7 @@ def analyze(
 ) -> list[Analysis]:
     """Analyze a program in the smallest bucket, for the named engines or for all.
 
-    Raises:
-        LoadError: there is no backend of that name.
+    Raises `LoadError`: there is no backend of that name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]

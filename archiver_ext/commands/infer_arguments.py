@@ -31,9 +31,8 @@ def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file
 
     Only arguments that show in the weights are found; the others keep their defaults. Without a fit, `given`.
 
-    Raises:
-        PackagingError: a required argument is no number or switch, or does not show in the weights.
-        WeightsError: the file holds no weights.
+    Raises `PackagingError`: a required argument is no number or switch, or does not show in the weights.
+    Raises `WeightsError`: the file holds no weights.
     """
     search = _Search(model_class, given, file)
     found = search.best()
@@ -227,8 +226,7 @@ def nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
     >>> nested({"opt.hidden": 8, "opt.net.layers": 2, "classes": 3})
     {'opt': {'hidden': 8, 'net': {'layers': 2}}, 'classes': 3}
 
-    Raises:
-        PackagingError: an argument is given both as a value and as a mapping.
+    Raises `PackagingError`: an argument is given both as a value and as a mapping.
     """
     found: dict[str, Any] = {}
     for name, value in arguments.items():

@@ -68,11 +68,10 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
 
     Progress goes to `console` if it takes more than two seconds.
 
-    Raises:
-        PackagingError: the archive is not as it was packaged or has no weights; they differ in names, shapes or dtypes;
-            the new ones do not agree with the model in eager mode; or the archive cannot be read or written. Nothing
-            was written then.
-        LoadError: this host cannot run the archive.
+    Raises `PackagingError`: the archive is not as it was packaged or has no weights; they differ in names, shapes or
+    dtypes; the new ones do not agree with the model in eager mode; or the archive cannot be read or written. Nothing
+    was written then.
+    Raises `LoadError`: this host cannot run the archive.
     """
     from ...backends.safetensors_file import WeightsError
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files

@@ -184,9 +184,8 @@ def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path
     >>> print(replace_lengths(text, "model-config.yaml", (4, 16)), end="")
     neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [4, 16]}}  # mine
 
-    Raises:
-        ConfigError: something in the text cannot be used, it has no lengths, or they cannot be changed without changing
-            something else.
+    Raises `ConfigError`: something in the text cannot be used, it has no lengths, or they cannot be changed without
+    changing something else.
     """
     before = parse_config(text, source, folder)
     place = find_span(text, _LENGTH)

@@ -49,9 +49,8 @@ def evaluate_engine(
 ) -> EvaluatedEngine:
     """Load every program from the tree as a host would, verify it against eager mode, and measure it.
 
-    Raises:
-        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
-        LoadError: the engine cannot load here what it compiled here.
+    Raises `ToleranceExceeded`: an output differs from eager mode by more than the tolerance.
+    Raises `LoadError`: the engine cannot load here what it compiled here.
     """
     manifest = build_manifest(build, candidate)
     write_manifest(manifest, build.tree)

@@ -41,8 +41,7 @@ def choose_lengths(
     `program` was lowered with provisional lengths; `scratch` is a private directory that does not exist yet; progress
     goes to `console` if it takes more than two seconds.
 
-    Raises:
-        PackagingError: no engine runs the program.
+    Raises `PackagingError`: no engine runs the program.
     """
     auto = config.buckets.length
     if not isinstance(auto, AutoLengths):
@@ -60,8 +59,7 @@ def measured_costs(
 ) -> CostModel:
     """Measure the largest batch size at some lengths, with the first engine that runs the program.
 
-    Raises:
-        PackagingError: no engine runs the program.
+    Raises `PackagingError`: no engine runs the program.
     """
     scratch.mkdir()
     file = scratch / "program.pt2"

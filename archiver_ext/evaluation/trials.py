@@ -57,9 +57,8 @@ class Trials:
 
         Returns the engines that may be selected, in the order of the candidates.
 
-        Raises:
-            AllDiffer: every engine differs from the model.
-            PackagingError: no engine is left, for other reasons too.
+        Raises `AllDiffer`: every engine differs from the model.
+        Raises `PackagingError`: no engine is left, for other reasons too.
         """
         self._try_all(candidates)
         if not self.evaluated and not self.failed:

@@ -80,8 +80,7 @@ def draw_cases(
 ) -> tuple[VerificationCase, ...]:
     """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
 
-    Raises:
-        PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
+    Raises `PackagingError`: the eager model fails on a request, or all its outputs are NaN or infinite.
     """
     rng = torch.Generator().manual_seed(0)
     lengths = lengths_to_try(grid.lengths, program.shortest)

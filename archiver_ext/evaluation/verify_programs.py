@@ -28,8 +28,7 @@ def verify_programs(
 
     Batches in planned shapes, and sessions, count for the largest bucket.
 
-    Raises:
-        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+    Raises `ToleranceExceeded`: an output differs from eager mode by more than the tolerance.
     """
     manifest = loaded.manifest
     buckets, tolerance = manifest.grid.buckets, manifest.tolerance

@@ -30,8 +30,7 @@ _MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
 def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
     """Describe the model that was made of a file with the configuration's arguments.
 
-    Raises:
-        PackagingError: a host cannot import the file, imports another one, or finds no such class in it.
+    Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it.
     """
     given = config.model
     is_script = isinstance(model, torch.jit.ScriptModule)

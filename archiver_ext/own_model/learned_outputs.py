@@ -33,8 +33,7 @@ def learned_outputs(
 ) -> tuple[TensorSpec, ...]:
     """Return the layouts of the outputs; `batch_dims` are those of each output.
 
-    Raises:
-        PackagingError: the number, the names, the dtypes or the dimensions of the outputs differ by request.
+    Raises `PackagingError`: the number, the names, the dtypes or the dimensions of the outputs differ by request.
     """
     places = _places(answers)
     if not places:

@@ -72,9 +72,8 @@ def package_own_model(
 
     `refusal` is the reason why it is not lowered; None: the configuration asks for it.
 
-    Raises:
-        LoweringError: the refusal itself, where it says more.
-        PackagingError: the model fails in eager mode on one request, or its answers follow from other requests.
+    Raises `LoweringError`: the refusal itself, where it says more.
+    Raises `PackagingError`: the model fails in eager mode on one request, or its answers follow from other requests.
     """
     config = build.config
     reason = "`lowering: off`" if refusal is None else str(refusal).partition("\n")[0].rstrip(":")

@@ -36,8 +36,7 @@ def prepare_shadow(
 ) -> PreparedShadow:
     """Describe the model, and try its own code as that of a model that is not lowered.
 
-    Raises:
-        PackagingError: its own code cannot answer on a host, or not beside the code that decodes requests.
+    Raises `PackagingError`: its own code cannot answer on a host, or not beside the code that decodes requests.
     """
     config = build.config
     try:
@@ -78,8 +77,7 @@ def _check_files(description: OwnModel, model_file: Path, config: ServingConfig)
 def compare_once(loaded: LoadedArchive, tree: Path, prepared: PreparedShadow) -> Iterator[str]:
     """Compare the answers to the requests of the trial as a host will; yields a note about the largest difference.
 
-    Raises:
-        PackagingError: the model's own code returns other outputs than the programs.
+    Raises `PackagingError`: the model's own code returns other outputs than the programs.
     """
     forget_modules(tree)
     manifest, different, largest = loaded.manifest, 0, 0.0

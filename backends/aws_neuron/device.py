@@ -116,8 +116,7 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
 def read_artifact(directory: Path) -> tuple[SourceProgram, dict[str, str]]:
     """Read the program and the versions that `write_artifact` wrote.
 
-    Raises:
-        LoadError: a file is missing or damaged.
+    Raises `LoadError`: a file is missing or damaged.
     """
     signature = read_signature(directory)
     facts = read_program_file(_Facts, directory / _FACTS)
@@ -169,8 +168,7 @@ def emulation_reason(toolchain: Toolchain) -> str | None:
 def load_on_cpu(program: SourceProgram, weights: Weights, threads: int) -> LoadedProgram:
     """Load the source of a program on this CPU: the compiler's input, not its output.
 
-    Raises:
-        LoadError: the weights do not match the program.
+    Raises `LoadError`: the weights do not match the program.
     """
     module = program.module(program.signature.pick_weights(weights))
     set_torch_threads(threads)

@@ -42,8 +42,7 @@ class ForkServer:
 
         Its working directory and its temporary directory are `directory`; its standard error goes to `log`.
 
-        Raises:
-            ForkServerDied: the fork server ended unexpectedly.
+        Raises `ForkServerDied`: the fork server ended unexpectedly.
         """
         with log.open("wb") as stderr, self._lock:
             try:
@@ -147,8 +146,7 @@ class ForkServerDied(RuntimeError):
 class ForkedProcess:
     """A forked process: pipes to its standard streams, and its end as the fork server reports it.
 
-    Raises:
-        ForkServerDied: the process was not started, or nothing reports its end any more.
+    Raises `ForkServerDied`: the process was not started, or nothing reports its end any more.
     """
 
     def __init__(self, stdin: int, stdout: int, report: int) -> None:

@@ -44,8 +44,7 @@ class Device(Protocol):
     def allocate(self, nbytes: int) -> torch.Tensor:
         """Return memory of the device, uint8[nbytes], that is kept apart from the memory of graphs.
 
-        Raises:
-            OutOfMemory: it does not fit.
+        Raises `OutOfMemory`: it does not fit.
         """
 
     def pinned(self, nbytes: int) -> torch.Tensor:
@@ -57,8 +56,7 @@ class Device(Protocol):
     def warm_up(self, body: Callable[[], Result]) -> tuple[Result, int]:
         """Run a function before its capture, and wait; returns its result and the most bytes it took.
 
-        Raises:
-            OutOfMemory: its values do not fit.
+        Raises `OutOfMemory`: its values do not fit.
         """
 
     def capture(self, body: Callable[[], None]) -> Callable[[], None]:
@@ -67,8 +65,7 @@ class Device(Protocol):
         Each launch enqueues the same work on the same memory. Nothing in `body` may wait for the device, and no tensor
         that it allocates may outlive it.
 
-        Raises:
-            OutOfMemory: its values do not fit.
+        Raises `OutOfMemory`: its values do not fit.
         """
 
     def synchronize(self) -> None:

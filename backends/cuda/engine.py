@@ -124,9 +124,8 @@ class Cuda(Backend):
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
 
-        Raises:
-            LoadError: there is no such GPU, or its memory does not suffice; the message says for what, and what would
-                fit. Or this torch lacks an operator, or the weights do not match.
+        Raises `LoadError`: there is no such GPU, or its memory does not suffice; the message says for what, and what
+        would fit. Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
             return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
@@ -142,8 +141,7 @@ def load_on_device(
 ) -> Mapping[Key, LoadedProgram]:
     """Load programs onto a device, and capture them as the rehearsals call them.
 
-    Raises:
-        LoadError: as `Cuda.load_together`.
+    Raises `LoadError`: as `Cuda.load_together`.
     """
     if device.kernel is not None:
         try:

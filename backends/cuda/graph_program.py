@@ -62,9 +62,8 @@ class GraphProgram:
     def warm_up(self, inputs: Sequence[torch.Tensor]) -> tuple[WarmShape, Sequence[torch.Tensor]]:
         """Run on inputs, so that their shapes can be captured; returns the outputs too. All are on the CPU.
 
-        Raises:
-            WrongInput: the inputs are not those of the program.
-            OutOfMemory: the values do not fit into the device's memory.
+        Raises `WrongInput`: the inputs are not those of the program.
+        Raises `OutOfMemory`: the values do not fit into the device's memory.
         """
         self._signature.check_inputs(inputs)
         with self._turn, self._device.current(), torch.no_grad():
@@ -73,8 +72,7 @@ class GraphProgram:
     def capture(self, shape: WarmShape) -> None:
         """Capture a shape in which the program has run.
 
-        Raises:
-            OutOfMemory: the graph does not fit into the device's memory.
+        Raises `OutOfMemory`: the graph does not fit into the device's memory.
         """
         with self._turn, self._device.current(), torch.no_grad():
             self._graphs[tuple([place.shape for place in shape.inputs.places])] = self._capture(shape)
@@ -82,8 +80,7 @@ class GraphProgram:
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call; inputs and outputs are on the CPU.
 
-        Raises:
-            WrongInput: the inputs are not those of the program.
+        Raises `WrongInput`: the inputs are not those of the program.
         """
         self._signature.check_inputs(inputs)
         with self._turn, self._device.current(), torch.no_grad():
@@ -98,8 +95,7 @@ class GraphProgram:
     ) -> Sequence[Sequence[torch.Tensor]]:
         """Run several chunks in sequence: the carried values go from one to the next on the device.
 
-        Raises:
-            WrongInput: the inputs are not those of the program.
+        Raises `WrongInput`: the inputs are not those of the program.
         """
         fetched: list[tuple[WarmShape, torch.Tensor]] = []
         with self._turn, self._device.current(), torch.no_grad():

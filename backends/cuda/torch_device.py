@@ -45,8 +45,7 @@ def gpu_index(setting: str | None, count: int) -> int:
     >>> gpu_index("cuda:1", 2), gpu_index(None, 2)
     (1, 0)
 
-    Raises:
-        LoadError: there is no such GPU.
+    Raises `LoadError`: there is no such GPU.
     """
     match = re.fullmatch(r"cuda:(\d+)", setting or "cuda:0")
     if match is None:
@@ -61,8 +60,7 @@ def gpu_index(setting: str | None, count: int) -> int:
 def gpu_name(setting: str | None) -> str | None:
     """Return the name of the GPU that `device` names; None if this machine has no GPU.
 
-    Raises:
-        LoadError: `device` is the name of none, or this machine has fewer.
+    Raises `LoadError`: `device` is the name of none, or this machine has fewer.
     """
     if gpu_missing() is not None:
         return None

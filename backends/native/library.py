@@ -72,8 +72,7 @@ def _check_complete(file: Path) -> None:
 
     The loader would map it, and reading beyond its end kills the process.
 
-    Raises:
-        OSError: the table of sections, which the linker writes last, is missing.
+    Raises `OSError`: the table of sections, which the linker writes last, is missing.
     """
     with file.open("rb") as library:
         header = library.read(64)
@@ -134,8 +133,7 @@ class LayerStack:
 
         With a projection to `projected` units, it has four.
 
-        Raises:
-            MemoryError: out of memory.
+        Raises `MemoryError`: out of memory.
         """
         code = pool.library.code
         self.kept = (pool, tuple(packed))  # the library reads them by address
@@ -157,8 +155,7 @@ class LayerStack:
 
         Returns whether it was done: the sums, S x H floats for a row and direction, take `most_bytes` at most.
 
-        Raises:
-            MemoryError: out of memory.
+        Raises `MemoryError`: out of memory.
         """
         library = self._library
         padded = -(-self._hidden // library.lanes) * library.lanes
@@ -189,10 +186,9 @@ class LayerStack:
         c [L*D, B, H], or None for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is
         [T, B, D*P].
 
-        Raises:
-            ValueError: a length is not within 0 to T.
-            IndexError: an id before a row's end is not that of a row of the table.
-            MemoryError: out of memory.
+        Raises `ValueError`: a length is not within 0 to T.
+        Raises `IndexError`: an id before a row's end is not that of a row of the table.
+        Raises `MemoryError`: out of memory.
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
@@ -241,8 +237,7 @@ class LinearLayer:
 
         `lengths` are int64[B] if x is zero after each row's length, which is then skipped; else None.
 
-        Raises:
-            MemoryError: out of memory.
+        Raises `MemoryError`: out of memory.
         """
         rows, steps = x.shape[0], x.shape[1]
         lengths = None if lengths is None else lengths.contiguous()

@@ -47,8 +47,7 @@ def native_source(program: ExportedProgram) -> NativeSource:
 
     Unsupported calls (another dtype, weights that the program computes) stay with torch.
 
-    Raises:
-        CompileError: source cannot express an operator.
+    Raises `CompileError`: source cannot express an operator.
     """
     module = GraphModule(torch.nn.Module(), Graph())
     module.graph.output(module.graph.graph_copy(program.graph, {}))

@@ -125,8 +125,7 @@ def supported_segments(
 ) -> Segments:
     """Partition a program of fixed sizes by the operators that the engine supports.
 
-    Raises:
-        PartitionError: the segments violate the limits of `config`.
+    Raises `PartitionError`: the segments violate the limits of `config`.
     """
     reasons = unsupported_operators(engine, fixed, bucket, config, settings)
     unsupported = {node.name for node, reason in reasons.items() if reason is not None}

@@ -84,8 +84,7 @@ def analyze_operators(
 
     `source_line` returns the line of the user's model that a node comes from.
 
-    Raises:
-        CompileError: the engine cannot be queried.
+    Raises `CompileError`: the engine cannot be queried.
     """
     reasons = unsupported_operators(engine, program, bucket, config, settings)
     failed_at = BY_LIST if engine.lists_operators() else BY_COMPILER

@@ -48,8 +48,7 @@ def unsupported_operators(
 def single_operator_program(node: Node) -> torch.export.ExportedProgram:
     """Export one call of a program of fixed sizes as a separate program, with tensors as inputs.
 
-    Raises:
-        CompileError: an argument is computed and not a tensor.
+    Raises `CompileError`: an argument is computed and not a tensor.
     """
     graph = Graph()
     copies = {source: graph.placeholder(f"input_{index}") for index, source in enumerate(node.all_input_nodes)}

@@ -39,9 +39,8 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
 
     `supported` is called for each operator that `config` does not name itself.
 
-    Raises:
-        PartitionError: the segments violate an option of `config`.
-        CompileError: the program has control flow, or writes to its buffers.
+    Raises `PartitionError`: the segments violate an option of `config`.
+    Raises `CompileError`: the program has control flow, or writes to its buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)

@@ -65,8 +65,7 @@ def load_compiled(
 ) -> LoadedProgram:
     """Load a program that was compiled for `engine`, partitioned or not.
 
-    Raises:
-        LoadError: it cannot be loaded on this host, a file is damaged, or the weights do not match.
+    Raises `LoadError`: it cannot be loaded on this host, a file is damaged, or the weights do not match.
     """
     if not is_partitioned(directory):
         return engine.load(directory, weights, host, threads)
@@ -85,8 +84,7 @@ def load_sharing_device(
 ) -> Mapping[Key, LoadedProgram]:
     """Load partitioned programs whose segments share a device's memory, ready for rehearsals.
 
-    Raises:
-        LoadError: as for `Backend.load_together`, or a file is damaged.
+    Raises `LoadError`: as for `Backend.load_together`, or a file is damaged.
     """
     parts = {key: _parts(directory, weights, threads) for key, directory in directories.items()}
     folders = {key: device_folders(directory) for key, directory in directories.items()}

@@ -45,9 +45,8 @@ def load_source(
 
     `layers` are the engine's functions that the source calls when it is loaded. `path` is named in messages.
 
-    Raises:
-        LoadError: this torch has not all its operators, or the source is damaged.
-        MemoryError: an engine's layer does not fit into memory.
+    Raises `LoadError`: this torch has not all its operators, or the source is damaged.
+    Raises `MemoryError`: an engine's layer does not fit into memory.
     """
     namespace: dict[str, Any] = {"torch": torch, "math": math, **FUNCTIONS, **(layers or {})}
     try:

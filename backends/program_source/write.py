@@ -140,8 +140,7 @@ def graph_source(
     `weights` are the names of the tensors that placeholders stand for. `layers` are functions that are called when the
     program is loaded, with weights and literals alone, and their names.
 
-    Raises:
-        CompileError: the graph has an operator that source cannot express.
+    Raises `CompileError`: the graph has an operator that source cannot express.
     """
     return "\n".join(_Writer(module, weights, layers or {}).lines()) + "\n"
 
@@ -300,8 +299,7 @@ def python_literal(value: Any) -> str:
     >>> python_literal([1, float("inf"), torch.float32, torch.device("cpu"), None])
     "[1, float('inf'), torch.float32, torch.device('cpu'), None]"
 
-    Raises:
-        CompileError: source cannot express a value of its type.
+    Raises `CompileError`: source cannot express a value of its type.
     """
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(python_literal, value))}]"

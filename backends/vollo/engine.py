@@ -248,8 +248,7 @@ class VolloContext:
     def __init__(self, program: Any) -> None:
         """Load `program`, a `vollo_compiler.Program` or the path of one, onto the next accelerator.
 
-        Raises:
-            LoadError: there is no further accelerator.
+        Raises `LoadError`: there is no further accelerator.
         """
         import vollo_rt
 

@@ -108,8 +108,7 @@ def _is_zero(node: torch.fx.Node) -> bool:
 def reject_recurrences(program: torch.export.ExportedProgram) -> None:
     """Refuse a program with a recurrence that Vollo does not support.
 
-    Raises:
-        CompileError: the message has the reason and the line of the model.
+    Raises `CompileError`: the message has the reason and the line of the model.
     """
     for node in program.graph.nodes:
         if reason := recurrence_refusal(node):
@@ -119,8 +118,7 @@ def reject_recurrences(program: torch.export.ExportedProgram) -> None:
 def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
     """Refuse a rewritten program with an operator that neither Vollo nor the CPU beside it runs.
 
-    Raises:
-        CompileError: the message has the operator, the reason, and the line of the model, as `program` has it.
+    Raises `CompileError`: the message has the operator, the reason, and the line of the model, as `program` has it.
     """
     lines = {str(node.target): _source_suffix(node) for node in reversed(program.graph.nodes)}
     refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
@@ -150,8 +148,7 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
 
     `reject_recurrences` must have accepted it.
 
-    Raises:
-        CompileError: an LSTM must be unrolled and has too many timesteps.
+    Raises `CompileError`: an LSTM must be unrolled and has too many timesteps.
     """
     for node in fixed.graph.nodes:
         if node.target is _LSTM:

@@ -40,9 +40,8 @@ class StreamingProgram:
 
         The model has one input and one output, both with time; `config` is the name of an accelerator.
 
-        Raises:
-            CompileError: the compiler is not installed, the accelerator is unknown, or the model is not supported or
-                does not fit.
+        Raises `CompileError`: the compiler is not installed, the accelerator is unknown, or the model is not supported
+        or does not fit.
         """
         missing = Vollo().unavailable()
         if missing is not None:
@@ -67,8 +66,7 @@ class StreamingProgram:
     def step(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the output of the next timestep float32[*input_shape].
 
-        Raises:
-            WrongInput: the timestep has another shape or dtype.
+        Raises `WrongInput`: the timestep has another shape or dtype.
         """
         if x.dtype is not torch.float32 or tuple(x.shape) != self.input_shape:
             raise WrongInput(

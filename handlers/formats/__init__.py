@@ -49,8 +49,7 @@ def load_codec(
 ) -> Codec:
     """Load the codec of an unpacked archive.
 
-    Raises:
-        RuntimeError: the user's codec cannot be loaded, or the class names do not fit the model.
+    Raises `RuntimeError`: the user's codec cannot be loaded, or the class names do not fit the model.
     """
     user_codec = None if manifest.codec is None else load_user_codec(manifest.codec, directory)
     labels = read_labels(directory, manifest.outputs) if user_codec is None else None
@@ -113,8 +112,7 @@ class Codec:
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of each sequence as a body and its content type; `session` as in `RequestFormat`.
 
-        Raises:
-            RequestError: the format cannot represent the outputs.
+        Raises `RequestError`: the format cannot represent the outputs.
         """
         if request.npy:
             return write_npy(outputs[0][0]), NPY

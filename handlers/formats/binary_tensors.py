@@ -47,8 +47,7 @@ def with_raw_data(value: object, tail: memoryview) -> object:
     >>> bytes(found["inputs"][0]["data"].content)
     b'xy'
 
-    Raises:
-        RequestError: 400, the sizes do not fit the bytes; 413, there are very many entries.
+    Raises `RequestError`: 400, the sizes do not fit the bytes; 413, there are very many entries.
     """
     entries = value.get("inputs") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(entries, list):
@@ -101,8 +100,7 @@ def check_size(raw: RawData, datatype: str, shape: Sequence[int], spec: TensorSp
 def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
     """Return the flat tensor of an entry's bytes, in a dtype that holds its values.
 
-    Raises:
-        RequestError: 400, a value of UINT64 is beyond the range of an integer input.
+    Raises `RequestError`: 400, a value of UINT64 is beyond the range of an integer input.
     """
     content = bytearray(raw.content)  # writable and aligned, as torch needs it
     tensor = from_bytes(content, _READ[datatype])
@@ -121,8 +119,7 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
 def json_bytes(body: bytes | bytearray, header: str) -> int:
     """Return the number of bytes of a body's JSON, from a request's header.
 
-    Raises:
-        RequestError: 400, it is not one.
+    Raises `RequestError`: 400, it is not one.
     """
     number = int(header) if header.isascii() and header.isdigit() and len(header) < 16 else -1
     if not 0 <= number <= len(body):
@@ -150,8 +147,7 @@ def from_bytes(content: bytearray, dtype: torch.dtype, offset: int = 0) -> torch
 
     A byte of a bool may have any value but 0 for true; torch knows only 1.
 
-    Raises:
-        ValueError: they are no whole number of elements.
+    Raises `ValueError`: they are no whole number of elements.
     """
     if offset == len(content):
         return torch.empty(0, dtype=dtype)

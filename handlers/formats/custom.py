@@ -49,8 +49,7 @@ class UserCodec(Protocol):
 def load_user_codec(reference: str, directory: Path) -> UserCodec:
     """Instantiate the class that `reference` ("module:Class") names, from a file in `directory`.
 
-    Raises:
-        RuntimeError: the module or the class is missing, or cannot be instantiated; with the cause.
+    Raises `RuntimeError`: the module or the class is missing, or cannot be instantiated; with the cause.
     """
     with working_directory(directory):
         try:

@@ -24,8 +24,7 @@ _MANY_OBJECTS = 1 << 16
 def parse_json(body: Body) -> object:
     """Parse a body with the standard library, unless TorchServe has parsed it already.
 
-    Raises:
-        RequestError: 400, it is not JSON in UTF-8, or nested too deep.
+    Raises `RequestError`: 400, it is not JSON in UTF-8, or nested too deep.
     """
     text = body.value
     if not isinstance(text, (*BINARY, str)) or (isinstance(text, str) and text and body.content_type == JSON):
@@ -66,8 +65,7 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
 
     The bytes of tensors after the JSON become the data of their entries.
 
-    Raises:
-        RequestError: as `parse_json`, `with_raw_data` and `decode`.
+    Raises `RequestError`: as `parse_json`, `with_raw_data` and `decode`.
     """
     if body.json_bytes is not None and isinstance(body.value, BINARY):
         whole = memoryview(body.value)

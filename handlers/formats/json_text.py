@@ -43,10 +43,9 @@ def to_json(value: object, most: int | None = None) -> bytes:
     >>> to_json({"logits": torch.tensor([[0.1, 1e-7], [float("nan"), 2.0]]), "id": "é"})
     b'{"logits":[[0.100000001,1.00000001e-07],[null,2.0]],"id":"\\u00e9"}'
 
-    Raises:
-        TypeError: a value is none of these.
-        ValueError: a number outside a tensor is not finite.
-        ResponseTooLong: the text would have more than `most` bytes.
+    Raises `TypeError`: a value is none of these.
+    Raises `ValueError`: a number outside a tensor is not finite.
+    Raises `ResponseTooLong`: the text would have more than `most` bytes.
     """
     if most is None or _LONGEST_NUMBER * _numbers(value) < most:
         text = _text(value).encode("ascii")

@@ -72,8 +72,7 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
     It has bool, integers or floats of either byte order, in C or Fortran order. The tensor may share the memory of
     `content` if that is a bytearray.
 
-    Raises:
-        RequestError: 400, it is not such a file, or holds anything else, Python objects above all.
+    Raises `RequestError`: 400, it is not such a file, or holds anything else, Python objects above all.
     """
     text, start = _header_text(content)
     header = _header(text)

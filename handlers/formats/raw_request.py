@@ -112,8 +112,7 @@ class RawRequest(NamedTuple):
     def body(self) -> Body:
         """Return the body, whichever field holds it.
 
-        Raises:
-            RequestError: 400, there is no body, or it is shorter than its headers say.
+        Raises `RequestError`: 400, there is no body, or it is shorter than its headers say.
         """
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))

@@ -84,8 +84,7 @@ class RequestFormat(ABC):
     def decode(self, value: object) -> InferenceRequest:
         """Decode the sequences of a body.
 
-        Raises:
-            RequestError: the body is not valid, or the model does not accept it.
+        Raises `RequestError`: the body is not valid, or the model does not accept it.
         """
 
     @abstractmethod
@@ -94,8 +93,7 @@ class RequestFormat(ABC):
 
         `session` has the fields of the session, for the response to a session's request.
 
-        Raises:
-            RequestError: the format cannot represent the outputs.
+        Raises `RequestError`: the format cannot represent the outputs.
         """
 
     def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
@@ -130,8 +128,7 @@ class FormatContext:
     def only_input(self, body: str) -> str:
         """Return the name of the model's one input, which a body without names needs.
 
-        Raises:
-            RequestError: 400, the model has several inputs.
+        Raises `RequestError`: 400, the model has several inputs.
         """
         inputs = self.manifest.inputs
         if len(inputs) == 1:
@@ -157,8 +154,7 @@ def wanted_outputs(value: Mapping[str, object], specs: Sequence[TensorSpec]) -> 
 
     None stands for all of them as JSON numbers.
 
-    Raises:
-        RequestError: 400, an output is unknown, named twice, or wanted in a form that is not served.
+    Raises `RequestError`: 400, an output is unknown, named twice, or wanted in a form that is not served.
     """
     binary = _flag(value.get("parameters"), "binary_data_output", "parameters")
     entries = value.get("outputs")
@@ -200,8 +196,7 @@ def _names(specs: Sequence[TensorSpec]) -> str:
 def write_output(tensor: torch.Tensor, spec: TensorSpec, *, binary: bool) -> tuple[dict[str, object], bytes]:
     """Return an entry of `outputs`, and the bytes that follow the JSON.
 
-    Raises:
-        RequestError: 500, a value is not finite, which V2's JSON numbers cannot represent.
+    Raises `RequestError`: 500, a value is not finite, which V2's JSON numbers cannot represent.
     """
     entry: dict[str, object] = {"name": spec.name, "shape": list(tensor.shape), "datatype": DATATYPES[spec.dtype]}
     if binary:
@@ -242,8 +237,7 @@ class Labels:
 def read_labels(directory: Path, outputs: Sequence[TensorSpec]) -> Labels | None:
     """Read the archive's class names; None if it has none.
 
-    Raises:
-        RuntimeError: the file does not name the classes of this model.
+    Raises `RuntimeError`: the file does not name the classes of this model.
     """
     file = directory / _LABELS_FILE
     if not file.is_file():

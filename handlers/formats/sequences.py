@@ -35,8 +35,7 @@ def read_sequences(
 def check_sequence_count(sequences: int, path: str, manifest: Manifest) -> None:
     """Refuse a request without sequences, and one with too many before any tensor is made.
 
-    Raises:
-        RequestError: 400 or 413.
+    Raises `RequestError`: 400 or 413.
     """
     if sequences == 0:
         raise invalid(f"{path} is empty: at least one sequence is needed")
@@ -64,9 +63,8 @@ def _read_indexed(values: Mapping[str, object], manifest: Manifest, path: str) -
 def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceInput:
     """Read one sequence from its inputs by name, each as nested lists or as a tensor.
 
-    Raises:
-        RequestError: 400 if the inputs are not those declared; 413 if the sequence is longer than every bucket; 422 if
-            padding is not possible and the length is not an accepted one.
+    Raises `RequestError`: 400 if the inputs are not those declared; 413 if the sequence is longer than every bucket;
+    422 if padding is not possible and the length is not an accepted one.
     """
     _check_names(values, manifest)
     _check_written_lengths(values, manifest)

@@ -69,8 +69,7 @@ def tensor_from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     tensor([[1.0000, 2.0000],
             [3.0000, 4.5000]])
 
-    Raises:
-        RequestError: 400, with the input's name.
+    Raises `RequestError`: 400, with the input's name.
     """
     flat, shape = flatten(value, len(spec.item_shape), spec)
     check_shape(shape, spec)
@@ -88,8 +87,7 @@ def convert_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
     Integers may become floats, and any width another as long as the values fit; floats never become integers.
 
-    Raises:
-        RequestError: 400, with the input's name.
+    Raises `RequestError`: 400, with the input's name.
     """
     check_shape(tensor.shape, spec)
     dtype = torch_dtype(spec)
@@ -105,8 +103,7 @@ def convert_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[object], tuple[int, ...]]:
     """Return the elements of lists nested `dimensions` deep, in row-major order, and the lists' shape.
 
-    Raises:
-        RequestError: 400, the nesting is not that deep, or lists of one depth differ in length.
+    Raises `RequestError`: 400, the nesting is not that deep, or lists of one depth differ in length.
     """
     if dimensions == 1 and type(value) is list:
         return value, (len(value),)
@@ -125,8 +122,7 @@ def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[obje
 def tensor_from_numbers(flat: Sequence[Any], spec: TensorSpec) -> torch.Tensor:
     """Make a flat tensor of JSON numbers: int, float and bool.
 
-    Raises:
-        RequestError: 400, an element is not a number, is of the wrong kind, or does not fit the dtype.
+    Raises `RequestError`: 400, an element is not a number, is of the wrong kind, or does not fit the dtype.
     """
     kind = _NUMBERS[spec.dtype]
     if not kind.accepted.issuperset(map(type, flat)):
@@ -158,8 +154,7 @@ def are_sizes(sizes: Sequence[object]) -> bool:
 def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
     """Check that rank and sizes are as declared, and that there is at least one timestep.
 
-    Raises:
-        RequestError: 400.
+    Raises `RequestError`: 400.
     """
     expected = spec.item_shape
     if len(shape) != len(expected):
@@ -178,8 +173,7 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
     """Check that floats are finite, ids in the vocabulary, and values in the range that the model takes.
 
-    Raises:
-        RequestError: 400, with the index of one that is not.
+    Raises `RequestError`: 400, with the index of one that is not.
     """
     if tensor.numel() == 0:
         return

@@ -23,8 +23,7 @@ def check_memory(manifest: Manifest, available: int | None = None) -> None:
 
     `available` is the memory in bytes; None: that of this host, or of its control group.
 
-    Raises:
-        ManifestError: the message has the bucket, its size, and the memory.
+    Raises `ManifestError`: the message has the bucket, its size, and the memory.
     """
     available = total_memory() if available is None else available
     grid = manifest.grid

@@ -31,8 +31,7 @@ class CheckedModules(MetaPathFinder, ExecutionLoader):
     ) -> ModuleSpec | None:
         """Find a module of the archive; None leaves the name to the host.
 
-        Raises:
-            ModuleNotFoundError: the name is below a package of the archive, which has no such module.
+        Raises `ModuleNotFoundError`: the name is below a package of the archive, which has no such module.
         """
         base, is_nested = fullname.replace(".", "/"), "." in fullname
         if is_nested and not self._owns(fullname.partition(".")[0]):

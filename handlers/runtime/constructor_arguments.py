@@ -34,8 +34,7 @@ class Options(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         """Refuse an attribute that is not there.
 
-        Raises:
-            AttributeError: always; torch and Python ask for names that may be missing.
+        Raises `AttributeError`: always; torch and Python ask for names that may be missing.
         """
         raise AttributeError(
             f"the options under neuron_lstm.model.args have no {name} (they have {', '.join(map(str, self))})"
@@ -54,8 +53,7 @@ def as_argument(value: Any) -> Any:
     >>> as_argument({"_target_": "torch.nn.LSTM", "_partial_": True}).func.__name__
     'LSTM'
 
-    Raises:
-        ArgumentError: there is no such class, or it does not take these arguments.
+    Raises `ArgumentError`: there is no such class, or it does not take these arguments.
     """
     if isinstance(value, list):
         return [as_argument(item) for item in value]

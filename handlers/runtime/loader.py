@@ -222,9 +222,8 @@ def _load_own_model(
 def _call_first(archive: LoadedArchive, bucket: Bucket) -> None:
     """Run the programs in a bucket for the first time.
 
-    Raises:
-        LoadError: they are not the programs that the manifest declares, or are damaged.
-        MemoryError: out of memory.
+    Raises `LoadError`: they are not the programs that the manifest declares, or are damaged.
+    Raises `MemoryError`: out of memory.
     """
     try:
         warm_up(archive, bucket, bucket.batch)
@@ -348,8 +347,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
     or a later one. A torch that is newer than all that were run is logged once.
 
-    Raises:
-        RuntimeError: a package is missing or does not fit; the message says which to install.
+    Raises `RuntimeError`: a package is missing or does not fit; the message says which to install.
     """
     installed = []
     for distribution, module, packaged in requires:

@@ -85,8 +85,7 @@ def output_tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tens
     >>> [(place, tensor.tolist()) for place, tensor in output_tensors({"ids": [3, 4], "score": 0.5, "rest": None})]
     [('ids', [3, 4]), ('score', 0.5)]
 
-    Raises:
-        TypeError: a part is of another type.
+    Raises `TypeError`: a part is of another type.
     """
     if value is None:
         return

@@ -40,8 +40,7 @@ def native_layers(model: nn.Module) -> Iterator[tuple[str, nn.RNNBase]]:
 def use_native_layers(model: nn.Module, libraries: Path, threads: int) -> None:
     """Let the library in a folder compute the recurrent layers of a model.
 
-    Raises:
-        LoadError: this host cannot run the library.
+    Raises `LoadError`: this host cannot run the library.
     """
     pool = open_pool(libraries, threads)
     for _, layer in native_layers(model):

@@ -97,8 +97,7 @@ class OwnProgram:
 def row_of(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """Return an output without its batch dimension.
 
-    Raises:
-        RuntimeError: its dtype, or the number of its dimensions, is not the declared one.
+    Raises `RuntimeError`: its dtype, or the number of its dimensions, is not the declared one.
     """
     if tensor.dtype is not torch_dtype(spec):
         if tensor.numel():
@@ -125,8 +124,7 @@ def load_own_model(
 
     `importing` makes a context in which the archive's modules can be imported.
 
-    Raises:
-        RuntimeError: it cannot be made here; with the cause.
+    Raises `RuntimeError`: it cannot be made here; with the cause.
     """
     with importing():
         files = [] if description.module is None else user_modules(description.module, directory)

@@ -41,8 +41,7 @@ def apply_placement(
     `workers` is `maxWorkers`, of any type; `environment` is that of the process. None: `threads` and the number of
     workers determine the threads, as without a placement.
 
-    Raises:
-        RuntimeError: this host does not allow it; the message says why.
+    Raises `RuntimeError`: this host does not allow it; the message says why.
     """
     if manifest.placement != "cores":
         return None
@@ -101,8 +100,7 @@ def partition_cores(cores: Sequence[int], workers: object, threads: int | None) 
 def pin_process(cores: Sequence[int]) -> None:
     """Pin this process to some cores: its threads, and those that these start.
 
-    Raises:
-        OSError: the system does not allow it.
+    Raises `OSError`: the system does not allow it.
     """
     for thread in [int(name) for name in os.listdir(_THREADS)]:  # noqa: PTH208 - names alone
         with suppress(ProcessLookupError):  # the thread has ended
@@ -112,8 +110,7 @@ def pin_process(cores: Sequence[int]) -> None:
 def acquire_worker_index(directory: Path) -> int:
     """Lock the least free index in `directory`, from 0 on, until this process ends.
 
-    Raises:
-        OSError: the files cannot be made or locked.
+    Raises `OSError`: the files cannot be made or locked.
     """
     for index in count():
         # Never closed: the lock is released with the last descriptor.
@@ -134,9 +131,8 @@ def worker_lock_directory(archive: Path) -> Path:
     It is private to the user who runs the workers. Its name depends on the archive's content, not on its path: two
     servers of one archive share one host's cores.
 
-    Raises:
-        OSError: it cannot be made.
-        RuntimeError: its path belongs to another user, or is not a directory.
+    Raises `OSError`: it cannot be made.
+    Raises `RuntimeError`: its path belongs to another user, or is not a directory.
     """
     which = sha256((archive / FILE_NAME).read_bytes()).hexdigest()[:32]
     directory = Path(tempfile.gettempdir()) / f"neuron-lstm-workers-{os.geteuid()}-{which}"

@@ -199,8 +199,7 @@ def _worst(outputs: Tensors, expected: Tensors, rounding: Sequence[float], manif
 def own_answer(directory: Path, manifest: Manifest, settings: Shadow) -> Answer:
     """Load the model of an unpacked archive; returns the function by which its own code answers.
 
-    Raises:
-        RuntimeError: it cannot be made here.
+    Raises `RuntimeError`: it cannot be made here.
     """
     files = [directory / file for file in (manifest.weights, manifest.constants) if file is not None]
     weights = {name: tensor for file in files for name, tensor in read_weights(file).items()}

@@ -32,8 +32,7 @@ def user_modules(name: str, directory: Path) -> list[ModuleType]:
 
     The caller has entered a context of `Importing`.
 
-    Raises:
-        RuntimeError: it cannot be imported; with the cause.
+    Raises `RuntimeError`: it cannot be imported; with the cause.
     """
     try:
         module = _import(name, directory)
@@ -60,8 +59,7 @@ def import_reference(reference: str, directory: Path) -> Any:
 
     The caller has entered `working_directory`.
 
-    Raises:
-        ImportError, AttributeError: the module or the object is missing; or whatever the file raises.
+    Raises `ImportError`, `AttributeError`: the module or the object is missing; or whatever the file raises.
     """
     module, _, name = reference.partition(":")
     return getattr(_import(module, directory), name)
@@ -135,8 +133,7 @@ def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | N
 
     They are those of 1, 2, 3, ... timesteps.
 
-    Raises:
-        RuntimeError: the function is missing, or its return value is not valid; with the cause.
+    Raises `RuntimeError`: the function is missing, or its return value is not valid; with the cause.
     """
     return None if manifest.kernel is None else load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory)
 

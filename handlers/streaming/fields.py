@@ -45,8 +45,7 @@ def find_session_fields(
     Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. Fields in the
     body are read only where `is_json` holds for it.
 
-    Raises:
-        RequestError: 400, the body cannot be read.
+    Raises `RequestError`: 400, the body cannot be read.
     """
     keys = {normalize_field_name(getattr(names, key)): key for key in SessionFieldValues._fields}
     found = [
@@ -61,8 +60,7 @@ def find_session_fields(
 def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> SessionFieldValues:
     """Return the values of the fields that were found.
 
-    Raises:
-        RequestError: 400, a field is not valid, or two places have different values of it.
+    Raises `RequestError`: 400, a field is not valid, or two places have different values of it.
     """
     values: dict[str, object] = {}
     for name, key, value in found:

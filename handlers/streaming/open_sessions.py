@@ -34,8 +34,7 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
 
     A store is opened with the first request, so that a server starts before its store does.
 
-    Raises:
-        RuntimeError: there is no signing key for session tokens.
+    Raises `RuntimeError`: there is no signing key for session tokens.
     """
     settings = manifest.streaming
     if settings is None:

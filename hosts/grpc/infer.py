@@ -51,8 +51,7 @@ def parse(name: str, content: bytes) -> Any:
 def rest_request(message: Any, metadata: Metadata) -> RawRequest:
     """Return the V2 request over REST that asks for the same as a ModelInferRequest, for outputs as bytes.
 
-    Raises:
-        GrpcRefusalError: INVALID_ARGUMENT, contents are missing, given twice or in a wrong field.
+    Raises `GrpcRefusalError`: INVALID_ARGUMENT, contents are missing, given twice or in a wrong field.
     """
     _check_raw_contents(message)
     inputs, contents = [], []
@@ -73,8 +72,7 @@ def rest_request(message: Any, metadata: Metadata) -> RawRequest:
 def infer_response(response: RawResponse) -> bytes:
     """Return the ModelInferResponse that has the content of a V2 response with bytes.
 
-    Raises:
-        GrpcRefusalError: the response is an error.
+    Raises `GrpcRefusalError`: the response is an error.
     """
     if response.status != 200:
         raise refusal(response)

@@ -66,9 +66,8 @@ def serve_archives(settings: RaySettings, say: Callable[[str], object]) -> None:
 
     In the end the application is deleted, and Serve and Ray are stopped if they were started here.
 
-    Raises:
-        ArchiveError: an archive is missing or damaged, two have one name, or Ray cannot serve them; nothing was left
-            running then.
+    Raises `ArchiveError`: an archive is missing or damaged, two have one name, or Ray cannot serve them; nothing was
+    left running then.
     """
     paths = archives_by_name(settings.archives)
     application = app(

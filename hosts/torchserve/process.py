@@ -77,8 +77,7 @@ class TorchServeProcess:
 
         `management` is the URL of the management port.
 
-        Raises:
-            ArchiveError: TorchServe ended, or cannot load a model.
+        Raises `ArchiveError`: TorchServe ended, or cannot load a model.
         """
         while (workers := self._ready_workers(management, model)) is None:
             ended = self._process.poll() is not None

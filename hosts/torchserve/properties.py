@@ -67,8 +67,7 @@ def properties(options: ServeOptions, files: Mapping[str, str], body_bytes: int,
     `files` has the file or folder of each archive in the model store, by the model's name; `body_bytes` is the largest
     body that one of them takes. `metrics` is the file that names our metrics.
 
-    Raises:
-        ArchiveError: TorchServe cannot have a model of such a name or file, or an override is of the command line.
+    Raises `ArchiveError`: TorchServe cannot have a model of such a name or file, or an override is of the command line.
     """
     if taken := [name for name in _COMMAND_LINE_SETTINGS if name in options.overrides]:
         raise ArchiveError(f"--set {taken[0]}: it follows from the archives of the command line")
@@ -136,8 +135,7 @@ def properties_text(found: Mapping[str, str]) -> str:
     allowed_urls=https://a\\.b/.*
     metrics_config=/\u00e9
 
-    Raises:
-        ArchiveError: TorchServe cannot read a value.
+    Raises `ArchiveError`: TorchServe cannot read a value.
     """
     return "".join(f"{name}={_written(name, value)}\n" for name, value in found.items())
 
@@ -169,8 +167,7 @@ _FOLDERS = ("workflow_store", "model_server_home", "plugins_path")
 def check_absolute(overrides: Mapping[str, str]) -> None:
     """Refuse a setting that is not an absolute path.
 
-    Raises:
-        ArchiveError: there is one; the message has the path to write.
+    Raises `ArchiveError`: there is one; the message has the path to write.
     """
     for name, value in _given(overrides, (*_FILES, *_FOLDERS)):
         if not Path(value).is_absolute():

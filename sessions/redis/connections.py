@@ -77,8 +77,7 @@ class RedisConnections:
         `replicas` of each server must have the changes before its answer counts. The call does not wait for a partition
         in `skip_if_down` while its server cannot be reached.
 
-        Raises:
-            StoreUnavailableError: the password or the package `redis` is missing.
+        Raises `StoreUnavailableError`: the password or the package `redis` is missing.
         """
         check_package()
         now = monotonic()

@@ -144,8 +144,7 @@ def _make_connection(settings: RedisSettings, address: Address, seconds: float) 
 
     `seconds` limit the attempt to connect.
 
-    Raises:
-        StoreUnavailableError: the password is missing.
+    Raises `StoreUnavailableError`: the password is missing.
     """
     from redis import cluster
     from redis.backoff import NoBackoff

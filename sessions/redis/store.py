@@ -94,8 +94,7 @@ class RedisStore:
         a change whose reply was lost if another worker has written the session since: it may have been made before.
         Without a change, every partition is asked, and one that answers is enough.
 
-        Raises:
-            StoreUnavailableError: no change was made, as far as can be known.
+        Raises `StoreUnavailableError`: no change was made, as far as can be known.
         """
         members, places = self._places([change.id for change in changes])
         with self._lock:
@@ -121,8 +120,7 @@ class RedisStore:
     def totals(self) -> StoreTotals:
         """Count open sessions and bytes.
 
-        Raises:
-            StoreUnavailableError: nothing can be read, or one shard cannot: the sum would be wrong.
+        Raises `StoreUnavailableError`: nothing can be read, or one shard cannot: the sum would be wrong.
         """
         with self._lock:
             answers = self._ask({one: [partition.count()] for one, partition in enumerate(self._partitions)})

@@ -121,8 +121,7 @@ class BackgroundCheckpoints:
 def copy_log(connection: sqlite3.Connection) -> int:
     """Copy the log to the database file, without stopping writers; returns its pages, -1 if others copy.
 
-    Raises:
-        sqlite3.Error: the log is not copied, or not all of it.
+    Raises `sqlite3.Error`: the log is not copied, or not all of it.
     """
     passive = "PRAGMA wal_checkpoint(PASSIVE)"
     (_, pages, _) = connection.execute(passive).fetchone()
@@ -137,7 +136,6 @@ def begin_log_again(connection: sqlite3.Connection) -> None:
 
     The connection must not wait for others.
 
-    Raises:
-        sqlite3.Error: the log is not copied, or not all of it.
+    Raises `sqlite3.Error`: the log is not copied, or not all of it.
     """
     connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

@@ -78,9 +78,8 @@ def file_identity(file: Path) -> FileIdentity | None:
 def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, FileIdentity]:
     """Open `file`, or create it, and return the connection and the identity of the file.
 
-    Raises:
-        OSError, sqlite3.Error: it cannot be opened.
-        StoreUnavailableError: its directory or content forbids it.
+    Raises `OSError`, `sqlite3.Error`: it cannot be opened.
+    Raises `StoreUnavailableError`: its directory or content forbids it.
     """
     _make_directory(file.parent)
     with _alone(file.parent, busy_seconds):
@@ -97,8 +96,7 @@ def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, 
 def open_for_checkpoints(file: Path, identity: FileIdentity, busy_seconds: float) -> sqlite3.Connection:
     """Open another connection to the `file` that `open_database` opened, for checkpoints.
 
-    Raises:
-        OSError, sqlite3.Error: it cannot be opened, or is another file by now.
+    Raises `OSError`, `sqlite3.Error`: it cannot be opened, or is another file by now.
     """
     # The file must not be replaced here: the log of one file must not be copied to another.
     with _alone(file.parent, busy_seconds):
@@ -245,8 +243,7 @@ def has_much_free(connection: sqlite3.Connection) -> bool:
 def shrink(connection: sqlite3.Connection) -> None:
     """Give free pages back to the file system, in a separate transaction.
 
-    Raises:
-        sqlite3.Error: another process writes, or the disk is full. The file is as it was.
+    Raises `sqlite3.Error`: another process writes, or the disk is full. The file is as it was.
     """
     # A script, because a call executes only the first step of this statement: one page.
     connection.executescript(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})")

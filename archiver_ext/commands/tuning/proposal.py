@@ -85,8 +85,7 @@ def propose(
     >>> proposal.proposed.lengths, proposal.proposed.refused
     ((5, 32), 0)
 
-    Raises:
-        ValueError: no sequence would be served, or the objective is an unknown cost.
+    Raises `ValueError`: no sequence would be served, or the objective is an unknown cost.
     """
     current, cost = target.lengths, target.cost_of_length
     if objective is None:

@@ -205,8 +205,7 @@ def _compiler_log(program: Any) -> str:
 def _check(answer: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of an answer of CUDA, after its error code.
 
-    Raises:
-        KernelError: the code is one of an error.
+    Raises `KernelError`: the code is one of an error.
     """
     code, *values = answer
     if int(code):
