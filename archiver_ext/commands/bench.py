@@ -32,7 +32,6 @@ def add_to(commands: Commands) -> None:
         "--lengths", required=True, type=Path, help="a file of lengths in timesteps, or a log of TorchServe"
     )
     command.add_argument("--batch", required=True, type=positive, metavar="N", help="requests in a batch")
-    command.add_argument("--rounds", type=positive, default=11, help="timing rounds per strategy (%(default)s)")
     command.add_argument(
         "--threads", type=positive, help="threads of one worker (default: as configured, or else cores / maxWorkers)"
     )
@@ -53,7 +52,7 @@ def _bench(options: argparse.Namespace) -> None:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with open_archive(options.archive, options.threads or worker_threads(options.archive)) as model:
         loaded = with_ranges_of_tree(model.loaded, model.directory)
-        result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
+        result = measure_archive(loaded, sample_batches(histogram, options.batch))
     for doubt in _doubts(result):
         sys.stderr.write(f"these figures are doubtful: {doubt}\n")
     show(options, lambda: to_json(result), lambda console: print_result(result, console))
@@ -62,7 +61,7 @@ def _bench(options: argparse.Namespace) -> None:
 def _doubts(result: BenchmarkResult) -> Iterator[str]:
     """Yield why the figures are unreliable, and what to do."""
     if result.varying:
-        yield f"the rounds of {', '.join(result.varying)} vary: run it again while nothing else runs here"
+        yield f"the turns of {', '.join(result.varying)} vary: run it again while nothing else runs here"
     yield from busy_line(result.measurement)
 
 
@@ -91,12 +90,11 @@ def print_result(result: BenchmarkResult, console: Console) -> None:
         console,
         f"{len(result.batches)} batches of {len(result.batches[0])} requests, {lengths}; timesteps are real ones",
         f"{result.backend}, {result.threads} threads; planning a batch takes {result.plan_us:.0f} us",
-        f"the machine multiplies matrices at {result.gemm_gflops:.0f} GFLOP/s",
     )
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the figures for machines; `seconds` are of all batches, one value per round.
+    """Return the figures for machines; `seconds` are of all batches, one value per turn.
 
     `waste` is the padding that recurrent layers compute, `bucket_waste` that of the buckets, which other layers compute
     in any case.
@@ -108,7 +106,6 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
         "requests": result.requests,
         "timesteps": result.timesteps,
         "plan_us": result.plan_us,
-        "gemm_gflops": result.gemm_gflops,
         "doubts": list(_doubts(result)),
         "ways": {
             name: {

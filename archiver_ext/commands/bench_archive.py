@@ -1,17 +1,12 @@
-"""Timing of an archive on this machine: planned batches, beside strategies without a planner, and a matrix product.
-
-Timing is interleaved: a slow moment of the machine affects all of the timed calls, not one of them.
-"""
+"""Timing of an archive on this machine: planned batches, beside strategies without a planner."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import median
-from typing import TypeVar
 
 import torch
 
@@ -21,16 +16,17 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import CostMeasurement, Manifest
 from ...handlers.runtime.loader import LoadedArchive, supported_shapes
-from ...handlers.runtime.measurement import Call, spread
+from ...handlers.runtime.measurement import Call, Effort, measure, spread
 from ..errors import PackagingError
 from ..evaluation.verification_cases import draw_inputs
 from ..torch_threads import on_threads
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
-_PLANNING, _GEMM = "planning", "GEMM"
+_PLANNING = "planning"
 _MAX_BATCHES = 16
 _LARGEST_SPREAD = 1.25
-_PAUSE_S = 0.03
+_EFFORT = Effort(budget_ms=400, turn_ms=60, wakes=True, together=True)
+"""Each turn begins with a call that wakes the engine's threads, and all take turns while some vary."""
 
 Request = Sequence[torch.Tensor]
 """The inputs of one request."""
@@ -50,13 +46,13 @@ class StrategyTiming:
     """Timing of one strategy for all batches."""
 
     seconds: tuple[float, ...]
-    """Seconds of all batches together, one value per round."""
+    """Seconds of all batches together, one value per turn."""
     bucket_timesteps: int
     """Sum of B x T over all calls, padding included."""
 
     @property
     def median_seconds(self) -> float:
-        """Median over the rounds of the seconds of all batches."""
+        """Median over the turns of the seconds of all batches."""
         return median(self.seconds)
 
 
@@ -69,14 +65,12 @@ class BenchmarkResult:
     strategies: Mapping[str, StrategyTiming]
     plan_us: float
     """Microseconds of planning a batch, which are part of `as served`."""
-    gemm_gflops: float
-    """Best matrix multiplication rate of the machine's threads."""
     threads: int
     backend: str
     stops_rows: bool
     """Whether recurrent layers stop each row at its own end, so that they compute no padding."""
     varying: tuple[str, ...]
-    """Names of the strategies and measurements whose rounds took different times."""
+    """Names of the strategies whose turns took different times."""
     measurement: CostMeasurement | None
     """Conditions of the costs by which batches are planned."""
 
@@ -114,7 +108,7 @@ def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MAX_BAT
     return tuple(tuple(islice(dealt, size)) for _ in range(-(-len(lengths) // size)))
 
 
-def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], rounds: int) -> BenchmarkResult:
+def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]]) -> BenchmarkResult:
     """Time an archive with random inputs of these lengths.
 
     Raises `PackagingError`: it does not serve one of the lengths.
@@ -126,8 +120,7 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
     strategies = {name: list(steps) for name, steps in _strategies(archive, drawn, accepted).items()}
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
     calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
-    calls[_GEMM] = on_threads(archive.threads, _gemm())
-    seconds = time_interleaved(calls, rounds)
+    seconds = {name: tuple(ms / 1000 for ms in turns) for name, turns in measure(calls, _EFFORT).items()}
     return BenchmarkResult(
         batches=accepted,
         strategies={
@@ -135,7 +128,6 @@ def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], ro
             for name, steps in strategies.items()
         },
         plan_us=median(seconds[_PLANNING]) / len(accepted) * 1e6,
-        gemm_gflops=_GEMM_FLOP / min(seconds[_GEMM]) / 1e9,
         threads=archive.threads,
         backend=archive.manifest.backend,
         stops_rows=get_backend(archive.manifest.backend).ragged and archive.manifest.takes_lengths,
@@ -198,51 +190,3 @@ def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
             archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
 
     return call
-
-
-KeyT = TypeVar("KeyT")
-
-
-def time_interleaved(
-    calls: Mapping[KeyT, Call],
-    rounds: int,
-    slice_s: float = 0.06,
-    clock: Callable[[], float] = time.perf_counter,
-    sleep: Callable[[float], None] = time.sleep,
-) -> dict[KeyT, tuple[float, ...]]:
-    """Time each call in one slice per round; returns the median seconds of a call in each slice.
-
-    A slice has `slice_s` seconds of timed calls, at least one. It begins with a pause, in which the threads of the
-    previous call stop spinning and leave the cores to this one, and with an untimed call, which wakes its threads.
-    Each round begins with another call, so that none always follows the same.
-    """
-
-    def time_slice(call: Call) -> float:
-        sleep(_PAUSE_S)
-        call()
-        seconds: list[float] = []
-        while sum(seconds) < slice_s:
-            started = clock()
-            call()
-            seconds.append(clock() - started)
-        return median(seconds)
-
-    order = list(calls)
-    medians: dict[KeyT, list[float]] = {key: [] for key in order}
-    for number in range(rounds):
-        first = number % len(order)
-        for key in order[first:] + order[:first]:
-            medians[key].append(time_slice(calls[key]))
-    return {key: tuple(values) for key, values in medians.items()}
-
-
-_GEMM_SIZE = 2048
-
-_GEMM_FLOP = 2 * _GEMM_SIZE**3
-"""Floating-point operations of one call of `gemm()`."""
-
-
-def _gemm() -> Callable[[], object]:
-    """Return a float32 product of two 2048 x 2048 matrices, with all threads that torch has."""
-    left, right, product = (torch.rand(_GEMM_SIZE, _GEMM_SIZE) for _ in range(3))
-    return lambda: torch.mm(left, right, out=product)

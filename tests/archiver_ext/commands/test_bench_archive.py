@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,10 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands import bench_archive
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import (
+    sample_batches,
+    smallest_bucket,
+)
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import CostMeasurement, read_manifest
 
@@ -32,7 +34,7 @@ def archive(tmp_path: Path) -> Path:
 
 def flags(archive: Path, *more: str) -> list[str]:
     lengths = str(archive.with_name("lengths.txt"))
-    return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
+    return ["bench", str(archive), "--lengths", lengths, "--batch", "3", *more]
 
 
 @pytest.mark.ci
@@ -47,7 +49,6 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
     assert set(told["ways"]) == {"as served", "one at a time", "one bucket for all"}
     assert all(way["requests_per_s"] > 0 and 0 <= way["waste"] < 1 for way in told["ways"].values())
     assert told["plan_us"] > 0
-    assert told["gemm_gflops"] > 0
 
 
 def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
@@ -80,7 +81,7 @@ def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, c
 
 
 @pytest.mark.few(3)
-@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
+@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--threads", "1.5"]])
 def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(flags(archive, *wrong))
@@ -95,7 +96,7 @@ def test_an_engine_that_stops_rows_computes_no_padding_in_recurrent_layers(
     """The padding of the buckets is told beside it: the layers around the recurrence compute it."""
     (tmp_path / "lengths.txt").write_text("1 4")
     lengths = str(tmp_path / "lengths.txt")
-    arguments = ["bench", str(native_archive), "--lengths", lengths, "--batch", "2", "--rounds", "1"]
+    arguments = ["bench", str(native_archive), "--lengths", lengths, "--batch", "2"]
 
     assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
     padded = json.loads(capsys.readouterr().out)["ways"]["one bucket for all"]
@@ -116,15 +117,14 @@ def test_figures_that_vary_are_doubtful(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("3")
     archive = make_archive(tmp_path / "sums", measurement=CostMeasurement(1, 1.5))
-    monkeypatch.setattr(
-        bench_archive, "time_interleaved", lambda calls, config: dict.fromkeys(calls, (1.0, 1.0)) | {"GEMM": (1.0, 3.0)}
-    )
+    measured = {"planning": (1.0, 3.0)}
+    monkeypatch.setattr(bench_archive, "measure", lambda calls, _: dict.fromkeys(calls, (1.0, 1.0)) | measured)
 
     assert cli.main(flags(archive, "--json")) == 0
 
     shown = capsys.readouterr()
     lines = [
-        "the rounds of GEMM vary: run it again while nothing else runs here",
+        "the turns of planning vary: run it again while nothing else runs here",
         "costs were measured on a busy machine: run neuron-lstm calibrate",
     ]
     assert json.loads(shown.out)["doubts"] == lines
@@ -160,50 +160,3 @@ def test_the_bucket_for_all_is_the_smallest_there_is(
 ) -> None:
     manifest = read_manifest(make_archive(tmp_path))
     assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)
-
-
-class Day:
-    """Simulated seconds that pass during calls and pauses, with a record of the events."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.happened = ""
-
-    def __call__(self) -> float:
-        return self.now
-
-    def rest(self, seconds: float) -> None:
-        self.happened += "."
-        self.now += seconds
-
-    def costing(self, name: str, *seconds: float) -> Callable[[], None]:
-        left = list(seconds)
-
-        def call() -> None:
-            self.happened += name
-            self.now += left.pop(0) if len(left) > 1 else left[0]
-
-        return call
-
-
-def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> None:
-    day = Day()
-    seconds = time_interleaved({"a": day.costing("a", 99, 2, 50, 2, 2, 2)}, 1, 57, day, day.rest)
-
-    assert seconds == {"a": (2,)}
-
-
-def test_every_round_begins_with_another_one() -> None:
-    day = Day()
-    calls = {name: day.costing(name, 1) for name in "abc"}
-    seconds = time_interleaved(calls, 4, 1, day, day.rest)
-
-    assert day.happened == ".aa.bb.cc.bb.cc.aa.cc.aa.bb.aa.bb.cc"
-    assert {name: len(taken) for name, taken in seconds.items()} == {"a": 4, "b": 4, "c": 4}
-
-
-def test_a_slow_call_is_timed_once_a_turn_and_a_fast_one_for_the_whole_of_it() -> None:
-    day = Day()
-    time_interleaved({"s": day.costing("s", 8), "f": day.costing("f", 0.5)}, 1, 2, day, day.rest)
-
-    assert day.happened == ".ss.fffff"
