@@ -230,7 +230,7 @@ def _call(
     if not batched:
         given, extra = ({name: tensor[0] for name, tensor in tensors.items()} for tensors in (given, extra))
     try:
-        with _lookups(model, given) as embedded, checked_packed_features(model), quiet(), torch.no_grad():
+        with watched_lookups(model, given) as embedded, checked_packed_features(model), quiet(), torch.no_grad():
             model(**given, **extra, **signature.constants)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and another guess may fit
         return " ".join(f"{type(error).__name__}: {error}".split())
@@ -238,15 +238,15 @@ def _call(
 
 
 @contextmanager
-def _lookups(model: nn.Module, given: Mapping[str, torch.Tensor]) -> Iterator[Embedded]:
-    """Watch which of the given tensors reach an embedding."""
+def watched_lookups(model: nn.Module, given: Mapping[str, torch.Tensor]) -> Iterator[Embedded]:
+    """Watch which of the given tensors reach an embedding; of several, the one with the fewest ids counts."""
     found: Embedded = {}
     names = {tensor.untyped_storage().data_ptr(): name for name, tensor in given.items()}
 
     def watch(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         name = names.get(arguments[0].untyped_storage().data_ptr()) if arguments else None
         if name is not None and isinstance(module, nn.Embedding):
-            found[name] = module
+            found[name] = min(module, found.get(name, module), key=lambda embedding: embedding.num_embeddings)
 
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     handles = [module.register_forward_pre_hook(watch) for module in embeddings]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import torch
 
 from ...backends import target_machine
+from ...backends.differences import difference
+from ...backends.interface import CompileError
+from ...backends.native.build import build as build_libraries
+from ...backends.registry import get_backend
 from ...backends.versions import torch_version
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
@@ -27,7 +33,8 @@ from ...config.own_model import OwnModel
 from ...config.schema import ServingConfig
 from ...handlers.runtime.loader import LoadedArchive, load_archive
 from ...handlers.runtime.measurement import measure, spread
-from ...handlers.runtime.own_model import row_of
+from ...handlers.runtime.native_layers import native_layers
+from ...handlers.runtime.own_model import OwnProgram, row_of
 from ...lowering.eager_call import shortest_length
 from ...lowering.errors import FailsEagerly, InputsDoNotFit
 from ..archive import layout
@@ -39,8 +46,7 @@ from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .native_trial import tolerance_of, with_native_layers
-from .trial import EagerFailure, Request, Trial, equal, try_model, without_batch
+from .trial import EagerFailure, Request, Trial, answer, equal, try_model, without_batch
 
 ENGINE = "eager"
 """The engine that an archive names: torch runs the model operator by operator."""
@@ -92,7 +98,7 @@ def package_own_model(
             raise refusal from failure
         raise
     described = replace(description, draws=trial.draws, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
-    native = with_native_layers(build, described, trial, constants)
+    native = _with_native_layers(build, described, trial, constants)
     described, trial = native or (described, trial)
     carried = carried_files(ENGINE, own_model=True, native_layers=native is not None)
     layout.copy_serving_files(build.tree, layout.package_directory(), carried)
@@ -128,14 +134,14 @@ def _loaded(build: BuildInput) -> LoadedArchive:
 
 def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, has_constants: bool) -> Manifest:
     config = build.config
-    outputs = learned_outputs(trial.observed, trial.batch_dims, config.outputs)
+    checked = sorted({request.length for request in trial.requests} & {*config.grid.lengths})
     return Manifest(
         backend=ENGINE,
-        requires=tuple(_requirements(build.tree, model)),
+        requires=(RequiredPackage("torch", "torch", torch_version()), *imported_by(build.tree, model)),
         host=_host(build.tree, model),
         inputs=tuple(replace(spec, vocabulary=trial.vocabularies.get(spec.name)) for spec in config.input_specs),
         takes_lengths=False,
-        outputs=outputs,
+        outputs=learned_outputs(trial.observed, trial.batch_dims, config.outputs),
         overflow=config.overflow,
         kind="sequence",
         kind_reason="the model itself answers, for a whole sequence at once",
@@ -145,7 +151,7 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         longest=config.longest,
         shortest=shortest,
         variants=(),
-        checks=tuple(MeasuredError(Bucket(1, length), trial.error) for length in _checked(config, trial)),
+        checks=tuple(MeasuredError(Bucket(1, length), trial.error) for length in checked),
         costs=(),
         weights=build.weights,
         constants=layout.CONSTANTS if has_constants else None,
@@ -157,7 +163,9 @@ def _manifest(build: BuildInput, model: OwnModel, trial: Trial, shortest: int, h
         limits=config.limits.limits,
         model=model,
         precision="float32",
-        tolerance=ErrorTolerance(0.0, 0.0) if model.recurrences is None else ErrorTolerance(*tolerance_of(config)),
+        tolerance=ErrorTolerance(0.0, 0.0)
+        if model.recurrences is None
+        else ErrorTolerance(config.tolerance.atol, config.tolerance.rtol),
         files=digest_files(build.tree),
         produced_by=producer_versions(),
     )
@@ -168,15 +176,6 @@ def _host(tree: Path, model: OwnModel) -> dict[str, str]:
     if model.recurrences is None:
         return {}
     return {**target_machine.host(), **symbol_versions((tree / model.recurrences).glob("*.so"))}
-
-
-def _checked(config: ServingConfig, trial: Trial) -> list[int]:
-    return sorted({request.length for request in trial.requests} & {*config.grid.lengths})
-
-
-def _requirements(tree: Path, model: OwnModel) -> list[RequiredPackage]:
-    """Return torch and what the model's files import, in the versions with which the answers were compared."""
-    return [RequiredPackage("torch", "torch", torch_version()), *imported_by(tree, model)]
 
 
 def _verify(loaded: LoadedArchive, trial: Trial) -> None:
@@ -207,10 +206,7 @@ def _with_costs(loaded: LoadedArchive, trial: Trial) -> Manifest:
     lengths = sorted(by_length)
     chosen = sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
 
-    def call(length: int) -> Callable[[], object]:
-        return partial(_answers, loaded, by_length[length])
-
-    turns = measure({Bucket(1, length): call(length) for length in chosen})
+    turns = measure({Bucket(1, length): partial(_answers, loaded, by_length[length]) for length in chosen})
     costs = CostModel({bucket: min(times) for bucket, times in turns.items()}).monotonic().milliseconds
     return replace(
         loaded.manifest,
@@ -230,3 +226,72 @@ def _unused_keys(config: ServingConfig) -> tuple[str, ...]:
     }
     unused = ", ".join(key for key, is_given in keys.items() if is_given)
     return (f"without effect on a model that answers by its own code: {unused}",) if unused else ()
+
+
+def _with_native_layers(
+    build: BuildInput, description: OwnModel, trial: Trial, constants: Mapping[str, torch.Tensor]
+) -> tuple[OwnModel, Trial] | None:
+    """Write the library into the tree, and return the description and the answers with it.
+
+    None, and no library, if it has no layer to compute, cannot be compiled here, or answers a request differently by
+    more than the tolerance; where `backend` does not name it, also if it is slower than torch.
+    """
+    plain = make_program(build, description, constants, trial.rewritten)
+    is_asked = build.config.engine in (AUTO, "native") and not trial.draws and not trial.rewritten
+    libraries = build.tree / layout.RECURRENCES
+    if not is_asked or not any(native_layers(plain.model)) or not _built(libraries):
+        return None
+    described = replace(description, recurrences=layout.RECURRENCES)
+    program = make_program(build, described, constants, ())
+    native = _answered(program, description.name, trial, build.config)
+    if native is None or (build.config.engine == AUTO and not _is_faster(program, plain, trial)):
+        shutil.rmtree(libraries)
+        return None
+    return described, native
+
+
+def _tolerance(config: ServingConfig) -> tuple[float, float]:
+    """Return the largest difference from eager mode, absolute and relative."""
+    return config.tolerance.atol, config.tolerance.rtol
+
+
+def _built(libraries: Path) -> bool:
+    """Compile the library into a folder. Whether that is possible here."""
+    if get_backend("native").unavailable() is not None:
+        return False
+    libraries.mkdir(parents=True)
+    try:
+        build_libraries(libraries)
+    except CompileError:
+        shutil.rmtree(libraries)
+        return False
+    return True
+
+
+def _answered(program: OwnProgram, name: str, trial: Trial, config: ServingConfig) -> Trial | None:
+    """Answer the requests of a trial again; None if an answer differs by more than the tolerance."""
+    try:
+        answers = [answer(program, request, name, config) for request in trial.requests]
+    except EagerFailure:
+        return None
+    if any([place for place, _ in a] != [place for place, _ in b] for a, b in zip(answers, trial.answers, strict=True)):
+        return None
+    differences = [
+        difference(ours, eager, _tolerance(config)) if ours.dtype == eager.dtype else (inf, inf)
+        for a, b in zip(answers, trial.answers, strict=True)
+        for (_, ours), (_, eager) in zip(a, b, strict=True)
+    ]
+    if any(ratio > 1 for _, ratio in differences):
+        return None
+    return replace(trial, answers=tuple(answers), error=max(error for error, _ in differences))
+
+
+def _is_faster(program: OwnProgram, plain: OwnProgram, trial: Trial) -> bool:
+    """Whether all requests together take less time with the library than by torch."""
+
+    def run_all(model: OwnProgram) -> None:
+        for request in trial.requests:
+            model.outputs([tensor.clone() for tensor in request.tensors], request.length)
+
+    turns = measure({model: partial(run_all, model) for model in (program, plain)})
+    return min(turns[program]) < min(turns[plain])

@@ -18,7 +18,7 @@ from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import reached_files
-from .trial import Request, Trial, try_model, without_batch
+from .trial import Request, try_model, without_batch
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,12 @@ def prepare_shadow(
         constants = non_persistent_buffers(model)
         make = partial(make_program, build, description, constants)
         trial = try_model(make, description.name, config, shortest_length(model, config))
-        _check_repeatable(trial, description)
+        if trial.draws:
+            raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
     except PackagingError as error:
         raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
     described = replace(description, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
     return PreparedShadow(Shadow(settings.share, settings.on_difference, described), constants, trial.requests)
-
-
-def _check_repeatable(trial: Trial, description: OwnModel) -> None:
-    if trial.draws:
-        raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")
 
 
 def _check_files(description: OwnModel, model_file: Path, config: ServingConfig) -> None:

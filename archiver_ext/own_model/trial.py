@@ -22,6 +22,7 @@ from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
 from ...lowering.errors import format_source_line, is_user_file, raising_line, source_suffix
 from ...lowering.torch_messages import explain_torch_error
+from ..commands.infer_inputs import watched_lookups
 from ..errors import PackagingError
 from ..evaluation.reference import as_batch
 from ..evaluation.verification_cases import draw_inputs
@@ -167,12 +168,11 @@ def _drawn(config: ServingConfig, lengths: Sequence[int]) -> Iterator[Request]:
     for index in range(max(len(lengths), len(_SCALES))):
         length, scale = lengths[index % len(lengths)], _SCALES[index % len(_SCALES)]
         drawn = draw_inputs(specs, length, rng)
-        scaled = [_scaled(tensor, spec, scale) for tensor, spec in zip(drawn, specs, strict=True)]
-        yield Request(length, tuple(as_batch(tensor, spec) for tensor, spec in zip(scaled, specs, strict=True)))
-
-
-def _scaled(tensor: torch.Tensor, spec: TensorSpec, scale: float) -> torch.Tensor:
-    return tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
+        scaled = [
+            tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
+            for tensor, spec in zip(drawn, specs, strict=True)
+        ]
+        yield Request(length, tuple(map(as_batch, scaled, specs)))
 
 
 def answer(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> Outputs:
@@ -280,16 +280,9 @@ def _batch_dims(
         twice = []
     if len(twice) == len(alone) and all(a.dim() == b.dim() for (_, a), (_, b) in zip(twice, alone, strict=True)):
         return tuple(_doubled(one, other) for (_, one), (_, other) in zip(alone, twice, strict=True))
-    return tuple(
-        expected if all(_has_one(answer, index, expected) for answer in answers) else None
-        for index in range(len(alone))
-    )
-
-
-def _has_one(answer: Outputs, index: int, dim: int) -> bool:
-    """Whether an output has a size of 1 in a dimension."""
-    shape = answer[index][1].shape if index < len(answer) else ()
-    return len(shape) > dim and shape[dim] == 1
+    outputs = zip(*answers, strict=False)  # learning their layouts refuses answers of other numbers of outputs
+    have_one = (all(tensor.shape[expected : expected + 1] == (1,) for _, tensor in same) for same in outputs)
+    return tuple(expected if has_one else None for has_one in have_one)
 
 
 def _doubled(alone: torch.Tensor, twice: torch.Tensor) -> int | None:
@@ -308,16 +301,8 @@ def _answers_zeros(program: OwnProgram, config: ServingConfig) -> bool:
 def _vocabularies(program: OwnProgram, request: Request, config: ServingConfig) -> dict[str, int]:
     """Return the size of the embedding that takes each input of ids, if one takes it as it is."""
     tensors = [tensor.clone() for tensor in request.tensors]
-    specs = zip(config.input_specs, tensors, strict=True)
-    ids = {tensor.data_ptr(): spec.name for spec, tensor in specs if not torch_dtype(spec).is_floating_point}
-    found: dict[str, int] = {}
-
-    def note(module: torch.nn.Module, arguments: Any) -> None:
-        if isinstance(module, torch.nn.Embedding) and arguments and isinstance(arguments[0], torch.Tensor):
-            name = ids.get(arguments[0].data_ptr())
-            if name is not None:
-                found[name] = min(module.num_embeddings, found.get(name, module.num_embeddings))
-
-    with torch.nn.modules.module.register_module_forward_pre_hook(note):
+    named = zip(config.input_specs, tensors, strict=True)
+    ids = {spec.name: tensor for spec, tensor in named if not torch_dtype(spec).is_floating_point}
+    with watched_lookups(program.model, ids) as embedded:
         program.outputs(tensors, request.length)
-    return found
+    return {name: embedding.num_embeddings for name, embedding in embedded.items()}

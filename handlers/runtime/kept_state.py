@@ -85,17 +85,14 @@ class KeptState:
 
     def _is_changed(self) -> bool:
         """Whether any place is changed: one pass over all, because most requests change none."""
-        return (
-            list(map(version_of, self._tensors)) != self._versions
-            or any(self._empty)
-            or list(map(len, self._filled)) != self._sizes
-            or self._has_other_objects()
-            or any(place.is_changed() for place in self._others)
-        )
-
-    def _has_other_objects(self) -> bool:
         try:
-            return not all(map(is_, self._all_objects(), self._objects))
+            return (
+                list(map(version_of, self._tensors)) != self._versions
+                or any(self._empty)
+                or list(map(len, self._filled)) != self._sizes
+                or not all(map(is_, self._all_objects(), self._objects))
+                or any(place.is_changed() for place in self._others)
+            )
         except KeyError:  # an attribute was replaced by another one
             return True
 

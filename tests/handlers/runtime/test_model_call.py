@@ -14,7 +14,7 @@ from own_description import described
 from torch.nn.utils.rnn import PackedSequence
 
 from torchserve_neuron_lstm.config.own_model import MaskForm
-from torchserve_neuron_lstm.handlers.runtime.model_call import argument_makers, output_tensors
+from torchserve_neuron_lstm.handlers.runtime.own_model import argument_makers, output_tensors
 
 Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - users write these
 
