@@ -255,7 +255,7 @@ def _layers(
     size = len(weights) // layers
     steps = None if lengths is None else op.Cast(lengths, to=6)  # int32
     x = op.Transpose(x, perm=[1, 0, 2])
-    initial = [_split_layers(state, layers) for state in states]
+    initial = [[state] if layers == 1 else op.Split(state, num_outputs=layers, axis=0) for state in states]
     finals = []
     for index in range(layers):
         parts = _in_onnx_order(cell, weights[index * size : (index + 1) * size], directions)
@@ -263,17 +263,8 @@ def _layers(
         y, *final = _recurrent_operator(cell, x, parts, steps, rows, bidirectional, int(states[0].shape[2]))
         x = _join_directions(y, directions)
         finals.append(final)
-    return [op.Transpose(x, perm=[1, 0, 2]), *(_join_layers(kind) for kind in zip(*finals, strict=True))]
-
-
-def _split_layers(state: Any, layers: int) -> Sequence[Any]:
-    """The states of each layer, from [L*D, B, H]."""
-    return [state] if layers == 1 else _opset().Split(state, num_outputs=layers, axis=0)
-
-
-def _join_layers(states: Sequence[Any]) -> Any:
-    """The states of all layers [L*D, B, H]."""
-    return states[0] if len(states) == 1 else _opset().Concat(*states, axis=0)
+    joined = (kind[0] if layers == 1 else op.Concat(*kind, axis=0) for kind in zip(*finals, strict=True))
+    return [op.Transpose(x, perm=[1, 0, 2]), *joined]
 
 
 def _join_directions(y: Any, directions: int) -> Any:

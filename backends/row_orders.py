@@ -15,42 +15,14 @@ _Choice = Callable[[Tensor, int, int, bool], Tensor]
 """A function of a tensor, a dimension, a number and a direction, which returns positions in that dimension."""
 
 
-def _sort(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.sort(x, dim=dim, descending=largest)[1]
-
-
-def _topk(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.topk(x, number, dim, largest, True)[1]
-
-
-def _unsorted_topk(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.topk(x, number, dim, largest, False)[1]
-
-
-def _kthvalue(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.kthvalue(x, number, dim, True)[1]
-
-
-def _median(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.median(x, dim, True)[1]
-
-
-def _nanmedian(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.nanmedian(x, dim, True)[1]
-
-
-def _mode(x: Tensor, dim: int, number: int, largest: bool) -> Tensor:
-    return torch.mode(x, dim, True)[1]
-
-
 _CHOICES: Mapping[str, _Choice] = {
-    "sort": _sort,
-    "topk": _topk,
-    "unsorted topk": _unsorted_topk,
-    "kthvalue": _kthvalue,
-    "median": _median,
-    "nanmedian": _nanmedian,
-    "mode": _mode,
+    "sort": lambda x, dim, number, largest: torch.sort(x, dim=dim, descending=largest)[1],
+    "topk": lambda x, dim, number, largest: torch.topk(x, number, dim, largest, True)[1],
+    "unsorted topk": lambda x, dim, number, largest: torch.topk(x, number, dim, largest, False)[1],
+    "kthvalue": lambda x, dim, number, largest: torch.kthvalue(x, number, dim, True)[1],
+    "median": lambda x, dim, number, largest: torch.median(x, dim, True)[1],
+    "nanmedian": lambda x, dim, number, largest: torch.nanmedian(x, dim, True)[1],
+    "mode": lambda x, dim, number, largest: torch.mode(x, dim, True)[1],
 }
 
 

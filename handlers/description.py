@@ -8,7 +8,6 @@ from dataclasses import asdict
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
-from ..config.own_model import OwnModel, Shadow
 from ..sessions.settings import SessionSettings
 from .runtime.loader import ServedModel, warm_up
 from .streaming.state import SessionSource
@@ -16,6 +15,7 @@ from .streaming.state import SessionSource
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
     """Describe inputs, outputs, buckets, engine and measurements as a JSON object."""
+    model, shadow = manifest.model, manifest.shadow
     return {
         "inputs": [_describe_tensor(spec) for spec in manifest.inputs],
         "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
@@ -25,8 +25,12 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "kernel": manifest.kernel,
         "placement": manifest.placement,
         "backend": manifest.backend,
-        "own_model": None if manifest.model is None else _describe_own_model(manifest.model),
-        "shadow": None if manifest.shadow is None else _describe_shadow(manifest.shadow),
+        "own_model": None
+        if model is None
+        else {"name": model.name, "file": model.file, "draws_random_numbers": model.draws, "reason": model.reason},
+        "shadow": None
+        if shadow is None
+        else {"share": shadow.share, "on_difference": shadow.on_difference, "model": shadow.model.name},
         "precision": manifest.precision,
         "threads": threads,
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
@@ -50,14 +54,6 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),
     }
-
-
-def _describe_own_model(model: OwnModel) -> dict[str, object]:
-    return {"name": model.name, "file": model.file, "draws_random_numbers": model.draws, "reason": model.reason}
-
-
-def _describe_shadow(shadow: Shadow) -> dict[str, object]:
-    return {"share": shadow.share, "on_difference": shadow.on_difference, "model": shadow.model.name}
 
 
 def _describe_streaming(settings: SessionSettings) -> dict[str, object]:

@@ -16,7 +16,7 @@ from ..bucketing.shapes import BucketGrid
 from ..config.manifest import Manifest, read_manifest
 from .description import describe
 from .formats import load_codec
-from .formats.request import ModelIdentity, Outputs, SequenceInput
+from .formats.request import ModelIdentity
 from .metrics import BatchMetrics
 from .runtime.loader import LoadedArchive, device_of, load_archive
 from .runtime.placement import apply_placement, threads_per_worker
@@ -83,7 +83,7 @@ def _open(host: Host) -> Service:
         report,
         sessions=None if manifest.streaming is None else _open_sessions(manifest, host),
         response_timeout_ms=host.response_timeout_ms,
-        observe=None if shadowed is None else _observer(shadowed),
+        observe=None if shadowed is None else shadowed.observe,
         wake=archive.wake,
     )
 
@@ -96,10 +96,6 @@ def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
     from .runtime.shadow import ShadowedModel, own_answer
 
     return ShadowedModel(archive, settings, own_answer(directory, archive.manifest, settings))
-
-
-def _observer(shadowed: ShadowedModel) -> Callable[[SequenceInput, Outputs], None]:
-    return lambda sequence, outputs: shadowed.observe(sequence.tensors, sequence.length, outputs)
 
 
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:

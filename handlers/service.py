@@ -12,13 +12,15 @@ from itertools import islice
 from math import ceil
 from typing import Union
 
+from torch import Tensor
+
 from .admission import Admission, PendingRequest, names_deadline, too_large, too_late
 from .batch import BatchStats, attempt, run_sequences
 from .description import readiness
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
 from .formats.raw_request import RawRequest
-from .formats.request import InferenceRequest, Outputs, SequenceInput
+from .formats.request import InferenceRequest, Outputs
 from .metrics import BatchMetrics
 from .responses import DEFAULT_MAX_RESPONSE_BYTES, Encoded, Outcome, RawResponse, RequestError
 from .runtime.loader import ServedModel
@@ -50,8 +52,8 @@ class Service:
     """The host gives up a batch that takes longer; TorchServe ends its worker, too."""
     sessions: SessionSource | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
-    observe: Callable[[SequenceInput, Outputs], None] | None = None
-    """A function that receives each sequence with its outputs, once they are computed."""
+    observe: Callable[[Sequence[Tensor], int, Outputs], None] | None = None
+    """A function that receives the tensors of each sequence, its timesteps, and its outputs."""
     wake: Callable[[], None] = lambda: None
     """A function that wakes the engine's threads, called before a batch is decoded."""
 
@@ -178,7 +180,7 @@ class Service:
         if self.observe is not None:
             for sequence, result in zip(sequences, outputs):
                 if not isinstance(result, RequestError):
-                    self.observe(sequence, result)
+                    self.observe(sequence.tensors, sequence.length, result)
         return [*map(self._respond, requests, _by_request(requests, outputs))], stats
 
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:

@@ -24,7 +24,7 @@ import tempfile
 import warnings
 from contextlib import suppress
 from functools import cache
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from ..exported_program import load_program
 from .job import CompileJob, compile_job
@@ -139,18 +139,12 @@ def _python_path() -> list[str]:
 
 def _compile_jobs() -> None:
     """Compile jobs until standard input ends."""
-    replies = _take_stdout()
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # standard output is for replies: everything else that is written there goes to standard error
     load = cache(load_program)
     for line in sys.stdin:
         job: CompileJob = pickle.loads(bytes.fromhex(line))  # noqa: S301 - of the process that started this one
         print(pickle.dumps(compile_job(job, load)).hex(), file=replies, flush=True)
-
-
-def _take_stdout() -> TextIO:
-    """Reserve standard output for replies; everything else that is written there goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return replies
 
 
 if __name__ == "__main__":

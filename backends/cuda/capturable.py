@@ -22,7 +22,7 @@ _Waits = Callable[[Sequence[Any]], bool]
 
 _aten = torch.ops.aten
 _FEWEST_SORTED = 10
-"""Elements from which on `isin` sorts out equal ones first, whose number is a size."""
+"""Elements from which on `isin` sorts."""
 
 
 def _in_order(target: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -38,26 +38,6 @@ def _always(arguments: Sequence[Any]) -> bool:
 def _if_checked(arguments: Sequence[Any]) -> bool:
     """Whether `check_errors`, the last argument, is set."""
     return bool(arguments[-1])
-
-
-def _if_range_is_read(arguments: Sequence[Any]) -> bool:
-    _, _, low, high = arguments
-    return bool(low == high)
-
-
-def _if_probabilities_are_checked(arguments: Sequence[Any]) -> bool:
-    _, count, replacement, *_ = arguments
-    return not replacement or count == 1
-
-
-def _if_lengths_are_checked(arguments: Sequence[Any]) -> bool:
-    *_, unsafe, _ = arguments
-    return not unsafe
-
-
-def _if_equal_ones_are_sorted_out(arguments: Sequence[Any]) -> bool:
-    _, tested, unique, _ = arguments
-    return not unique and int(tested.numel()) >= _FEWEST_SORTED
 
 
 _WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
@@ -76,12 +56,13 @@ _WAITING: Mapping[torch._ops.OpOverload, _Waits] = {
     _aten._linalg_solve_ex.default: _if_checked,
     # The degree of the polynomial is chosen by the norms.
     _aten.linalg_matrix_exp.default: _always,
-    # The number of those that are not NaN is read, or the range, or what is to be checked.
+    # The number of those that are not NaN is read, or an empty range, or probabilities, or lengths.
     _aten.nanmedian.default: _always,
-    _aten.histc.default: _if_range_is_read,
-    _aten.multinomial.default: _if_probabilities_are_checked,
-    _aten.segment_reduce.default: _if_lengths_are_checked,
-    _aten.isin.Tensor_Tensor: _if_equal_ones_are_sorted_out,
+    _aten.histc.default: lambda arguments: bool(arguments[2] == arguments[3]),
+    _aten.multinomial.default: lambda arguments: not arguments[2] or arguments[1] == 1,
+    _aten.segment_reduce.default: lambda arguments: not arguments[-2],
+    # Equal elements are sorted out first, whose number is a size.
+    _aten.isin.Tensor_Tensor: lambda arguments: not arguments[2] and int(arguments[1].numel()) >= _FEWEST_SORTED,
     # Ends of a range that are tensors.
     _aten.linspace.Tensor_Tensor: _always,
     _aten.linspace.Tensor_Scalar: _always,

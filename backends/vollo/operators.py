@@ -8,7 +8,7 @@ reverses each row within its own length, for the second direction. Tensors are x
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,18 +24,14 @@ def _lstm_shape(x: Tensor, weights: Sequence[Tensor], bias: bool, bidirectional:
     return x.new_empty(x.shape[0], x.shape[1], weights[1].shape[1] * (2 if bidirectional else 1))
 
 
-def _same_shape(x: Tensor, lengths: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-def _last_shape(x: Tensor, lengths: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], x.shape[2])
-
-
-torch.library.register_fake("neuron_lstm::vollo_lstm", _lstm_shape, lib=_library)
-torch.library.register_fake("neuron_lstm::mask_padding", _same_shape, lib=_library)
-torch.library.register_fake("neuron_lstm::reverse_sequence", _same_shape, lib=_library)
-torch.library.register_fake("neuron_lstm::last_timestep", _last_shape, lib=_library)
+_SHAPES: Mapping[str, Callable[..., Tensor]] = {
+    "vollo_lstm": _lstm_shape,
+    "mask_padding": lambda x, lengths: x.new_empty(x.shape),
+    "reverse_sequence": lambda x, lengths: x.new_empty(x.shape),
+    "last_timestep": lambda x, lengths: x.new_empty(x.shape[0], x.shape[2]),
+}
+for _name, _shape in _SHAPES.items():
+    torch.library.register_fake(f"neuron_lstm::{_name}", _shape, lib=_library)
 
 
 @torch.library.impl(_library, "vollo_lstm", "CompositeExplicitAutograd")
