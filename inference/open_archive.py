@@ -285,7 +285,10 @@ class _FolderFinder(MetaPathFinder):
 
 @contextmanager
 def isolated_modules(folder: Path) -> Iterator[None]:
-    """Import modules of a folder within the block; afterwards the process has those that it had before."""
+    """Import modules of a folder within the block; afterwards the process has those that it had before.
+
+    Two archives may have modules of one name. So neither `sys.path` nor the modules of the process keep them.
+    """
     found = {file.stem for file in folder.glob("*.py")} | {entry.name for entry in folder.iterdir() if entry.is_dir()}
     own = found - {_top(__name__)} - sys.stdlib_module_names  # every archive contains a part of this package
     with _ONE_AT_A_TIME:

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.handlers.batch import BatchStats
 from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric
-from torchserve_neuron_lstm.handlers.torchserve_metrics import MetricReporter, declared_units, dimensions
+from torchserve_neuron_lstm.handlers.torchserve import MetricReporter, declared_units, dimensions
 
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))

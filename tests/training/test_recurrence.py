@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.training import recurrence
-from torchserve_neuron_lstm.training.vf_patch import patch_vf
+from torchserve_neuron_lstm.training.lower import patch_vf
 
 FEATURES, HIDDEN, PROJECTED = 5, 6, 4
 LENGTHS = ([9, 9, 6, 5, 5, 1], [4, 4, 4], [7], [1, 1])
