@@ -70,7 +70,8 @@ def read_state_dicts(file: Path) -> dict[str, Weights]:
 def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
     """Choose among the state dicts of a file, as `find_weights` does. Raises `PackagingError`: several fit."""
     found = [_without_prefix(key, weights, expected) for key, weights in state_dicts.items()]
-    fitting = [one for one in found if _fits(one.weights, expected)]
+    shapes = {name: tensor.shape for name, tensor in expected.items()}
+    fitting = [one for one in found if {name: tensor.shape for name, tensor in one.weights.items()} == shapes]
     if len(fitting) > 1:
         keys = " and ".join(one.key for one in fitting)
         raise PackagingError(
@@ -112,11 +113,6 @@ def _without_prefix(key: str, weights: Weights, expected: Weights) -> FoundWeigh
         if len(renamed.keys() & expected.keys()) > len(best.weights.keys() & expected.keys()):
             best = FoundWeights(renamed, key, prefix)
     return best
-
-
-def _fits(weights: Weights, expected: Weights) -> bool:
-    same_names = weights.keys() == expected.keys()
-    return same_names and all(weights[name].shape == tensor.shape for name, tensor in expected.items())
 
 
 def is_torchscript(file: Path) -> bool:

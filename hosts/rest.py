@@ -19,7 +19,7 @@ from starlette.types import Message
 
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.raw_request import RawRequest
-from ..handlers.responses import RawResponse, http_headers
+from ..handlers.responses import http_headers
 from .batch_queue import QueueFullError
 from .metadata import model_metadata, server_metadata
 from .served_archive import HostedArchive
@@ -36,7 +36,9 @@ async def respond(request: Request, archives: Mapping[str, HostedArchive]) -> Re
     try:
         route = find_route(request.method, _path(request))
     except NoRouteError as error:
-        return _no_route(error.status)
+        kind = "ResourceNotFoundException" if error.status == 404 else "MethodNotAllowedException"
+        said = f"{HTTPStatus(error.status).description}, please check the documentation of the server"
+        return _error(error.status, kind, said)
     if not route.model:
         return await _of_server(route, archives)
     archive = archives.get(route.model)
@@ -66,10 +68,12 @@ async def _infer(archive: HostedArchive, archives: Mapping[str, HostedArchive], 
     if present is None:
         return _no_model(archive.name)
     try:
-        return http_response(await present.respond(raw))
+        response = await present.respond(raw)
     except QueueFullError:
         message = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
         return _error(503, "ServiceUnavailableException", message)
+    content_type, others = http_headers(response)
+    return Response(response.body, response.status, {**others, "content-type": content_type})
 
 
 async def _of_server(route: Route, archives: Mapping[str, HostedArchive]) -> Response:
@@ -155,19 +159,8 @@ async def _form_request(
     return RawRequest(row, headers)
 
 
-def http_response(response: RawResponse) -> Response:
-    """Return the response as ASGI servers send it."""
-    content_type, headers = http_headers(response)
-    return Response(response.body, response.status, {**headers, "content-type": content_type})
-
-
 def _no_model(name: str) -> Response:
     return _error(404, "ModelNotFoundException", f"Model not found: {name}")
-
-
-def _no_route(status: int) -> Response:
-    kind = "ResourceNotFoundException" if status == 404 else "MethodNotAllowedException"
-    return _error(status, kind, f"{HTTPStatus(status).description}, please check the documentation of the server")
 
 
 def _error(status: int, kind: str, message: str) -> Response:

@@ -57,7 +57,8 @@ def _run(options: argparse.Namespace) -> None:
     if rewrite_manifest(options.archive, manifest_text(after), output, read):
         tell_unsigned(output)
     print_lines(progress, *busy_line(after.measurement))
-    pairs = _pairs(before, after)
+    known = {(cost.part, cost.bucket): cost.milliseconds for cost in before.costs}
+    pairs = [(cost, known.get((cost.part, cost.bucket))) for cost in after.costs]
     show(options, lambda: _to_json(pairs, after, on_cpu), lambda console: _print(pairs, after, on_cpu, output, console))
 
 
@@ -86,12 +87,6 @@ def _refuse_simulation(backend: str) -> None:
             f"{backend} is {simulation}. Its timing says nothing about the device: run this on a host with the device; "
             f"until then the planned costs stay unchanged"
         )
-
-
-def _pairs(before: Manifest, after: Manifest) -> _Pairs:
-    """Each cost with its previous value."""
-    known = {(cost.part, cost.bucket): cost.milliseconds for cost in before.costs}
-    return [(cost, known.get((cost.part, cost.bucket))) for cost in after.costs]
 
 
 def _ratio(pairs: _Pairs) -> float | None:

@@ -9,7 +9,7 @@ differs by more has a table of its buckets.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -81,13 +81,10 @@ def verify_planned(
         CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), fill_kind(index))
         for index in range(_PLANNED_BATCHES)
     )
-    odd = (CaseBatch(tuple(part), "large") for part in _parts([case for case in cases if case.kind], rows))
-    planned = ((model.plan(batch.lengths), batch) for batch in chain(batches, odd))
+    odd = [case for case in cases if case.kind]
+    odd_batches = (CaseBatch(tuple(odd[first : first + rows]), "large") for first in range(0, len(odd), rows))
+    planned = ((model.plan(batch.lengths), batch) for batch in chain(batches, odd_batches))
     return _worst_result(model, planned, bucket, program.outputs, tolerance)
-
-
-def _parts(cases: Sequence[VerificationCase], rows: int) -> Iterator[Sequence[VerificationCase]]:
-    return (cases[first : first + rows] for first in range(0, len(cases), rows))
 
 
 def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:

@@ -107,7 +107,8 @@ def learned_size(sizes: Sequence[tuple[int, int]]) -> Size:
         return sizes[0][1]
     if len(lengths) < 3:
         return ANY_SIZE
-    return next((text for text in _expressions(sizes) if _fits(text, sizes)), ANY_SIZE)
+    fitting = (text for text in _expressions(sizes) if all(size_at(text, length) == size for length, size in sizes))
+    return next(fitting, ANY_SIZE)
 
 
 def _expressions(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
@@ -120,7 +121,3 @@ def _expressions(sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
     for divisor in range(2, _MOST_FACTOR + 1):
         yield f"(time - 1)//{divisor} + 1"
         yield f"time//{divisor}"
-
-
-def _fits(text: str, sizes: Sequence[tuple[int, int]]) -> bool:
-    return all(size_at(text, length) == size for length, size in sizes)

@@ -255,7 +255,7 @@ class _Visit:
         for path, part in module.named_modules():
             for own, tensor in part.named_buffers(recurse=False):
                 full_name = ".".join(filter(None, (name, path, own)))
-                look = partial(_id_of_attribute, part, own)
+                look = partial(lambda part, own: id(getattr(part, own)), part, own)
                 self.places.append(_Place(full_name, look, partial(setattr, part, own, tensor)))
         return [(f"{name}.{own}", tensor) for own, tensor in (*module.named_buffers(), *module.named_parameters())]
 
@@ -330,10 +330,6 @@ class _Visit:
 
 def _members(name: str, values: Mapping[str, Any]) -> list[_Named]:
     return [(f"{name}.{own}", value) for own, value in _without_dunder(values).items()]
-
-
-def _id_of_attribute(owner: object, name: str) -> int:
-    return id(getattr(owner, name))
 
 
 def _array_place(name: str, value: Any) -> _Place | None:

@@ -66,9 +66,9 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
     """
     if config is not None and config.buckets.length is None:
         raise PackagingError(f"{file}: no input has a time dimension, so there are no lengths to tune")
-    if archive is not None:
-        _require_tunable(*archive)
-    manifest = None if archive is None else archive[1]
+    path, manifest = archive or (None, None)
+    if manifest is not None and all(spec.time_dim is None for spec in manifest.inputs):
+        raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
     if config is None:
         return Target() if manifest is None else _of_archive(manifest)
     configured = _of_config(config)
@@ -90,11 +90,6 @@ def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePaddin
         return packaged
     other = f"the figures are those of {packaged.engine}, as in the archive; the configuration names {configured}"
     return replace(packaged, detail=f"{packaged.detail}; {other}" if packaged.detail else other)
-
-
-def _require_tunable(path: Path, manifest: Manifest) -> None:
-    if all(spec.time_dim is None for spec in manifest.inputs):
-        raise PackagingError(f"{path}: no input has a time dimension, so there are no lengths to tune")
 
 
 def _of_config(config: ServingConfig) -> Target:

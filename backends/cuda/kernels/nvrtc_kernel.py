@@ -108,7 +108,7 @@ class NvrtcKernel:
         )  # fmt: skip
         blocks = sizes.cluster, -(-batch // sizes.rows), directions
         stream = torch.cuda.current_stream().cuda_stream
-        arguments = ((*map(_address, tensors), batch, time), _TYPES)
+        arguments = ((*(0 if one is None else one.data_ptr() for one in tensors), batch, time), _TYPES)
         _check(_driver().cuLaunchKernel(function, *blocks, sizes.threads, 1, 1, 0, stream, arguments, 0))
 
 
@@ -153,10 +153,6 @@ def _driver() -> Any:
 
 def _nvrtc() -> Any:
     return import_module("cuda.bindings.nvrtc")
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
 
 
 @cache
