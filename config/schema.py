@@ -283,12 +283,6 @@ class NeuronLstmBlock(Strict):
         return self.backend.auto if isinstance(self.backend, EngineChoice) else AutoOptions()
 
     @property
-    def knows_padding(self) -> bool:
-        """Whether forward() is told which timesteps are padding."""
-        packed = any(entry.packed for entry in self.inputs.values())
-        return packed or self.lengths is not None or self.mask is not None
-
-    @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """The inputs in the order of forward()."""
         return tuple(
