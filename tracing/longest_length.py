@@ -50,8 +50,7 @@ def required_longest(
 
     `tensors` are those of the example, with the held ones after those of `in_tree`.
 
-    Raises:
-        LoweringError: the lengths are computed, so that no call can be checked.
+    Raises `LoweringError`: the lengths are computed, so that no call can be checked.
     """
     index = _lengths_index(program)
     count = in_tree.num_leaves
