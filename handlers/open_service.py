@@ -100,7 +100,9 @@ def _shadowed(archive: LoadedArchive, directory: Path) -> ShadowedModel | None:
 
 def _with_counts(batch: BatchMetrics, shadowed: ShadowedModel) -> BatchMetrics:
     by_model = len(batch.stats.lengths) if shadowed.answers_itself else 0
-    return batch._replace(by_model=by_model, **shadowed.take_counts()._asdict())
+    counts = shadowed.take_counts()
+    compared, different, dropped = (counts[name] for name in ("compared", "different", "dropped"))
+    return batch._replace(by_model=by_model, compared=compared, different=different, dropped=dropped)
 
 
 def _open_sessions(manifest: Manifest, host: Host) -> SessionSource | None:

@@ -9,6 +9,7 @@ import queue
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -41,15 +42,6 @@ _LAST_SECONDS = 5.0
 """The longest time for which the end of the process waits for a comparison."""
 
 
-class Counts(NamedTuple):
-    """Answers since the last report."""
-
-    compared: int = 0
-    different: int = 0
-    dropped: int = 0
-    """Chosen for a comparison, but too many waited."""
-
-
 class _Comparison(NamedTuple):
     tensors: Sequence[torch.Tensor]
     length: int
@@ -71,7 +63,7 @@ class ShadowedModel:
         self._choose = choose or random.Random().random  # noqa: S311 - not a secret; each worker has its own
         self._waiting: queue.Queue[Optional[_Comparison]] = queue.Queue(_MOST_WAITING)
         self._lock = threading.Lock()
-        self._counts = Counts()
+        self._counts: Counter[str] = Counter()
         self._own_answers = False
         self._thread = threading.Thread(target=self._compare_all, name="neuron_lstm shadow", daemon=True)
         self._thread.start()
@@ -109,10 +101,10 @@ class ShadowedModel:
         except queue.Full:
             self._count(dropped=1)
 
-    def take_counts(self) -> Counts:
-        """Return the counts since the last call."""
+    def take_counts(self) -> Counter[str]:
+        """Return the counts since the last call: answers `compared`, `different` and, if too many waited, `dropped`."""
         with self._lock:
-            counts, self._counts = self._counts, Counts()
+            counts, self._counts = self._counts, Counter()
         return counts
 
     def close(self) -> None:
@@ -127,8 +119,7 @@ class ShadowedModel:
 
     def _count(self, **more: int) -> None:
         with self._lock:
-            added = Counts(**more)
-            self._counts = Counts(*[one + other for one, other in zip(self._counts, added)])
+            self._counts.update(more)
 
     def _compare_all(self) -> None:
         """Compare answers until the end; with `on_difference: model`, until the first difference."""
