@@ -1,4 +1,4 @@
-"""The description of the user's model that an archive carries: how a host makes it, and how it calls it."""
+"""The description of the user's model that an archive carries, and models that are made of it as a host makes them."""
 
 from __future__ import annotations
 
