@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shown import blocks
 
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.interface import Backend
@@ -16,10 +17,6 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "backends.md").read_text()
 PACKAGE = ROOT / "tests" / "support" / "third_party_backend"
 OURS = tuple(registry.ENGINES)
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -84,17 +81,17 @@ def test_every_optional_member_is_described() -> None:
 def test_the_example_is_the_code_that_the_tests_install() -> None:
     package = PACKAGE / "src" / "neuron_lstm_numpy"
     sources = {name: (package / f"{name}.py").read_text() for name in ("backend", "operators")}
-    shown = blocks("python")
+    shown = blocks(TEXT, "python")
 
     assert [block for block in shown if not any(block in source for source in sources.values())] == []
     methods = set(re.findall(r"^    def (\w+)", sources["backend"], re.MULTILINE))
     assert set(re.findall(r"^    def (\w+)", "".join(shown), re.MULTILINE)) == methods
-    assert blocks("toml")[0] in (PACKAGE / "pyproject.toml").read_text()
+    assert blocks(TEXT, "toml")[0] in (PACKAGE / "pyproject.toml").read_text()
 
 
 def test_the_yaml_is_taken() -> None:
     needed = "inputs: {x: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [1], length: [4]}\n"
-    inductor, auto = blocks("yaml")
+    inductor, auto = blocks(TEXT, "yaml")
     options, choice = (
         parse_config(yaml.safe_dump({"neuron_lstm": yaml.safe_load(needed + block)}), "model-config.yaml")
         for block in (inductor, auto)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from shown import blocks
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.engine_choice import PartitionerBlock as Written
@@ -36,12 +37,6 @@ neuron_lstm:
 """
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
 def test_the_table_has_every_option_and_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCUMENT, re.MULTILINE))
     python, written = PartitionerConfig(), Written()
@@ -55,7 +50,7 @@ def test_the_table_has_every_option_and_its_default() -> None:
 
 
 def test_its_yaml_is_read() -> None:
-    own = "".join(f"{line}\n" for line in block("yaml").splitlines()[1:])
+    own = "".join(f"{line}\n" for line in blocks(DOCUMENT, "yaml")[0].splitlines()[1:])
     assert parse_config(CONFIG + own, "f").partitioner_config == Written()
 
 
@@ -68,4 +63,4 @@ def test_what_analyze_prints_for_machines_is_as_shown(
     (tmp_path / "c.yaml").write_text(CONFIG)
     call = ["analyze", "--model-file", "model.py", "--config-file", "c.yaml", "--backend", "onnxruntime", "--json"]
     assert cli.main(call) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(block("json"))
+    assert json.loads(capsys.readouterr().out) == json.loads(blocks(DOCUMENT, "json")[0])

@@ -18,6 +18,7 @@ import pytest
 import ts
 import yaml
 from packaging.requirements import Requirement
+from shown import blocks, commands, section
 
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.handlers.torchserve_messages import parse_properties
@@ -30,15 +31,6 @@ DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana.json").read_text())
 DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 UNIT = FOLDER / "torchserve.service"
 NOT_BUILT = "not built here: no Docker on the machine of the tests"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-
-
-def commands(program: str) -> list[list[str]]:
-    lines = "".join(blocks("bash")).replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))[:1] == [program]]
 
 
 def unit(text: str) -> dict[str, dict[str, list[str]]]:
@@ -55,10 +47,6 @@ def unit(text: str) -> dict[str, dict[str, list[str]]]:
 
 def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name} (.*)$", DOCKERFILE, re.MULTILINE)
-
-
-def section(title: str) -> str:
-    return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def port(setting: str) -> str:
@@ -87,8 +75,8 @@ def test_the_files_are_those_of_the_table() -> None:
 
 
 def test_the_page_shows_the_settings_of_the_files() -> None:
-    assert blocks("properties") == [(FOLDER / "config.properties").read_text()]
-    assert blocks("yaml") == [(FOLDER / "prometheus.yml").read_text()]
+    assert blocks(TEXT, "properties") == [(FOLDER / "config.properties").read_text()]
+    assert blocks(TEXT, "yaml") == [(FOLDER / "prometheus.yml").read_text()]
 
 
 def test_every_setting_is_one_that_torchserve_reads() -> None:
@@ -157,7 +145,7 @@ def test_the_padding_is_zero_before_the_first_padded_timestep() -> None:
 
 def test_the_unit_runs_the_command_with_the_folders_of_the_page() -> None:
     service = unit(UNIT.read_text())["Service"]
-    folders = re.findall(r"`(/[\w/]+)`", section("The host").partition("| folder |")[2])
+    folders = re.findall(r"`(/[\w/]+)`", section(TEXT, "The host").partition("| folder |")[2])
     made = {f"/run/{name}" for name in service["RuntimeDirectory"]}
     made |= {f"/var/log/{name}" for name in service["LogsDirectory"]}
     made |= {f"/var/lib/{name}" for name in service["StateDirectory"]}
@@ -216,7 +204,7 @@ def test_the_image_has_the_archive_where_the_settings_look_for_it() -> None:
     }
     assert json.loads(entry) == ["torchserve", *start.split()[1:]]
     assert instructions("STOPSIGNAL") == ["SIGINT"]
-    assert {f"`{archive}`", "`metrics.yaml`"} <= set(re.findall(r"`[^`]+`", section("Docker")))
+    assert {f"`{archive}`", "`metrics.yaml`"} <= set(re.findall(r"`[^`]+`", section(TEXT, "Docker")))
 
 
 def test_the_image_opens_the_ports_that_are_published_and_no_other(tmp_path: Path) -> None:
@@ -227,7 +215,7 @@ def test_the_image_opens_the_ports_that_are_published_and_no_other(tmp_path: Pat
 
     changed = parse_properties(copy.read_text())
     opened = {key for key, value in changed.items() if value != PROPERTIES[key]}
-    (run,) = (words for words in commands("docker") if words[1] == "run")
+    (run,) = (words for words in commands(TEXT, "docker") if words[1] == "run")
     published = [after for before, after in pairwise(run) if before == "-p"]
 
     assert opened == {"inference_address", "metrics_address"}
@@ -236,11 +224,11 @@ def test_the_image_opens_the_ports_that_are_published_and_no_other(tmp_path: Pat
 
 
 def test_the_commands_of_docker_name_one_image_and_one_container() -> None:
-    build, run, execute, stop = commands("docker")
+    build, run, execute, stop = commands(TEXT, "docker")
 
     assert build[1:] == ["build", "-t", run[-1], "."]
     assert run[run.index("--name") + 1] == execute[2] == stop[2]
-    for text in (section("Docker"), DOCKERFILE, (FOLDER / "README.md").read_text()):
+    for text in (section(TEXT, "Docker"), DOCKERFILE, (FOLDER / "README.md").read_text()):
         assert NOT_BUILT.lower() in text.lower()
 
 
@@ -248,7 +236,7 @@ def test_the_pip_lines_name_what_the_extra_does() -> None:
     """PyTorch's CPU index for torch; PyYAML, which TorchServe does not declare; the engine's package."""
     wanted = [Requirement(text) for text in metadata.requires("torchserve-neuron-lstm") or ()]
     serve = [str(one).partition(";")[0].strip() for one in wanted if 'extra == "serve"' in str(one.marker)]
-    torch_line, serve_line, engine_line = commands("/opt/torchserve/bin/pip")
+    torch_line, serve_line, engine_line = commands(TEXT, "/opt/torchserve/bin/pip")
     declared = {Requirement(text).name.lower() for text in metadata.requires("torchserve") or ()}
 
     assert torch_line[1:] == ["install", "--index-url", "https://download.pytorch.org/whl/cpu", "torch"]
@@ -261,5 +249,5 @@ def test_the_pip_lines_name_what_the_extra_does() -> None:
 
 
 def test_every_command_is_valid_bash() -> None:
-    for block in blocks("bash"):
+    for block in blocks(TEXT, "bash"):
         subprocess.run(["bash", "-n", "-c", block], check=True)

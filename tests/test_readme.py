@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from archiving import model_class
 from rest import assert_close, post
+from shown import blocks, commands
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
@@ -28,36 +27,9 @@ WORKED = ("surprise/client.py", "surprise/codec.py", "streaming/typist.py", "str
 FILES = ("model.py", "weights.py", "model-config.yaml", "client.py")
 
 
-@dataclass(frozen=True)
-class Block:
-    language: str
-    text: str
-
-
-def blocks(markdown: str) -> list[Block]:
-    r"""The fenced blocks of a text, in order.
-
-    >>> blocks("see:\n```bash\nls\n```\n")
-    [Block(language='bash', text='ls\n')]
-    """
-    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL)]
-
-
-def commands(markdown: str, program: str) -> list[list[str]]:
-    r"""The words of every shell command that begins with `program`.
-
-    >>> commands("```bash\ncurl -d '[1, 2]' \\\n    there  # so\nls\n```\n", "curl")
-    [['curl', '-d', '[1, 2]', 'there']]
-    """
-    shell = "".join(block.text for block in blocks(markdown) if block.language == "bash")
-    lines = shell.replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines]
-    return [line for line in words if line[:1] == [program]]
-
-
 def files(markdown: str) -> dict[str, str]:
     """The blocks that are files: their first line is a comment with the name."""
-    named = {block.text.splitlines()[0].removeprefix("# "): block.text for block in blocks(markdown)}
+    named = {text.splitlines()[0].removeprefix("# "): text for text in blocks(markdown)}
     return {name: text for name, text in named.items() if name in FILES}
 
 
@@ -132,9 +104,7 @@ def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(
-    "file", ["surprise/client.py", "surprise/codec.py", "streaming/typist.py", "streaming/codec.py"]
-)
+@pytest.mark.parametrize("file", WORKED)
 def test_worked_examples_of_the_example_files_hold(file: str) -> None:
     path = ROOT / "examples" / file
     command = [sys.executable, "-m", "doctest", "-v", path.name]

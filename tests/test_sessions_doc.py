@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from archiving import model_class
+from shown import blocks
 from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm import open_archive
@@ -35,12 +36,8 @@ SPACE = "neuron_lstm:\n  inputs: {ids: {dtype: int64, shape: [batch, time]}}\n  
 STANDS_FOR = "…"
 
 
-def blocks(language: str, text: str = TEXT) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
 def conversation() -> list[tuple[list[str], str]]:
-    shown = [block.splitlines() for block in blocks("console")]
+    shown = [block.splitlines() for block in blocks(TEXT, "console")]
     return [(shlex.split(command.removeprefix("$ ")), answer) for command, answer in shown]
 
 
@@ -65,9 +62,9 @@ def agrees(shown: Any, found: Any) -> bool:
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tagger")
-    (code,) = (block for block in blocks("python", (ROOT / "README.md").read_text()) if block.startswith("# model.py"))
+    (code,) = (block for block in blocks((ROOT / "README.md").read_text(), "python") if block.startswith("# model.py"))
     (folder / "model.py").write_text(code.replace(", bidirectional=True", "").replace("2 * hidden", "hidden"))
-    config = next(block for block in blocks("yaml") if block.startswith("neuron_lstm:"))
+    config = next(block for block in blocks(TEXT, "yaml") if block.startswith("neuron_lstm:"))
     (folder / "model-config.yaml").write_text(f"{config}  backend: eager\n")
     torch.manual_seed(0)
     torch.save(model_class(folder / "model.py")().state_dict(), folder / "weights.pt")
@@ -94,7 +91,7 @@ def test_the_example_of_the_python_page_answers_each_chunk(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
     Path(shutil.make_archive("tagger", "zip", tagger / "tagger")).rename("tagger.mar")
-    _, example = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    _, example = blocks((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), "python")
     scope: dict[str, Any] = {"open_archive": open_archive}
 
     exec(example, scope)
@@ -137,7 +134,7 @@ def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: li
     torch.testing.assert_close(torch.tensor(tags), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.split(":")[0])
+@pytest.mark.parametrize("block", blocks(TEXT, "yaml"), ids=lambda block: block.split(":")[0])
 def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
     whole = block if block.startswith("neuron_lstm:") else SPACE + "".join(f"  {line}\n" for line in block.splitlines())
     config = parse_config(whole, "docs/sessions.md", tmp_path)
@@ -147,7 +144,7 @@ def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
 
 def test_the_settings_that_are_shown_are_the_defaults() -> None:
     written: dict[str, Any] = {}
-    for block in blocks("yaml"):
+    for block in blocks(TEXT, "yaml"):
         if block.startswith("streaming:"):
             written |= yaml.safe_load(block)["streaming"]
 

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from shown import blocks
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.backends.registry import ENGINES, get_backend
@@ -31,10 +32,6 @@ neuron_lstm:
     batch: [1, 8, 32]
     length: [16, 32, 64, 128, 256, 330]
 """
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def shell(command: str, folder: Path) -> str:
@@ -70,8 +67,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.ci
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
-    look, write, report, keep, older = blocks("bash")
-    (shown,) = blocks("text")
+    look, write, report, keep, older = blocks(TEXT, "bash")
+    (shown,) = blocks(TEXT, "text")
 
     assert shell(look, folder) == shown
     assert (folder / "model-config.yaml").read_text() == CONFIG
@@ -85,7 +82,7 @@ def test_the_commands_do_what_is_shown(folder: Path) -> None:
 
 
 def test_the_configurations_are_good(folder: Path) -> None:
-    for block in blocks("yaml"):
+    for block in blocks(TEXT, "yaml"):
         indented = "".join(f"  {line}\n" for line in block.splitlines())
         (folder / "new.yaml").write_text(CONFIG.partition("  buckets")[0] + indented)
         config = load_config(folder / "new.yaml")
@@ -93,7 +90,7 @@ def test_the_configurations_are_good(folder: Path) -> None:
         assert len(config.grid.lengths) == 8
         assert promised in ("", str(list(config.grid.lengths))[1:-1])
 
-    assert len(blocks("yaml")) == 2
+    assert len(blocks(TEXT, "yaml")) == 2
     assert re.findall(r"^\| `(\w+)` \|", TEXT.partition("## Let packaging")[2], re.MULTILINE) == list(
         AutoLengths.model_fields
     )

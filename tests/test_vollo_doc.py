@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from shown import blocks
 from vollo_models import InTime, program_of
 
 from torchserve_neuron_lstm.backends.exported_program import specialize
@@ -25,14 +25,10 @@ TEXT = (ROOT / "docs" / "vollo.md").read_text(encoding="utf-8")
 PRESET = (ROOT / "config" / "presets" / "vollo.yaml").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-
-
 def test_the_licence_is_told_before_the_command_that_accepts_it() -> None:
     assert TEXT.index("EULA") < TEXT.index("pip install")
     assert vollo.INSTALL_HINT.index("pip install") < vollo.INSTALL_HINT.index("EULA")
-    assert "torchserve-neuron-lstm[vollo]" in "".join(blocks("bash"))
+    assert "torchserve-neuron-lstm[vollo]" in "".join(blocks(TEXT, "bash"))
 
 
 def test_nothing_installs_it_by_itself() -> None:
@@ -44,7 +40,7 @@ def test_nothing_installs_it_by_itself() -> None:
 
 
 def test_its_yaml_is_one_that_is_taken() -> None:
-    for text in (*blocks("yaml"), PRESET):
+    for text in (*blocks(TEXT, "yaml"), PRESET):
         config = parse_config(text, "model-config.yaml")
 
         assert (config.backend, config.precision) == ("vollo", "bfloat16")
@@ -57,7 +53,7 @@ def test_its_numbers_and_names_are_the_codes() -> None:
     assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
     assert vollo_build._FORMER_NAMES["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
-    (code,) = blocks("python")
+    (code,) = blocks(TEXT, "python")
     for name in ("compile", "step", "restart"):
         assert f".{name}(" in code
         assert callable(getattr(vollo_streaming.StreamingProgram, name))

@@ -11,15 +11,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.bucket_lengths import (
-    PaddingStats,
-    clip_histogram,
-    cost_in_timesteps,
-    geometric_lengths,
-    mean_cost,
-    optimal_lengths,
-    padding_stats,
-)
+from torchserve_neuron_lstm.bucketing import bucket_lengths
+from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric_lengths, mean_cost, optimal_lengths, padding_stats
 from torchserve_neuron_lstm.config.histogram import read_lengths
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "lengths" / "lognormal.txt"
@@ -116,7 +109,7 @@ def test_the_sample_is_as_its_note_says() -> None:
 def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
     histogram = read_lengths(SAMPLE)
 
-    found = padding_stats(histogram, optimal_lengths(histogram, count, cost_in_timesteps))
+    found = padding_stats(histogram, optimal_lengths(histogram, count, bucket_lengths.cost_in_timesteps))
 
     assert found.computed == plain_optimum(histogram, count)
     assert round(found.ratio, 3) == about
@@ -189,7 +182,7 @@ def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
 def test_what_is_served_has_the_longest_and_nothing_beyond(
     histogram: dict[int, int], longest: int, truncate: bool
 ) -> None:
-    served = clip_histogram(histogram, longest, truncate=truncate)
+    served = bucket_lengths.clip_histogram(histogram, longest, truncate=truncate)
 
     assert max(served) == longest
     kept = sum(number for length, number in histogram.items() if truncate or length <= longest)
@@ -197,6 +190,6 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
 
 
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:
-    assert padding_stats({4: 2, 9: 3}, (4, 8)) == PaddingStats(useful=8, computed=8, refused=3)
+    assert padding_stats({4: 2, 9: 3}, (4, 8)) == bucket_lengths.PaddingStats(useful=8, computed=8, refused=3)
     assert padding_stats({9: 3}, (8,)).ratio == 0
-    assert mean_cost({9: 3}, (8,), cost_in_timesteps) == 0
+    assert mean_cost({9: 3}, (8,), bucket_lengths.cost_in_timesteps) == 0

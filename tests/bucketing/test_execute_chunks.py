@@ -11,19 +11,13 @@ from chunked_models import any_chunked_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import (
-    Bucket,
-    BucketGrid,
-    CarriedValue,
-    DynamicShape,
-    ProgramRole,
-    TensorSpec,
-)
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 
 from .strategies import chunk_problems, free_problems
 
@@ -177,7 +171,7 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
 
 
 @given(free_problems(max_size=8), st.integers(0, 1000))
-def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel, list[int]], seed: int) -> None:
+def test_plans_for_any_shape_are_followed(problem: tuple[shapes.DynamicShape, CostModel, list[int]], seed: int) -> None:
     shape, cost, lengths = problem
 
     program = check(make_planner("chunk", shape, cost).plan(lengths), lengths, seed)

@@ -15,16 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plans import useful_timesteps
 
+from torchserve_neuron_lstm.bucketing import planner as planning
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
-from torchserve_neuron_lstm.bucketing.planner import (
-    BucketSelector,
-    BucketSelectorError,
-    Planner,
-    make_planner,
-    tabulate_selector,
-)
+from torchserve_neuron_lstm.bucketing.planner import BucketSelector, Planner, make_planner, tabulate_selector
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
 from .strategies import chunk_problems, free_problems, grids, problems
@@ -249,7 +244,7 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
 def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
     choose: Callable[..., int], complaints: list[str], number: int
 ) -> None:
-    with pytest.raises(BucketSelectorError) as refused:
+    with pytest.raises(planning.BucketSelectorError) as refused:
         tabulate_selector(choose, LENGTHS)
 
     text = str(refused.value)

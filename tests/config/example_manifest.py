@@ -7,19 +7,12 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, TensorSpec
-from torchserve_neuron_lstm.config.manifest import (
-    Manifest,
-    ManifestError,
-    MeasuredCost,
-    MeasuredError,
-    RequiredPackage,
-    Variant,
-    read_manifest,
-)
+from torchserve_neuron_lstm.config import manifest
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, read_manifest
 
 EXAMPLE = Manifest(
     backend="inductor",
-    requires=(RequiredPackage("torch", "torch", "2.13.0"),),
+    requires=(manifest.RequiredPackage("torch", "torch", "2.13.0"),),
     host={"machine": "x86_64", "isa": "avx512"},
     inputs=(TensorSpec("ids", "int64", ("batch", "time"), 0, 256),),
     takes_lengths=True,
@@ -57,5 +50,5 @@ def refusal(directory: Path, text: str) -> str:
     (directory / "variants.json").write_text(text)
     with pytest.raises(RuntimeError) as refused:
         read_manifest(directory)
-    assert isinstance(refused.value, ManifestError)
+    assert isinstance(refused.value, manifest.ManifestError)
     return str(refused.value)

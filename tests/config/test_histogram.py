@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.histogram import (
-    LOG_PREFIX,
-    LengthHistogram,
-    LengthsError,
-    parse_lengths,
-    read_lengths,
-)
+from torchserve_neuron_lstm.config import histogram
+from torchserve_neuron_lstm.config.histogram import LOG_PREFIX, LengthsError, parse_lengths, read_lengths
 from torchserve_neuron_lstm.handlers.batch import BatchStats
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 
@@ -94,7 +89,7 @@ def test_lists_belong_to_every_model() -> None:
     assert both.histogram("my_scorer") == {3: 1, 4: 1, 7: 4}
     assert (parse_lengths(b"3") + parse_lengths(b"3:4 5")).histogram() == {3: 5, 5: 1}
     with pytest.raises(LengthsError, match="has no lengths of the model tagger, but of no model"):
-        LengthHistogram({None: {3: 1}}).histogram("tagger")
+        histogram.LengthHistogram({None: {3: 1}}).histogram("tagger")
 
 
 @pytest.mark.parametrize(

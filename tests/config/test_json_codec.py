@@ -12,17 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.json_codec import (
-    INFINITE,
-    NO_OTHER_KEYS,
-    JsonError,
-    Key,
-    from_json,
-    parse_json,
-    read_json,
-    to_json,
-    write_json,
-)
+from torchserve_neuron_lstm.config import json_codec
+from torchserve_neuron_lstm.config.json_codec import INFINITE, JsonError, Key, from_json, parse_json, read_json, to_json
 
 
 def even(number: int) -> None:
@@ -55,7 +46,7 @@ class Layer:
 @dataclass(frozen=True)
 class Model:
     layers: tuple[Layer, ...]
-    exact: Annotated[Size, NO_OTHER_KEYS]
+    exact: Annotated[Size, json_codec.NO_OTHER_KEYS]
 
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -169,7 +160,7 @@ def test_text_that_is_not_json_is_refused(text: str) -> None:
 
 def test_a_damaged_file_is_named_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "size.json"
-    write_json(Size, Size(1, 2), path)
+    json_codec.write_json(Size, Size(1, 2), path)
     assert read_json(Size, path) == Size(1, 2)
     for content, reason in (
         (b'{"rows": 1}', "columns is missing"),

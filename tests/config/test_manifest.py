@@ -14,17 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
-from torchserve_neuron_lstm.config.manifest import (
-    CostMeasurement,
-    ErrorTolerance,
-    Manifest,
-    ManifestError,
-    MeasuredCost,
-    MeasuredError,
-    Variant,
-    parse_manifest,
-    read_manifest,
-)
+from torchserve_neuron_lstm.config import manifest as manifest_file
+from torchserve_neuron_lstm.config.manifest import Manifest, ManifestError, MeasuredCost, Variant, read_manifest
 from torchserve_neuron_lstm.config.manifest_writer import manifest_text, write_manifest
 
 from .example_manifest import EXAMPLE, GOLDEN, refusal
@@ -47,7 +38,7 @@ def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None
 
 
 def test_the_spread_of_the_costs_is_written_after_the_costs(tmp_path: Path) -> None:
-    marked = replace(EXAMPLE, measurement=CostMeasurement(2, 1.5))
+    marked = replace(EXAMPLE, measurement=manifest_file.CostMeasurement(2, 1.5))
     write_manifest(marked, tmp_path)
     written = json.loads((tmp_path / "variants.json").read_text())
 
@@ -118,7 +109,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
             for part in parts
             for bucket in ([None] if shapeless else where[part])
         ),
-        checks=tuple(MeasuredError(bucket, draw(amounts)) for bucket in grid.buckets),
+        checks=tuple(manifest_file.MeasuredError(bucket, draw(amounts)) for bucket in grid.buckets),
         costs=tuple(
             MeasuredCost(part, bucket, draw(st.floats(1e-6, 1e6)))
             for part in parts
@@ -129,14 +120,14 @@ def manifests(draw: st.DrawFn) -> Manifest:
         )
         if (kind, shapes) == ("sequence", "any") and draw(st.booleans())
         else (),
-        measurement=draw(st.none() | st.builds(CostMeasurement, st.integers(1, 64), st.floats(1, 1e3))),
+        measurement=draw(st.none() | st.builds(manifest_file.CostMeasurement, st.integers(1, 64), st.floats(1, 1e3))),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | references),
         kernel=draw(st.none() | references) if (kind, shapes) == ("sequence", "grid") else None,
         placement=draw(st.none() | st.just("cores")),
         threads=draw(st.none() | st.integers(1, 64)),
-        tolerance=ErrorTolerance(draw(amounts), draw(amounts)),
+        tolerance=manifest_file.ErrorTolerance(draw(amounts), draw(amounts)),
     )
 
 
@@ -193,7 +184,7 @@ def test_only_programs_for_every_shape_have_padding_costs(part: ProgramRole) -> 
     )
     known = replace(whole, padding_costs=(MeasuredCost(part, Bucket(4, 16), 0.75),))
     if part == "sequence":
-        assert parse_manifest(manifest_text(known)) == known
+        assert manifest_file.parse_manifest(manifest_text(known)) == known
     else:
         with pytest.raises(ManifestError, match="padding_costs: expected none except for whole sequences"):
             manifest_text(known)

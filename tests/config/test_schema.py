@@ -22,10 +22,16 @@ from .config_texts import problems, small_block
 
 PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
 IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
+BOTH = "{batch: [1], length: [8]}"
+MISSING = "is missing: an input has a %s dimension, so its sizes must be given, ascending"
 
 
 def parsed(around: str = "", **keys: str) -> ServingConfig:
     return parse_config(small_block(**keys) + around, "f")
+
+
+def shaped(shape: str) -> str:
+    return f"{{x: {{dtype: float32, shape: {shape}}}}}"
 
 
 def refusal(around: str = "", **keys: str) -> str:
@@ -43,38 +49,22 @@ def refusal(around: str = "", **keys: str) -> str:
     ],
 )
 def test_a_grid_has_the_dimensions_that_the_inputs_have(shape: str, buckets: str, grid: BucketGrid) -> None:
-    assert parsed(inputs=f"{{x: {{dtype: float32, shape: {shape}}}}}", buckets=buckets).grid == grid
+    assert parsed(inputs=shaped(shape), buckets=buckets).grid == grid
 
 
 @pytest.mark.parametrize(
     ("inputs", "buckets", "said"),
     [
+        (IDS, "{batch: [1]}", f"buckets.length: {MISSING % 'time'}"),
+        (IDS, "{length: [1]}", f"buckets.batch: {MISSING % 'batch'}"),
+        (shaped("[batch, 7]"), BOTH, "buckets.length: expected none: no input has a time dimension"),
+        (shaped("[time]"), BOTH, "buckets.batch: expected none: no input has a batch dimension"),
         (
-            IDS,
-            "{batch: [1]}",
-            "buckets.length: is missing: an input has a time dimension, so its sizes must be given, ascending",
-        ),
-        (
-            IDS,
-            "{length: [1]}",
-            "buckets.batch: is missing: an input has a batch dimension, so its sizes must be given, ascending",
-        ),
-        (
-            "{x: {dtype: float32, shape: [batch, 7]}}",
-            "{batch: [1], length: [8]}",
-            "buckets.length: expected none: no input has a time dimension",
-        ),
-        (
-            "{x: {dtype: float32, shape: [time]}}",
-            "{batch: [1], length: [8]}",
-            "buckets.batch: expected none: no input has a batch dimension",
-        ),
-        (
-            "{x: {dtype: float32, shape: [batch, time]}, y: {dtype: float32, shape: [time, 3]}}",
-            "{batch: [1], length: [8]}",
+            f"{shaped('[batch, time]')[:-1]}, y: {{dtype: float32, shape: [time, 3]}}}}",
+            BOTH,
             "inputs.y.shape: expected batch here as in x: all inputs have it, or none",
         ),
-        ("{}", "{batch: [1], length: [8]}", "inputs: expected 1 or more entries, got none"),
+        ("{}", BOTH, "inputs: expected 1 or more entries, got none"),
         (IDS, "{batch: [], length: [8]}", "buckets.batch: expected 1 or more entries, got none"),
         (IDS, "{batch: [0], length: [8]}", "buckets.batch[0]: expected 1 or more, got 0"),
         (IDS, "{batch: [true], length: [8]}", "buckets.batch[0]: expected a whole number, got true"),
@@ -113,10 +103,8 @@ def test_inputs_of_one_request_have_the_batch_in_front() -> None:
     one = "{batched: false}"
 
     assert parsed(model=one).model.batched is False
-    said = refusal(model=one, inputs="{x: {dtype: float32, shape: [time, batch, 3]}}")
-    assert said == (
-        "neuron_lstm.inputs.x.shape: expected batch in front of what forward() takes: model.batched is false"
-    )
+    said = refusal(model=one, inputs=shaped("[time, batch, 3]")).removeprefix("neuron_lstm.inputs.x.")
+    assert said == "shape: expected batch in front of what forward() takes: model.batched is false"
 
 
 def test_a_packed_input_begins_with_batch_and_time() -> None:
@@ -187,11 +175,7 @@ def test_values_that_the_dtype_cannot_hold_are_refused(key: str, dtype: str, val
     ],
 )
 def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
-    inputs = f"{{x: {{dtype: float32, shape: {shape}}}}}"
-
-    assert (
-        refusal(inputs=inputs, buckets="{batch: [1], length: [8]}").splitlines()[-1] == f"neuron_lstm.inputs.x.{said}"
-    )
+    assert refusal(inputs=shaped(shape), buckets=BOTH).splitlines()[-1] == f"neuron_lstm.inputs.x.{said}"
 
 
 @pytest.mark.parametrize(

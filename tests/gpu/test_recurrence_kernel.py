@@ -12,14 +12,9 @@ import pytest
 import torch
 from torch_kernel import TorchKernel
 
+from torchserve_neuron_lstm.backends.cuda.kernels import nvrtc_kernel
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import GATES, LayerCall
-from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import (
-    WIDEST,
-    Geometry,
-    NvrtcKernel,
-    kernel_missing,
-    too_old,
-)
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import WIDEST, Geometry, NvrtcKernel, too_old
 from torchserve_neuron_lstm.backends.cuda.torch_device import gpu_missing
 
 _GPU = torch.device("cuda", 0)
@@ -82,7 +77,7 @@ def test_equals_the_contract_on_the_cpu(cell: str, shape: tuple[int, int, int]) 
 
 def test_the_kernel_runs_on_this_gpu() -> None:
     """Without this test a kernel that fails would leave all others to cuDNN."""
-    assert kernel_missing(_GPU) is None
+    assert nvrtc_kernel.kernel_missing(_GPU) is None
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])

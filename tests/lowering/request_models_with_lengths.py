@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import (
-    PackedSequence,
-    pack_padded_sequence,
-    pack_sequence,
-    pad_packed_sequence,
-    pad_sequence,
-    unpack_sequence,
-    unpad_sequence,
-)
+from torch.nn.utils import rnn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 from .request_models import FEATURES, Model
 
@@ -88,8 +81,8 @@ def flat_softmax(m: Model, x: Tensor, lengths: Tensor) -> Any:
 
 def unpacked(m: Model, x: Tensor, lengths: Tensor) -> Any:
     packed = m.lstm(pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False))[0]
-    halves = unpad_sequence(m.halved(x.transpose(1, 2)).permute(2, 0, 1), (lengths + 1) // 2)
-    return torch.stack([row.std(0, correction=0) for row in unpack_sequence(packed)]), torch.stack(
+    halves = rnn.unpad_sequence(m.halved(x.transpose(1, 2)).permute(2, 0, 1), (lengths + 1) // 2)
+    return torch.stack([row.std(0, correction=0) for row in rnn.unpack_sequence(packed)]), torch.stack(
         [row[-1] - row.mean(0) for row in halves]
     )
 

@@ -15,19 +15,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from ragged import pad_with
+from tools.composer import models as composer
 from tools.composer.layers import Place
-from tools.composer.models import (
-    FEATURES,
-    LONGEST,
-    ComposedModel,
-    ComposedOfSequences,
-    ComposedWithLengths,
-    alone,
-    compose,
-    composed_models,
-    configuration,
-    requests,
-)
+from tools.composer.models import LONGEST, ComposedModel, alone, compose, requests
 from tools.composer.sequence_layers import Reduction
 from torch import Tensor, nn
 
@@ -66,7 +56,7 @@ def test_a_random_model_is_right_at_every_length(seeds: tuple[int, int]) -> None
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(composed=composed_models(*seeds))
+    @given(composed=composer.composed_models(*seeds))
     def judge_all(composed: ComposedModel) -> None:
         outcomes[composed.seed], message = judged(composed)
         if message:
@@ -218,8 +208,8 @@ def _mean_model() -> ComposedModel:
     torch.manual_seed(0)
     head = Reduction(random.Random(0), PLACE)
     head.variant = "mean"
-    model = ComposedOfSequences(None, [], [head], PLACE).eval()
-    return ComposedModel(0, ("reduction",), model, configuration(PLACE, ids=False))
+    model = composer.ComposedOfSequences(None, [], [head], PLACE).eval()
+    return ComposedModel(0, ("reduction",), model, composer.configuration(PLACE, ids=False))
 
 
 class OverPadding(nn.Module):
@@ -262,13 +252,11 @@ def test_a_seed_is_one_model_with_a_part_for_each_feature() -> None:
     assert all(torch.equal(value, weights[name]) for name, value in models[7].model.state_dict().items())
 
     for composed in models:
-        parts = Counter(type(part).__name__ for part in composed.model.modules())
-        names = {feature.replace("stride", "strided convolution").title().replace(" ", "") for feature in FEATURES}
-        assert {name for name in names if parts[name]} == {
-            feature.replace("stride", "strided convolution").title().replace(" ", "") for feature in composed.features
-        }
-    assert {feature for composed in models for feature in composed.features} == set(FEATURES)
+        kinds = {type(part) for part in composed.model.modules()}
+        found = {feature for feature, kind in composer.PARTS.items() if kind in kinds}
+        assert found | ({"embedding"} if composed.model.embedding else set()) == set(composed.features)
+    assert {feature for composed in models for feature in composed.features} == set(composer.FEATURES)
     assert {composed.model.time for composed in models} == {0, 1}
-    assert {isinstance(composed.model, ComposedWithLengths) for composed in models} == {False, True}
+    assert {isinstance(composed.model, composer.ComposedWithLengths) for composed in models} == {False, True}
     assert {composed.model.embedding is None for composed in models} == {False, True}
     assert {len(composed.model.heads) for composed in models} == {1, 2}

@@ -7,15 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.handlers.responses import STATUSES
-from torchserve_neuron_lstm.sessions.decision import (
-    ChunkRequest,
-    ContinueSession,
-    Decision,
-    Reject,
-    Replay,
-    StartSession,
-    decide,
-)
+from torchserve_neuron_lstm.sessions import decision as chosen
+from torchserve_neuron_lstm.sessions.decision import ChunkRequest, ContinueSession, Reject, Replay, StartSession, decide
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 
 MINE, OTHER = b"m" * 16, b"o" * 16
@@ -28,7 +21,7 @@ LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
 
 
-def kind_of(decision: Decision) -> str:
+def kind_of(decision: chosen.Decision) -> str:
     return f"{STATUSES[decision.kind]} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
 
 
@@ -100,7 +93,7 @@ class Server:
     session: Session | None = None
     applied: list[bytes] = field(default_factory=list)
 
-    def answer(self, chunk: ChunkRequest) -> Decision:
+    def answer(self, chunk: ChunkRequest) -> chosen.Decision:
         decision = decide(chunk, self.session, MINE)
         if isinstance(decision, StartSession | ContinueSession):
             before = decision.session.steps if isinstance(decision, ContinueSession) else 0

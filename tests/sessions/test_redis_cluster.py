@@ -14,17 +14,11 @@ from redis_server import RedisServer, one_and_others_long, running
 from store_calls import begin, records, revision
 from tls import certificate, tls_in_front
 
+from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.redis.node import RedisNode, Replies
 from torchserve_neuron_lstm.sessions.redis.shard_commands import Command, hash_slot
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
-from torchserve_neuron_lstm.sessions.store import (
-    Conflict,
-    LimitExceeded,
-    RecordUpdate,
-    StoreTotals,
-    StoreUnavailableError,
-    Written,
-)
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoreTotals, StoreUnavailableError, Written
 
 from .cluster_stores import NAMES, TAGS, write
 from .conftest import PROGRAMS
@@ -98,7 +92,7 @@ def test_a_limit_holds_for_each_partition(cluster: LocalCluster, store_on: MakeS
     outcomes = store.write(starts)
 
     assert outcomes.count(Written()) == PARTITIONS * 2
-    assert outcomes.count(LimitExceeded("2 sessions in one of 16 partitions", 900.0)) == 1000 - PARTITIONS * 2
+    assert outcomes.count(interface.LimitExceeded("2 sessions in one of 16 partitions", 900.0)) == 1000 - PARTITIONS * 2
     assert store.totals().sessions == PARTITIONS * 2
 
 

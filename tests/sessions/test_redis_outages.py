@@ -61,31 +61,6 @@ def test_a_write_whose_answer_was_lost_is_made_once(server: RedisServer, store_o
         assert read(store, "a") == b"next"
 
 
-def test_a_write_whose_answer_was_lost_before_anothers_write_is_no_conflict(
-    server: RedisServer, store_on_server: MakeStore
-) -> None:
-    """A conflict says that the change was not made: the caller would apply its chunk once more."""
-    other = store_on_server(server.url)
-
-    def continue_session() -> None:
-        assert read(other, "a") == b"next"
-        write(other, "a", b"next by the other")
-
-    with lossy_way(server.port) as way:
-        store = store_on_server(f"redis://127.0.0.1:{way.port}")
-        begin(store, "a", "b")
-        changes = [RecordUpdate(name, b"next", revision(store, name)) for name in "ab"]
-        way.meanwhile, way.answers_to_lose = continue_session, 1
-
-        unknown, made = store.write(changes)
-
-        assert isinstance(unknown, StoreUnavailableError)
-        assert "the reply to a change was lost, and another worker has written the session since" in str(unknown)
-        assert made == Written()
-        assert [read(store, name) for name in "ab"] == [b"next by the other", b"next"]
-        assert store.write(changes[:1]) == [Conflict()]
-
-
 def test_a_write_that_could_not_be_sent_at_first_may_conflict(
     server: RedisServer, store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,14 +9,9 @@ from memory_store import Clock
 from redis_server import RedisServer
 from store_calls import begin, read, write
 
+from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.store import (
-    RecordUpdate,
-    StoreFullError,
-    StoreTotals,
-    StoreUnavailableError,
-    Written,
-)
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, StoreTotals, Written
 
 from .redis_stores import MakeStore, StartServer
 
@@ -27,7 +22,7 @@ def test_a_host_without_the_client_is_told_what_to_install(
     store_on_server: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(StoreUnavailableError, match="need the package redis: pip install redis"):
+    with pytest.raises(interface.StoreUnavailableError, match="need the package redis: pip install redis"):
         store_on_server("redis://127.0.0.1:1").read(["a"])
 
 

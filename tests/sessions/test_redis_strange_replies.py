@@ -13,13 +13,8 @@ from redis.connection import Connection
 from redis_server import RedisServer, running, server_programs
 from store_calls import begin, read, write
 
-from torchserve_neuron_lstm.sessions.store import (
-    RecordUpdate,
-    StoredRecord,
-    StoreFullError,
-    StoreUnavailableError,
-    Written,
-)
+from torchserve_neuron_lstm.sessions import store as interface
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, StoreUnavailableError, Written
 
 from .redis_stores import MakeStore
 
@@ -101,7 +96,7 @@ def test_what_is_no_redis_server_is_an_unavailable_store(
             except StoreUnavailableError:
                 continue
             assert isinstance(found, list)
-            assert not any(isinstance(one, (Written, StoredRecord)) for one in found)
+            assert not any(isinstance(one, (Written, interface.StoredRecord)) for one in found)
 
 
 def test_a_call_that_is_interrupted_leaves_no_reply_to_the_next_one(

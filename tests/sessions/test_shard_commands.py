@@ -8,13 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from torchserve_neuron_lstm.sessions.redis.shard_commands import (
-    SLOTS,
-    hash_slot,
-    partition_limits,
-    partition_of,
-    partition_tags,
-)
+from torchserve_neuron_lstm.sessions.redis import shard_commands
+from torchserve_neuron_lstm.sessions.redis.shard_commands import SLOTS, hash_slot, partition_of, partition_tags
 from torchserve_neuron_lstm.sessions.session import make_id, store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS, Limits
 
@@ -53,7 +48,7 @@ TAGS = ["tagger:1", "tagger:11", "tagger:42", "tagger:60"]
 
 @given(many_limits)
 def test_all_partitions_together_keep_to_the_limits(limits: Limits) -> None:
-    share = partition_limits(limits)
+    share = shard_commands.partition_limits(limits)
 
     assert limits.sessions - PARTITIONS < PARTITIONS * share.sessions <= limits.sessions
     assert limits.bytes - PARTITIONS < PARTITIONS * share.bytes <= limits.bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -13,11 +13,10 @@ from accepting import accepting
 
 @dataclass
 class Way:
-    """The state of the proxy: its port, the number of answers to lose, and what happens before each loss."""
+    """The state of the proxy: its port, and the number of answers to lose."""
 
     port: int = 0
     answers_to_lose: int = 0
-    meanwhile: Callable[[], object] = int
 
 
 @contextmanager
@@ -37,6 +36,5 @@ def _relay(client: socket.socket, way: Way, port: int) -> None:
                     return
                 if ready is server and way.answers_to_lose:
                     way.answers_to_lose -= 1
-                    way.meanwhile()
                     return
                 other[ready].sendall(received)

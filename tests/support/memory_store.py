@@ -6,16 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from torchserve_neuron_lstm.sessions import store
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.store import (
-    Conflict,
-    LimitExceeded,
-    RecordUpdate,
-    StoredRecord,
-    StoreTotals,
-    WriteOutcome,
-    Written,
-)
+from torchserve_neuron_lstm.sessions.store import Conflict, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome
 from torchserve_neuron_lstm.sessions.store_time import Reading
 
 _REVISIONS = count(1)
@@ -88,13 +81,13 @@ class MemoryStore:
         if old is not None and change.revision != old.revision and (goes_on or change.revision is not None):
             return Conflict()
         if (beyond := self._beyond(change, old)) is not None:
-            return LimitExceeded(beyond, self._until_room())
+            return store.LimitExceeded(beyond, self._until_room())
         client = old.client if old is not None and goes_on and change.client is None else change.client
         revision = next(_REVISIONS)
         self.entries[change.id] = _Entry(
             change.record, revision, change.ended, self.clock.now, change.unconfirmed, client
         )
-        return Written(revision)
+        return store.Written(revision)
 
     def _beyond(self, change: RecordUpdate, old: _Entry | None) -> str | None:
         limits, goes_on = self.limits, old is not None and not old.ended

@@ -10,18 +10,9 @@ from pathlib import Path
 
 import torch
 
+from torchserve_neuron_lstm.backends import interface
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.interface import (
-    DEFAULTS,
-    Backend,
-    CompileError,
-    CompilerOption,
-    CompileSettings,
-    LoadedProgram,
-    Precision,
-    Requirement,
-    Weights,
-)
+from torchserve_neuron_lstm.backends.interface import DEFAULTS, Backend, CompileError, Precision, Requirement, Weights
 from torchserve_neuron_lstm.backends.partitioning.operator_names import operator_name, operators_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -40,7 +31,7 @@ class Picky(Backend):
     polymorphic: bool = False
     any_shape: bool = False
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
+    options: tuple[interface.CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def requirements(self) -> tuple[Requirement, ...]:
         return Eager().requirements()
@@ -50,7 +41,7 @@ class Picky(Backend):
         program: torch.export.ExportedProgram,
         bucket: Bucket | None,
         directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        settings: interface.CompileSettings = DEFAULTS,
     ) -> None:
         assert bucket is not None
         names = [operator_name(node) for node in operators_of(program.graph)]
@@ -68,7 +59,7 @@ class Picky(Backend):
             (settings.workdir / "notes.txt").write_text("\n".join(names))
         Eager().compile(program, None, directory)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> interface.LoadedProgram:
         return Eager().load(directory, weights, host, threads)
 
 

@@ -23,29 +23,15 @@ import pytest
 from answering_server import answering, response
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.stress import faults, traffic
+from tools.stress import checks, faults, traffic
 from tools.stress.bad_requests import BAD, HANG_UPS, KINDS, STREAM, BadRequest, json_request
-from tools.stress.checks import (
-    END,
-    ID,
-    LONGEST_CHUNK,
-    STEP,
-    Reading,
-    Reply,
-    Session,
-    Tally,
-    Verdict,
-    answer_laws,
-    draw_script,
-    outputs,
-    process_laws,
-)
+from tools.stress.checks import ID, STEP, Reading, Reply, Session, Tally, Verdict, answer_laws, outputs, process_laws
 from tools.stress.faults import TRUNCATED, WORKERS, HostFaults, disturb, kill_workers
 from tools.stress.hosts import Host, make_model
 from tools.stress.traffic import Sentence, Traffic, draw_request, send
 
 MODEL = make_model()
-SCRIPT = draw_script(MODEL, 6, random.Random(0))
+SCRIPT = checks.draw_script(MODEL, 6, random.Random(0))
 SENTENCES = [Sentence(ids, outputs(MODEL, ids)) for ids in ([1, 2, 3], [7], [9, 8], [4] * 32, [5, 6])]
 KIND = "an unknown session"
 
@@ -377,9 +363,9 @@ def test_sessions_have_ids_of_their_own_and_chunks_of_1_to_8_tokens() -> None:
     assert len({Session(SCRIPT, 0).id for _ in range(100)}) == 100
     session, sizes = Session(SCRIPT, 0), []
     while not session.is_over:
-        assert (END in session.fields()) == (session.end == len(SCRIPT.ids))
+        assert (checks.END in session.fields()) == (session.end == len(SCRIPT.ids))
         sizes.append(session.end - session.begin)
         session.sent += 1
     assert sum(sizes) == len(SCRIPT.ids)
-    assert all(1 <= size <= LONGEST_CHUNK for size in sizes)
+    assert all(1 <= size <= checks.LONGEST_CHUNK for size in sizes)
     assert traffic.says_gone(Reply(500, {}, b'{"type": "SessionDamaged"}'))

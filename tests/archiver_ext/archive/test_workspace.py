@@ -16,22 +16,16 @@ from typing import BinaryIO
 
 import pytest
 
+from torchserve_neuron_lstm.archiver_ext.archive import workspace
 from torchserve_neuron_lstm.archiver_ext.archive import workspace as module
-from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
-    Terminated,
-    exchange,
-    open_output,
-    replace_atomically,
-    temporary_files_in,
-    write_output,
-)
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, exchange, replace_atomically, write_output
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
 
 def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> None:
     before, directory = dict(os.environ), tempfile.gettempdir()
-    with temporary_files_in(tmp_path):
+    with workspace.temporary_files_in(tmp_path):
         assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(tmp_path)
         os.environ["SOME_ENGINES_CACHE"] = str(tmp_path / "cache")
 
@@ -186,7 +180,7 @@ def test_a_file_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path) ->
         written.write(b"half")
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"), open_output(file) as written:
+    with pytest.raises(OSError, match="no space"), workspace.open_output(file) as written:
         fail(written)
 
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("model-config.yaml", "before")]

@@ -10,20 +10,14 @@ import torch
 from fake_model import make_manifest
 
 from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
+from torchserve_neuron_lstm.bucketing import shapes
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad, execute
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import (
-    Bucket,
-    BucketGrid,
-    CarriedValue,
-    DynamicShape,
-    ProgramRole,
-    TensorSpec,
-)
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
 
@@ -33,7 +27,7 @@ TOLERANCE = (1e-5, 1e-5)
 Tensors = Sequence[torch.Tensor]
 Right = Callable[[Tensors], list[torch.Tensor]]
 ChunkRun = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
-CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
+CARRIED = (shapes.CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
 SPLIT = ChunkPrograms(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
 
 

@@ -12,12 +12,8 @@ from model_cases import CASES, Case
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.evaluation.length_choice import (
-    _engines,
-    buckets_to_time,
-    choose_lengths,
-    measured_costs,
-)
+from torchserve_neuron_lstm.archiver_ext.evaluation import length_choice
+from torchserve_neuron_lstm.archiver_ext.evaluation.length_choice import _engines, buckets_to_time, choose_lengths
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import read_manifest
@@ -60,7 +56,7 @@ def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path
     config, program = configured(tmp_path, "MaskedMeanPooling", "{auto: 3, histogram: lengths.txt}", "eager")
     told: list[tuple[int, int, str]] = []
 
-    cost = measured_costs(program, config, 1, tmp_path / "scratch", lambda *step: told.append(step))
+    cost = length_choice.measured_costs(program, config, 1, tmp_path / "scratch", lambda *step: told.append(step))
 
     assert set(cost.milliseconds) == set(buckets_to_time(config.grid))
     assert {bucket.batch for bucket in cost.milliseconds} == {4}

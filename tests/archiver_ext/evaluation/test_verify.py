@@ -7,35 +7,15 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from torchserve_neuron_lstm.archiver_ext.evaluation import verify
 from torchserve_neuron_lstm.archiver_ext.evaluation.verification_cases import draw_cases
-from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
-    ToleranceExceeded,
-    VerificationResult,
-    merge_worst,
-    verify_bucket,
-    verify_planned,
-)
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult, verify_bucket, verify_planned
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from .summing_model import (
-    GRID,
-    LONGEST,
-    SPLIT,
-    TOLERANCE,
-    ChunkRun,
-    InChunks,
-    Right,
-    Tensors,
-    Whole,
-    eager,
-    forgetful,
-    program,
-    right,
-    right_chunk,
-    silent,
-)
+from . import summing_model
+from .summing_model import GRID, TOLERANCE, InChunks, Right, Tensors, Whole, eager, program, right, right_chunk, silent
 
 
 def unmasked(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -113,8 +93,8 @@ def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     return [answers[0] + 0.01 * (tensors[1] > 1)] if part == "head" else answers
 
 
-def check_chunks(run: ChunkRun, longest: int = LONGEST) -> list[VerificationResult]:
-    made = program(chunked=SPLIT)
+def check_chunks(run: summing_model.ChunkRun, longest: int = summing_model.LONGEST) -> list[VerificationResult]:
+    made = program(chunked=summing_model.SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
     return [verify_bucket(InChunks(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
@@ -123,20 +103,20 @@ def test_right_chunks_pass_in_every_bucket() -> None:
     assert all(found.passed and found.max_error < 1e-5 for found in check_chunks(right_chunk))
 
 
-@pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
-def test_wrong_chunks_are_found_in_every_bucket(wrong: ChunkRun) -> None:
+@pytest.mark.parametrize("wrong", [summing_model.forgetful, heedless, wrong_head])
+def test_wrong_chunks_are_found_in_every_bucket(wrong: summing_model.ChunkRun) -> None:
     assert all(not found.passed for found in check_chunks(wrong))
 
 
 def test_every_chunk_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
     """Without longer sequences, the longest bucket would never be followed by another chunk."""
-    found = check_chunks(forgetful, longest=8)
+    found = check_chunks(summing_model.forgetful, longest=8)
 
     assert [one.passed for one in found] == [False, True, False, True]
 
 
 def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
-    made = program(chunked=SPLIT)
+    made = program(chunked=summing_model.SPLIT)
     cases = draw_cases(made, GRID, eager, silent)
     seen: set[int] = set()
 
@@ -171,8 +151,8 @@ def test_the_worse_of_two_is_worse_in_every_respect() -> None:
     one = VerificationResult(Bucket(1, 3), 0.5, 0.9, "one")
     other = VerificationResult(Bucket(4, 8), 0.1, 2.0, "other")
 
-    assert merge_worst(one, other) == VerificationResult(Bucket(1, 3), 0.5, 2.0, "other")
-    assert merge_worst(other, one) == VerificationResult(Bucket(4, 8), 0.5, 2.0, "other")
+    assert verify.merge_worst(one, other) == VerificationResult(Bucket(1, 3), 0.5, 2.0, "other")
+    assert verify.merge_worst(other, one) == VerificationResult(Bucket(4, 8), 0.5, 2.0, "other")
 
 
 def test_an_error_in_one_row_is_found() -> None:
@@ -182,5 +162,5 @@ def test_an_error_in_one_row_is_found() -> None:
 def test_rows_that_agree_alone_only_are_explained() -> None:
     alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
 
-    assert "right alone, but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
-    assert "right alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))
+    assert "right alone, but not in a batch" in str(verify.ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
+    assert "right alone" not in str(verify.ToleranceExceeded("eager", [both], (1e-5, 1e-5)))

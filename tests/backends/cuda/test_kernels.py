@@ -14,14 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.backends.cuda.kernels import nvrtc_kernel
+from torchserve_neuron_lstm.backends.cuda.kernels import nvrtc_kernel as nvrtc
 from torchserve_neuron_lstm.backends.cuda.kernels.interface import KernelError, LayerCall
-from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import (
-    SLICES,
-    WIDEST,
-    NvrtcKernel,
-    geometry,
-    kernel_missing,
-)
+from torchserve_neuron_lstm.backends.cuda.kernels.nvrtc_kernel import WIDEST, NvrtcKernel, geometry, kernel_missing
 from torchserve_neuron_lstm.backends.cuda.torch_device import TorchDevice
 
 HERE = torch.device("cpu", 0)
@@ -39,7 +34,7 @@ def test_every_size_is_one_that_a_gpu_can_launch(hidden: int, batch: int, direct
     assert sizes.threads % 32 == 0
     assert sizes.threads <= 512
     assert sizes.rows % sizes.rows_at_once == 0
-    assert SLICES % sizes.rows_at_once == 0
+    assert nvrtc.SLICES % sizes.rows_at_once == 0
     assert 4 * sizes.units * -(-hidden // 64) * 64 <= REGISTERS // 2
 
 

@@ -15,14 +15,9 @@ from torchserve_neuron_lstm.handlers.formats.npy import read_npy
 from torchserve_neuron_lstm.handlers.formats.raw_request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
+from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.store import (
-    RecordUpdate,
-    StoredRecord,
-    StoreFullError,
-    StoreUnavailableError,
-    WriteOutcome,
-)
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoredRecord, StoreUnavailableError, WriteOutcome
 
 
 def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
@@ -183,7 +178,8 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"), [(StoreUnavailableError("it is gone"), 503), (StoreFullError("the disk is full"), 507)]
+    ("failure", "status"),
+    [(StoreUnavailableError("it is gone"), 503), (interface.StoreFullError("the disk is full"), 507)],
 )
 def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     failure: Exception, status: int, caplog: pytest.LogCaptureFixture

@@ -8,12 +8,8 @@ from streaming_archive import streaming_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.handlers.streaming.open_sessions import (
-    TokenSessions,
-    open_sessions,
-    open_store,
-    session_directory,
-)
+from torchserve_neuron_lstm.handlers.streaming import open_sessions as opening
+from torchserve_neuron_lstm.handlers.streaming.open_sessions import TokenSessions, open_sessions, session_directory
 from torchserve_neuron_lstm.handlers.streaming.state import LoadedSession, SessionKey
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.redis.store import RedisStore
@@ -70,8 +66,8 @@ def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
     server = {"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"}
     given = settings(store="redis", redis=server)
 
-    assert isinstance(open_store(given, "tagger", {}), RedisStore)
-    assert isinstance(open_store(settings(), "tagger", {}), SqliteStore)
+    assert isinstance(opening.open_store(given, "tagger", {}), RedisStore)
+    assert isinstance(opening.open_store(settings(), "tagger", {}), SqliteStore)
 
 
 def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:

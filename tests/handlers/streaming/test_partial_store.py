@@ -11,14 +11,8 @@ from memory_store import MemoryStore
 from session_service import ask, make_service, make_store, piece
 
 from torchserve_neuron_lstm.handlers.streaming.store_sessions import StoreSessions
-from torchserve_neuron_lstm.sessions.store import (
-    RecordUpdate,
-    StoredRecord,
-    StoreFullError,
-    StoreTotals,
-    StoreUnavailableError,
-    WriteOutcome,
-)
+from torchserve_neuron_lstm.sessions import store as interface
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, WriteOutcome
 
 
 @dataclass
@@ -32,13 +26,13 @@ class PartialStore:
 
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
-    ) -> list[StoredRecord | StoreUnavailableError | None]:
+    ) -> list[interface.StoredRecord | StoreUnavailableError | None]:
         return [self.error if one[0] == self.unreadable else self.memory.read([one], known)[0] for one in ids]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
         return [self.error if one.id[0] == self.unwritable else self.memory.write([one])[0] for one in changes]
 
-    def totals(self) -> StoreTotals:
+    def totals(self) -> interface.StoreTotals:
         return self.memory.totals()
 
     def expired(self) -> int:
@@ -68,7 +62,7 @@ def test_only_the_sessions_of_a_server_that_is_gone_are_refused(broken: str, cap
 
 
 def test_a_server_without_space_refuses_its_own_sessions() -> None:
-    service = make_service(StoreSessions(PartialStore(unwritable="a", error=StoreFullError("no memory"))))
+    service = make_service(StoreSessions(PartialStore(unwritable="a", error=interface.StoreFullError("no memory"))))
 
     answers = ask(service, *(piece([1], id=name, start="true") for name in ("a1", "b1")))
 

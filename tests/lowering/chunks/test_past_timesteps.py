@@ -16,24 +16,8 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
-from .past_models import (
-    CAUSAL,
-    NOT_CAUSAL,
-    Convolutional,
-    Recurrent,
-    after_the_recurrence,
-    cut_after,
-    gated,
-    gated_linear_units,
-    padded_once_for_two,
-    per_timestep,
-    shifted,
-    shifted_by_concatenation,
-    spectral,
-    stacked,
-    teacher_forced,
-    transposed_with_padding,
-)
+from . import past_models
+from .past_models import CAUSAL, NOT_CAUSAL, Convolutional, Recurrent, stacked
 
 CONFIG = one_input("[batch, time, 3]", batch="[1, 4]", length="[4, 9]")
 CONFIG_WITH_START = config_of(
@@ -43,11 +27,11 @@ CONFIG_WITH_START = config_of(
 )
 LENGTHS = (9, 8, 5, 3, 1, 1)
 ALL = [*((one, Recurrent) for one in CAUSAL), *((one, Convolutional) for one, past in CAUSAL.items() if past)]
-USUAL = (
-    *((one, Recurrent) for one in (cut_after, gated, padded_once_for_two, stacked, spectral, gated_linear_units)),
-    *((one, Recurrent) for one in (transposed_with_padding, shifted, teacher_forced, after_the_recurrence)),
-    (stacked, Convolutional),
-)
+_USUAL = """
+    cut_after gated padded_once_for_two stacked spectral gated_linear_units transposed_with_padding shifted
+    teacher_forced after_the_recurrence
+"""
+USUAL = (*((getattr(past_models, name), Recurrent) for name in _USUAL.split()), (stacked, Convolutional))
 """Each kind of read; the others are further forms of them."""
 
 
@@ -109,14 +93,14 @@ def test_what_is_before_the_first_timestep_may_not_need_the_later_ones() -> None
 
 def test_without_a_recurrence_and_a_past_nothing_is_carried() -> None:
     """A model that carries nothing cannot have sessions."""
-    _, program = lowered(per_timestep, Convolutional)
+    _, program = lowered(past_models.per_timestep, Convolutional)
 
     assert (program.chunked, program.chunking_reason) == (None, "there is no recurrence over time")
 
 
 @pytest.mark.ci
 def test_what_was_before_the_first_timestep_is_the_constant_of_the_model() -> None:
-    _, program = lowered(shifted_by_concatenation)
+    _, program = lowered(past_models.shifted_by_concatenation)
     assert program.chunked is not None
 
     assert {value.fill for value in program.chunked.carried if value.spec.name.endswith(".past")} == {-1.5}

@@ -15,11 +15,8 @@ from model_cases import CASES, lowered
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.lowering import LoweringError, lower
-from torchserve_neuron_lstm.lowering.chunks.streaming import (
-    check_streamable,
-    state_compatibility_id,
-    with_weight_digests,
-)
+from torchserve_neuron_lstm.lowering.chunks import streaming
+from torchserve_neuron_lstm.lowering.chunks.streaming import check_streamable, state_compatibility_id
 from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 Buckets = tuple[str, str]
@@ -220,6 +217,6 @@ def test_the_state_id_depends_on_the_weights() -> None:
 def test_the_state_id_of_other_weights_needs_no_program() -> None:
     program = program_of(Plain())
 
-    assert with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(
+    assert streaming.with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(
         program, ["abd"]
     )

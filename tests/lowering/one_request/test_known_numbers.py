@@ -15,18 +15,14 @@ from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torchserve_neuron_lstm.lowering.one_request.known_numbers import (
-    compared,
-    indicator,
-    known_values,
-    with_known_values,
-)
+from torchserve_neuron_lstm.lowering.one_request import known_numbers
+from torchserve_neuron_lstm.lowering.one_request.known_numbers import compared, indicator, known_values
 from torchserve_neuron_lstm.lowering.one_request.quotients import NoQuotient
 from torchserve_neuron_lstm.lowering.one_request.single_mode import SingleRequestMode
 
 
 def lengths_of(*numbers: int) -> Tensor:
-    return with_known_values(torch.tensor(numbers), list(numbers))
+    return known_numbers.with_known_values(torch.tensor(numbers), list(numbers))
 
 
 @pytest.mark.parametrize(

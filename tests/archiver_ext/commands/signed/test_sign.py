@@ -9,16 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate_ec_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
@@ -182,8 +177,8 @@ def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: p
     keys = {name: tmp_path / f"{name}.pem" for name in ("open", "public", "encrypted", "elliptic", "missing")}
     shutil.copy(made / "own.pem", keys["open"])
     shutil.copy(made / "own.pub", keys["public"])
-    pkcs8 = (Encoding.PEM, PrivateFormat.PKCS8)
-    keys["encrypted"].write_bytes(Ed25519PrivateKey.generate().private_bytes(*pkcs8, BestAvailableEncryption(b"pass")))
+    pkcs8, encryption = (Encoding.PEM, PrivateFormat.PKCS8), serialization.BestAvailableEncryption(b"pass")
+    keys["encrypted"].write_bytes(Ed25519PrivateKey.generate().private_bytes(*pkcs8, encryption))
     keys["elliptic"].write_bytes(generate_ec_key(SECP256R1()).private_bytes(*pkcs8, NoEncryption()))
     told = {
         "open": "can be read by other users",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.grid_evaluation import bucket_uses, plan_sample
@@ -41,7 +41,8 @@ SHAPE = DynamicShape(batch=8, length=99)
 PLANNER = make_planner("sequence", SHAPE, CostModel.proportional(SHAPE))
 
 
-@given(st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12), st.integers(1, 20))
+@given(histograms, st.integers(1, 20))
+@example({7: 3}, 8)
 def test_no_less_is_computed_than_is_real(histogram: dict[int, int], rows: int) -> None:
     work = plan_sample(histogram, PLANNER, rows, 99)
 
@@ -49,13 +50,6 @@ def test_no_less_is_computed_than_is_real(histogram: dict[int, int], rows: int) 
     assert work is not None
     assert 1 <= work.computed_per_useful <= max(histogram) / min(histogram)
     assert work.milliseconds > 0
-
-
-def test_equal_lengths_need_no_padding() -> None:
-    work = plan_sample({7: 3}, PLANNER, 8, 99)
-
-    assert work is not None
-    assert work.computed_per_useful == 1
 
 
 def test_nothing_is_planned_without_a_sequence_that_is_served() -> None:

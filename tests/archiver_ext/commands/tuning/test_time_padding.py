@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import (
-    EnginePadding,
-    padding_of_archive,
-    padding_of_config,
-)
+from torchserve_neuron_lstm.archiver_ext.commands.tuning import time_padding
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.time_padding import EnginePadding, padding_of_config
 from torchserve_neuron_lstm.backends.registry import auto_engines
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.load import load_config
@@ -81,5 +78,5 @@ def test_an_archive_knows(tmp_path: Path) -> None:
         read_manifest(make_archive(tmp_path / "ragged", shapes="any", padding_costs=measured)),
     ]
 
-    assert [padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
-    assert all(padding_of_archive(manifest).detail == "" for manifest in manifests)
+    assert [time_padding.padding_of_archive(manifest).padding for manifest in manifests] == ["bucket", "call", "none"]
+    assert all(time_padding.padding_of_archive(manifest).detail == "" for manifest in manifests)
