@@ -339,7 +339,7 @@ def test_a_worker_is_killed_once_there_was_an_answer_since_the_last_kill() -> No
     """Otherwise no session could end on a machine where a worker starts slowly."""
 
     class Victim:
-        alive = True
+        server = True
 
         def kill_worker(self, chance: random.Random) -> bool:
             return True

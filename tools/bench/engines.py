@@ -202,7 +202,7 @@ def _served(archive: Path, threads: int) -> Contestant:
     serving = torch.get_num_threads()  # those of torch: an engine may have other threads
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
-        lengths = _lengths(requests)
+        lengths = [*map(len, requests)]
         answers, _ = variants.run_plan(variants.plan(lengths), [(request,) for request in requests], lengths)
         return [(states, last) for states, last in answers]
 
@@ -240,15 +240,11 @@ def _padded(run: Callable[[torch.Tensor, torch.Tensor], Answer]) -> Contestant:
 
     @torch.inference_mode()
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
-        lengths = _lengths(requests)
+        lengths = [*map(len, requests)]
         states, last = run(pad_sequence(list(requests)), torch.tensor(lengths))
         return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
 
     return answer
-
-
-def _lengths(requests: Sequence[torch.Tensor]) -> list[int]:
-    return [len(request) for request in requests]
 
 
 def _answer_all(contestant: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:

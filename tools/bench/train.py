@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm import lower
 
-from .harness import Call, Effort, device_seconds, host_seconds, ratio, refuse_differences, take_turns, tell
+from .harness import Effort, device_seconds, host_seconds, ratio, refuse_differences, take_turns, tell
 from .report import Result, Row, Table
 
 SETUPS = ("A", "B")
@@ -97,7 +97,10 @@ def measure(options: argparse.Namespace) -> Result:
 def rows_of(lengths: Sequence[int], batch: int, device: torch.device, rounds: int, *, compiles: bool) -> Iterator[Row]:
     """Measure each setup in each pass, for each length; raises `BenchmarkFailed` if one differs from packing."""
     torch.manual_seed(0)
-    ways = contestants(Classifier().to(device), compiles=compiles)
+    model = Classifier().to(device)
+    ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
+    if compiles:
+        ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]  # of a module, torch.compile makes one
     effort, timer = Effort(rounds, 0.04, limit_s=6.0), host_seconds if device.type == "cpu" else device_seconds
     for setup in SETUPS:
         for which in PASSES:
@@ -105,7 +108,8 @@ def rows_of(lengths: Sequence[int], batch: int, device: torch.device, rounds: in
                 tell(f"measuring setup {setup}, {which}, T={longest}")
                 made = make_batch(setup, longest, batch, device)
                 check(ways, made)
-                seconds = take_turns(calls(ways, made, which), effort, timer)
+                calls = {name: partial(_run, way, made, backward=which != "forward") for name, way in ways.items()}
+                seconds = take_turns(calls, effort, timer)
                 for name, taken in seconds.items():
                     figures: dict[str, float | str] = {"T": str(longest), "ms": 1000 * median(taken)}
                     figures["speedup over packing"] = ratio(seconds[PACKED], taken)
@@ -130,19 +134,6 @@ def make_batch(setup: str, longest: int, rows: int, device: torch.device) -> Bat
     target = torch.randint(0, 2, (rows,), generator=generator)
     ids = torch.where(torch.arange(longest) < lengths[:, None], ids, _PADDING)
     return Batch(ids.to(device), lengths, target.to(device))
-
-
-def contestants(model: Classifier, *, compiles: bool) -> dict[str, Contestant]:
-    """Return all contestants, on the same parameters."""
-    ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
-    if compiles:
-        ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]  # of a module, torch.compile makes one
-    return ways
-
-
-def calls(ways: Mapping[str, Contestant], batch: Batch, which: str) -> dict[str, Call]:
-    """Return the timed call of each contestant."""
-    return {name: partial(_run, way, batch, backward=which != "forward") for name, way in ways.items()}
 
 
 def _run(way: Contestant, batch: Batch, *, backward: bool) -> None:

@@ -22,8 +22,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -39,19 +39,9 @@ from torchserve_process import DidNotStart
 from torchserve_neuron_lstm.archiver_ext.progress import show_progress
 
 from ..bench.harness import BenchmarkFailed
+from . import faults
 from .bad_requests import KINDS, STREAM, TAGGER
 from .checks import Law, Reading, Tally, answer_laws, process_laws, read_process
-from .faults import (
-    SERVERS,
-    WORKERS,
-    Disturbance,
-    HostFaults,
-    disturb,
-    kill_server,
-    kill_workers,
-    redis_pause,
-    until_enough,
-)
 from .hosts import Host, make_archive, make_model
 from .model import Tagger
 from .traffic import draw_traffic, send
@@ -103,45 +93,36 @@ def _options() -> argparse.Namespace:
     return options
 
 
-@contextmanager
-def _setting(
-    name: str, model: Tagger, options: argparse.Namespace
-) -> Iterator[tuple[list[Host], dict[str, Disturbance]]]:
-    """Start the servers of a trial with faults, and yield them with what disturbs them beside the kills."""
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stress-")))
-        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
-        streaming, count, disturbances = "{}", 1, dict[str, Disturbance]()
-        if name == "redis":
-            (program, *_) = server_programs().values()
-            redis = stack.enter_context(running(RedisServer(program, work)))
-            streaming, count = f"{{store: redis, redis: {{url: '{redis.url}'}}}}", 2
-            disturbances = redis_pause(redis.pid)
-        if name == "disturbed":
-            faults = HostFaults(work, work / "sessions")
-            environment, disturbances = {**environment, **faults.environment()}, faults.disturbances()
-        make_archive(model, work, STREAM, max(1, options.workers // count), options.backend, streaming)
-        hosts = [stack.enter_context(closing(Host(work, [STREAM], environment))) for _ in range(count)]
-        for host in hosts:
-            host.start()
-        yield hosts, disturbances
-
-
 def trial(name: str, model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[list[Law], Tally]:
     """Send sessions while servers are killed and disturbed, until there were enough faults."""
     chance, tally = random.Random(0), Tally()
     traffic = draw_traffic(
         model, options.chunks, chance, faults=True, patience=120.0, hang_ups=options.hang_ups, answer_seconds=15.0
     )
-    with _setting(name, model, options) as (hosts, disturbances):
-        needed = {WORKERS: options.kills, SERVERS: 1, **dict.fromkeys(disturbances, 1)}
-        goes_on = until_enough(tally, needed, seconds)
-        faults = (
-            kill_workers(hosts, tally, options.kill_seconds, chance),
-            kill_server(hosts[0], tally, seconds / 2, restart=len(hosts) == 1),
-            disturb(disturbances, tally),
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stress-")))
+        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
+        streaming, count, disturbances = "{}", 1, dict[str, faults.Disturbance]()
+        if name == "redis":
+            (program, *_) = server_programs().values()
+            redis = stack.enter_context(running(RedisServer(program, work)))
+            streaming, count = f"{{store: redis, redis: {{url: '{redis.url}'}}}}", 2
+            disturbances = faults.redis_pause(redis.pid)
+        if name == "disturbed":
+            of_host = faults.HostFaults(work, work / "sessions")
+            environment, disturbances = {**environment, **of_host.environment()}, of_host.disturbances()
+        make_archive(model, work, STREAM, max(1, options.workers // count), options.backend, streaming)
+        hosts = [stack.enter_context(closing(Host(work, [STREAM], environment))) for _ in range(count)]
+        for host in hosts:
+            host.start()
+        needed = {faults.WORKERS: options.kills, faults.SERVERS: 1, **dict.fromkeys(disturbances, 1)}
+        goes_on = faults.until_enough(tally, needed, seconds)
+        beside = (
+            faults.kill_workers(hosts, tally, options.kill_seconds, chance),
+            faults.kill_server(hosts[0], tally, seconds / 2, restart=len(hosts) == 1),
+            faults.disturb(disturbances, tally),
         )
-        asyncio.run(send(traffic, [host.port for host in hosts], options.clients or 200, tally, goes_on, *faults))
+        asyncio.run(send(traffic, [host.port for host in hosts], options.clients or 200, tally, goes_on, *beside))
     return [*answer_laws(tally, (), needed)], tally
 
 
@@ -158,7 +139,7 @@ def calm(model: Tagger, options: argparse.Namespace, seconds: float) -> tuple[li
             host.start()
             before = host.workers()
             readings: dict[str, list[Reading]] = {name: [] for name in before}
-            goes_on = until_enough(tally, {}, seconds)
+            goes_on = faults.until_enough(tally, {}, seconds)
             reader = read_workers(before, readings, seconds, tally)
             asyncio.run(send(traffic, [host.port], options.clients or 32, tally, goes_on, reader))
             after = host.workers()

@@ -141,22 +141,18 @@ BAD: dict[str, Callable[[Session], BadRequest]] = {
 """A function from an open session to each kind of bad request, by its name."""
 
 
-class HangUp(NamedTuple):
-    """A request of which a share of the bytes is sent, and the seconds until its client closes the connection."""
-
-    request: Request
-    share: float
-    seconds: float
-
-
+HangUp = tuple[Request, float, float]
+"""A request, the share of its bytes that is sent, and the seconds until its client closes the connection."""
 _EIGHT = json_request(TAGGER, [1, 2, 3, 4, 5, 6, 7, 8])
 HANG_UPS: dict[str, Callable[[], HangUp]] = {
-    "the client hangs up within its headers": lambda: HangUp(_EIGHT, 0.4, 0.0),
-    "the client hangs up within its body": lambda: HangUp(_EIGHT, 0.95, 0.0),
-    "the client hangs up after its request": lambda: HangUp(_EIGHT, 1.0, 0.0),
-    "the client hangs up while it is computed": lambda: HangUp(_EIGHT, 1.0, 0.003),
-    "the client hangs up after the start of a session": lambda: HangUp(
-        json_request(STREAM, [1, 2, 3], {ID: f"left-{secrets.token_hex(8)}", START: "true"}), 1.0, 0.003
+    "the client hangs up within its headers": lambda: (_EIGHT, 0.4, 0.0),
+    "the client hangs up within its body": lambda: (_EIGHT, 0.95, 0.0),
+    "the client hangs up after its request": lambda: (_EIGHT, 1.0, 0.0),
+    "the client hangs up while it is computed": lambda: (_EIGHT, 1.0, 0.003),
+    "the client hangs up after the start of a session": lambda: (
+        json_request(STREAM, [1, 2, 3], {ID: f"left-{secrets.token_hex(8)}", START: "true"}),
+        1.0,
+        0.003,
     ),
 }
 KINDS = (*BAD, *HANG_UPS)

@@ -109,7 +109,7 @@ async def disturb(disturbances: Mapping[str, Disturbance], tally: Tally) -> None
 async def kill_workers(hosts: Sequence[Host], tally: Tally, seconds: float, chance: random.Random) -> None:
     """Kill a random worker, in any state, again and again: some seconds after the first answer since the last kill."""
     while True:
-        right, alive = tally.good_right, [host for host in hosts if host.alive]
+        right, alive = tally.good_right, [host for host in hosts if host.server]
         if alive:
             tally.faults[WORKERS] += await asyncio.to_thread(chance.choice(alive).kill_worker, chance)
         while tally.good_right == right:  # noqa: ASYNC110 - on a busy machine a worker may take longer to start

@@ -61,14 +61,10 @@ class Host:
         self._models = {name: f"{name}.mar" for name in names}
         self._ports = free_ports(5)
         self._running = ExitStack()
-        self._server: TorchServe | None = None
+        self.server: TorchServe | None = None
+        """None unless it was started and not killed since."""
         self.port = self._ports[0]
         """The port of predictions."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server was started and not killed since."""
-        return self._server is not None
 
     def start(self) -> None:
         """Start the server and wait until a worker of each model is ready; raises `DidNotStart` if none is."""
@@ -81,20 +77,18 @@ class Host:
             "vmargs": f"-Dlog4j.configurationFile=file://{log4j}",
         }
         server = serving(self._store, self._models, settings=settings, environment=self._environment, ports=self._ports)
-        self._server = self._running.enter_context(server)
+        self.server = self._running.enter_context(server)
 
     def close(self) -> None:
         """Kill the server and its workers at once, as in a failure of the machine."""
-        self._server = None
+        self.server = None
         self._running.close()
 
     def workers(self) -> dict[str, int]:
         """Return the process ids of the workers by model and number; none if the server does not answer."""
-        server = self._server
-        if server is None:
-            return {}
+        server = self.server  # another thread may close it
         try:
-            pids = {name: sorted(server.worker_pids(name)) for name in self._models}
+            pids = {name: sorted(server.worker_pids(name)) for name in self._models if server}
         except (urllib.error.URLError, ConnectionError, TimeoutError, KeyError):
             return {}
         return {f"{name} {n}": pid for name, ids in pids.items() for n, pid in enumerate(ids, 1) if _is_worker(pid)}
