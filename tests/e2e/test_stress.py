@@ -20,7 +20,7 @@ def stress(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(600)
 def test_no_session_is_lost_whatever_is_killed() -> None:
-    size = ("--minutes", "0.3", "--clients", "16", "--chunks", "24", "--kill-seconds", "5", "--kills", "1")
+    size = ("--minutes", "0.2", "--clients", "16", "--chunks", "24", "--kill-seconds", "5", "--kills", "1")
     done = stress("--trial", "disk", "--workers", "2", "--hang-ups", "0.1", *size)
 
     assert done.returncode == 0, done.stdout + done.stderr
