@@ -17,8 +17,8 @@ from typing import Any, Optional
 import torch
 from torch import _VF, nn
 
-from ...backends.native.layers import layer_stack
-from ...backends.native.library import LayerStack, ThreadPool, open_pool
+from ...backends.native.layers import recurrence
+from ...backends.native.library import ThreadPool, open_pool
 from .kept_state import version_of
 
 _LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
@@ -58,18 +58,17 @@ class _Kernels:
         self._versions = list(map(version_of, self._weights))
         cell, directions = layer.mode.lower(), 2 if layer.bidirectional else 1
         packed = [weight.detach() for weight in self._weights]
-        self._stack: LayerStack = layer_stack(pool, cell, packed, layer.num_layers, directions)
-        setattr(self, cell, partial(self._compute, getattr(_VF, cell), has_cell_state=cell == "lstm"))
+        time_major = not layer.batch_first
+        self._compute = recurrence(pool, cell, packed, layer.num_layers, directions, time_major=time_major)
+        setattr(self, cell, partial(self._call, getattr(_VF, cell)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_VF, name)
 
-    def _compute(self, kernel: Callable[..., Any], *args: Any, has_cell_state: bool) -> Any:
+    def _call(self, kernel: Callable[..., Any], *args: Any) -> Any:
         of_rows = self._padded if isinstance(args[3], bool) else self._packed
         computed = of_rows(*args) if self._is_plain() else None
-        if computed is None:
-            return kernel(*args)
-        return computed if has_cell_state else computed[:2]
+        return kernel(*args) if computed is None else computed
 
     def _is_plain(self) -> bool:
         """Whether numbers are computed as in a program: without gradients, in float32."""
@@ -80,8 +79,8 @@ class _Kernels:
         rows = x if batch_first else x.transpose(0, 1)
         if not self._takes(rows, weights, training=training):
             return None
-        y, h_n, c_n = self._run(rows, states, time_major=not batch_first)
-        return y if batch_first else y.transpose(0, 1), h_n, c_n
+        y, *final = self._run(rows, states)
+        return (y if batch_first else y.transpose(0, 1), *final)
 
     def _packed(
         self, data: torch.Tensor, sizes: torch.Tensor, states: Any, weights: Sequence[torch.Tensor], *options: Any
@@ -89,8 +88,8 @@ class _Kernels:
         *_, training, _ = options
         if data.dim() != 2 or len(sizes) != len(data) or not self._takes(data[None], weights, training=training):
             return None  # of several rows
-        y, h_n, c_n = self._run(data[None], states)
-        return y[0], h_n, c_n
+        y, *final = self._run(data[None], states)
+        return (y[0], *final)
 
     def _takes(self, rows: torch.Tensor, weights: Sequence[torch.Tensor], *, training: bool) -> bool:
         return (
@@ -103,11 +102,5 @@ class _Kernels:
             and list(map(version_of, weights)) == self._versions
         )
 
-    def _run(self, rows: torch.Tensor, states: Any, *, time_major: bool = False) -> tuple[torch.Tensor, ...]:
-        h_0, c_0 = (states, None) if isinstance(states, torch.Tensor) else states
-        x = rows if rows.stride(2) == 1 else rows.contiguous()
-        lengths = torch.full((rows.shape[0],), rows.shape[1])
-        c_0 = None if c_0 is None else c_0.contiguous()
-        y, h_n, c_n = self._stack.run(x, lengths, h_0.contiguous(), c_0, time_major=time_major)
-        assert y is not None
-        return y, h_n, c_n
+    def _run(self, rows: torch.Tensor, states: Any) -> Any:
+        return self._compute(rows, None, *((states,) if isinstance(states, torch.Tensor) else states))
