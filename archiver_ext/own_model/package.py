@@ -42,11 +42,12 @@ from ..archive.carried_files import carried_files
 from ..errors import PackagingError
 from ..evaluation.lowest_torch import symbol_versions
 from ..evaluation.manifest_builder import BuildInput, producer_versions
+from ..evaluation.reference import ReferenceRequest
 from ..evaluation.trials import write_constants
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import imported_by
 from .learned_outputs import learned_outputs
-from .trial import EagerFailure, Request, Trial, answer, equal, try_model, without_batch
+from .trial import EagerFailure, Trial, answer, batch_of, equal, try_model
 
 ENGINE = "eager"
 """The engine that an archive names: torch runs the model operator by operator."""
@@ -194,9 +195,8 @@ def _verify(loaded: LoadedArchive, trial: Trial) -> None:
             )
 
 
-def _answers(loaded: LoadedArchive, request: Request) -> tuple[torch.Tensor, ...]:
-    alone = without_batch(request, loaded.manifest.inputs)
-    (answer,), _ = loaded.run_plan(loaded.plan([request.length]), [alone], [request.length])
+def _answers(loaded: LoadedArchive, request: ReferenceRequest) -> tuple[torch.Tensor, ...]:
+    (answer,), _ = loaded.run_plan(loaded.plan([request.length]), [request.inputs], [request.length])
     return answer
 
 
@@ -244,7 +244,7 @@ def _with_native_layers(
     described = replace(description, recurrences=layout.RECURRENCES)
     program = make_program(build, described, constants, ())
     native = _answered(program, description.name, trial, build.config)
-    if native is None or (build.config.engine == AUTO and not _is_faster(program, plain, trial)):
+    if native is None or (build.config.engine == AUTO and not _is_faster(program, plain, trial, build.config)):
         shutil.rmtree(libraries)
         return None
     return described, native
@@ -286,12 +286,12 @@ def _answered(program: OwnProgram, name: str, trial: Trial, config: ServingConfi
     return replace(trial, answers=tuple(answers), error=max(error for error, _ in differences))
 
 
-def _is_faster(program: OwnProgram, plain: OwnProgram, trial: Trial) -> bool:
+def _is_faster(program: OwnProgram, plain: OwnProgram, trial: Trial, config: ServingConfig) -> bool:
     """Whether all requests together take less time with the library than by torch."""
 
     def run_all(model: OwnProgram) -> None:
         for request in trial.requests:
-            model.outputs([tensor.clone() for tensor in request.tensors], request.length)
+            model.outputs(batch_of(request, config), request.length)
 
     turns = measure({model: partial(run_all, model) for model in (program, plain)})
     return min(turns[program]) < min(turns[plain])

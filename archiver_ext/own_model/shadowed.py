@@ -16,9 +16,10 @@ from ...handlers.runtime.shadow import own_answer, worst_difference
 from ...lowering.eager_call import shortest_length
 from ..errors import PackagingError
 from ..evaluation.manifest_builder import BuildInput
+from ..evaluation.reference import ReferenceRequest
 from .described import describe_own_model, forget_modules, make_program, non_persistent_buffers
 from .imports import reached_files
-from .trial import Request, try_model, without_batch
+from .trial import try_model
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class PreparedShadow:
     shadow: Shadow
     constants: dict[str, torch.Tensor]
     """The buffers that no state dict holds."""
-    requests: tuple[Request, ...]
+    requests: tuple[ReferenceRequest, ...]
 
 
 def prepare_shadow(
@@ -79,10 +80,9 @@ def compare_once(loaded: LoadedArchive, tree: Path, prepared: PreparedShadow) ->
     manifest, different, largest = loaded.manifest, 0, 0.0
     answer = own_answer(tree, manifest, prepared.shadow)
     for request in prepared.requests:
-        tensors = without_batch(request, manifest.inputs)
-        (outputs,), _ = loaded.run_plan(loaded.plan([request.length]), [tensors], [request.length])
+        (outputs,), _ = loaded.run_plan(loaded.plan([request.length]), [request.inputs], [request.length])
         try:
-            worst = worst_difference(answer, tensors, request.length, outputs, manifest)
+            worst = worst_difference(answer, request.inputs, request.length, outputs, manifest)
         except RuntimeError as error:
             raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
         if worst is not None:

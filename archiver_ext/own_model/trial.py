@@ -16,7 +16,6 @@ import torch
 
 from ...backends.signature import dtype_name
 from ...bucketing.padding import torch_dtype, zeros
-from ...bucketing.shapes import TensorSpec
 from ...config.schema import ServingConfig
 from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram
@@ -24,7 +23,7 @@ from ...lowering.errors import format_source_line, is_user_file, raising_line, s
 from ...lowering.torch_messages import explain_torch_error
 from ..commands.infer_inputs import watched_lookups
 from ..errors import PackagingError
-from ..evaluation.reference import as_batch
+from ..evaluation.reference import ReferenceRequest, as_batch
 from ..evaluation.verification_cases import draw_inputs
 from .learned_outputs import Answer, Observed
 
@@ -43,26 +42,10 @@ class EagerFailure(PackagingError):
 
 
 @dataclass(frozen=True)
-class Request:
-    """One request as a batch of one."""
-
-    length: int
-    tensors: tuple[torch.Tensor, ...]
-
-
-def without_batch(request: Request, specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
-    """Return the tensors of a request without their batch dimension."""
-    return [
-        tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, 0)
-        for tensor, spec in zip(request.tensors, specs, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
 class Trial:
     """The answers of a model to its requests, and what was found out."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ReferenceRequest, ...]
     answers: tuple[Outputs, ...]
     batch_dims: tuple[int | None, ...]
     """The batch dimension of each output."""
@@ -145,7 +128,7 @@ def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Seque
     return taken, f"requests of some lengths get an error: of {tried} timesteps, it takes not {others}: {reason}"
 
 
-def _failure(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> EagerFailure | None:
+def _failure(program: OwnProgram, request: ReferenceRequest, name: str, config: ServingConfig) -> EagerFailure | None:
     try:
         answer(program, request, name, config)
     except EagerFailure as error:
@@ -162,27 +145,32 @@ def lengths_to_answer(config: ServingConfig, shortest: int) -> list[int]:
     return sorted(length for length in chosen if shortest <= length <= longest)[-_MOST_LENGTHS:]
 
 
-def _drawn(config: ServingConfig, lengths: Sequence[int]) -> Iterator[Request]:
+def _drawn(config: ServingConfig, lengths: Sequence[int]) -> Iterator[ReferenceRequest]:
     rng = torch.Generator().manual_seed(0)
     specs = config.input_specs
     for index in range(max(len(lengths), len(_SCALES))):
         length, scale = lengths[index % len(lengths)], _SCALES[index % len(_SCALES)]
         drawn = draw_inputs(specs, length, rng)
-        scaled = [
+        scaled = (
             tensor * scale if tensor.is_floating_point() and spec.value_range is None else tensor
             for tensor, spec in zip(drawn, specs, strict=True)
-        ]
-        yield Request(length, tuple(map(as_batch, scaled, specs)))
+        )
+        yield ReferenceRequest(length, tuple(scaled))
 
 
-def answer(program: OwnProgram, request: Request, name: str, config: ServingConfig) -> Outputs:
+def batch_of(request: ReferenceRequest, config: ServingConfig) -> list[torch.Tensor]:
+    """Return the tensors of a batch of one request, which a model may write into."""
+    return [as_batch(tensor.clone(), spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
+
+
+def answer(program: OwnProgram, request: ReferenceRequest, name: str, config: ServingConfig) -> Outputs:
     """Answer a request. Raises `EagerFailure`: the model fails."""
     try:
-        return program.outputs([tensor.clone() for tensor in request.tensors], request.length)
+        return program.outputs(batch_of(request, config), request.length)
     except Exception as error:
         given = ", ".join(
             f"{spec.name} as {spec.dtype} {list(tensor.shape)}"
-            for spec, tensor in zip(config.input_specs, request.tensors, strict=True)
+            for spec, tensor in zip(config.input_specs, batch_of(request, config), strict=True)
         )
         message, line = _message_of(error)
         reason = explain_torch_error(message) or message
@@ -214,7 +202,7 @@ def equal(one: Outputs, other: Outputs) -> bool:
     )
 
 
-def _require_same(programs: Sequence[OwnProgram], request: Request, name: str, config: ServingConfig) -> None:
+def _require_same(programs: Sequence[OwnProgram], request: ReferenceRequest, name: str, config: ServingConfig) -> None:
     """Refuse a model whose answers to one request differ although all random numbers are drawn alike."""
     answers = []
     for program in (programs[0], *programs):
@@ -261,7 +249,7 @@ def _kept_generators() -> Iterator[None]:
 
 
 def _batch_dims(
-    program: OwnProgram, request: Request, answers: Sequence[Outputs], config: ServingConfig
+    program: OwnProgram, request: ReferenceRequest, answers: Sequence[Outputs], config: ServingConfig
 ) -> tuple[int | None, ...]:
     """Return the dimension of each output that doubles where the first request is given twice, in one batch.
 
@@ -272,7 +260,7 @@ def _batch_dims(
         return (None,) * len(alone)
     doubled = [
         tensor if spec.batch_dim is None else torch.cat([tensor, tensor], spec.batch_dim)
-        for spec, tensor in zip(config.input_specs, request.tensors, strict=True)
+        for spec, tensor in zip(config.input_specs, batch_of(request, config), strict=True)
     ]
     try:
         twice = program.outputs(doubled, request.length)
@@ -298,9 +286,9 @@ def _answers_zeros(program: OwnProgram, config: ServingConfig) -> bool:
     return True
 
 
-def _vocabularies(program: OwnProgram, request: Request, config: ServingConfig) -> dict[str, int]:
+def _vocabularies(program: OwnProgram, request: ReferenceRequest, config: ServingConfig) -> dict[str, int]:
     """Return the size of the embedding that takes each input of ids, if one takes it as it is."""
-    tensors = [tensor.clone() for tensor in request.tensors]
+    tensors = batch_of(request, config)
     named = zip(config.input_specs, tensors, strict=True)
     ids = {spec.name: tensor for spec, tensor in named if not torch_dtype(spec).is_floating_point}
     with watched_lookups(program.model, ids) as embedded:
