@@ -72,8 +72,8 @@ class PackagingResult:
 def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult | OwnModelResult:
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
-    Raises:
-        PackagingError, ConfigError, LoweringError, LoadError, OSError: there is no archive, nor anything left over.
+    Raises `PackagingError`, `ConfigError`, `LoweringError`, `LoadError`, `OSError`: there is no archive, nor anything
+    left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
     config_file = Path(_checked_config_file(flags))

@@ -104,8 +104,8 @@ def optimal_lengths(
     >>> optimal_lengths({3: 10, 4: 1, 20: 5, 21: 1}, count=2)
     (4, 21)
 
-    Raises:
-        ValueError: no sequence, a length or `count` below 1, a negative count, or a cost that is no positive number.
+    Raises `ValueError`: no sequence, a length or `count` below 1, a negative count, or a cost that is no positive
+    number.
     """
     lengths = _candidates(histogram)
     if count < 1:

@@ -46,8 +46,8 @@ class NeuronLstm:
 
         Not in `initialize`: if its name were changed by one byte, TorchServe would load the model without it.
 
-        Raises:
-            RuntimeError: it is not as it was packaged or signed; the message names the files. Or Python is too old.
+        Raises `RuntimeError`: it is not as it was packaged or signed; the message names the files. Or Python is too
+        old.
         """
         if sys.version_info < (3, 9):  # noqa: UP036 - a host has a Python of its own
             raise RuntimeError(f"this archive needs Python 3.9 or later; here is {sys.version.split()[0]}")

@@ -58,9 +58,8 @@ class Context(Protocol):
 def load(context: Context) -> Service:
     """Load the service of the archive that a worker has unpacked.
 
-    Raises:
-        RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the worker
-        repeatedly.
+    Raises `RuntimeError`: with one line that says what to do. TorchServe reports no other error; it would restart the
+    worker repeatedly.
     """
     try:
         host = host_of(context)

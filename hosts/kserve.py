@@ -107,8 +107,8 @@ def add_routes(archives: Mapping[str, HostedArchive]) -> None:
 def load(path: str, name: str | None, threads: int) -> HostedArchive:
     """Load an archive. One that this host cannot run is returned as that, and the log has the reason.
 
-    Raises:
-        ArchiveError: there is no such archive, it is damaged, or its sessions would be on the disk of one container.
+    Raises `ArchiveError`: there is no such archive, it is damaged, or its sessions would be on the disk of one
+    container.
     """
     reader = ArchiveReader(Path(path))
     name = name or reader.model_name()

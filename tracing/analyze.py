@@ -46,8 +46,7 @@ def analyze(
         `backend`, `torch_version`, `support_percentage`, `supported_operators` by library with the number of calls, and
         `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None if unknown), `reason`.
 
-    Raises:
-        LoweringError, CompileError, LoadError, ValueError, TypeError: as `trace`.
+    Raises `LoweringError`, `CompileError`, `LoadError`, `ValueError`, `TypeError`: as `trace`.
     """
     parameters = {
         "compiler_workdir": compiler_workdir,

@@ -100,9 +100,8 @@ def bucket_model_trace(
         A trace whose calls take inputs of every size for which the kernel has a bucket. Weights that are equal in all
         buckets are stored once.
 
-    Raises:
-        LoweringError, CompileError, ValueError, TypeError: as `trace`; also if the arguments, outputs or states of
-            the buckets are inconsistent.
+    Raises `LoweringError`, `CompileError`, `ValueError`, `TypeError`: as `trace`; also if the arguments, outputs or
+    states of the buckets are inconsistent.
     """
     options = TraceOptions(
         None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python

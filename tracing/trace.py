@@ -64,11 +64,10 @@ def trace(
         backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that supports the function.
         compiler_python: the Python interpreter of the engine's compiler, if it is not this one.
 
-    Raises:
-        LoweringError: the function cannot become a program of fixed shapes; names the reason and the line.
-        CompileError: the engine does not support the function, or is not available.
-        ValueError, TypeError: the options or the example are invalid; PartitionError is a ValueError for options of the
-            partitioner that cannot be satisfied.
+    Raises `LoweringError`: the function cannot become a program of fixed shapes; names the reason and the line.
+    Raises `CompileError`: the engine does not support the function, or is not available.
+    Raises `ValueError`, `TypeError`: the options or the example are invalid; PartitionError is a ValueError for options
+    of the partitioner that cannot be satisfied.
     """
     options = TraceOptions(
         input_output_aliases,

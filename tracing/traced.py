@@ -131,9 +131,9 @@ class Traced:
     def __call__(self, *inputs: Any) -> Any:
         """Run the trace.
 
-        Raises:
-            WrongInput: (a ValueError) the structure, a shape or a dtype differs from the example, or no bucket fits.
-            LoadError: it was traced for a device that this host does not have.
+        Raises `WrongInput`: (a ValueError) the structure, a shape or a dtype differs from the example, or no bucket
+        fits.
+        Raises `LoadError`: it was traced for a device that this host does not have.
         """
         tensors = self._flat(inputs)
         if not self.is_loaded:

@@ -132,8 +132,8 @@ def read_artifact(directory: Path) -> tuple[SourceProgram, dict[str, str]]:
 def require_toolchain(toolchain: Toolchain, packaged: str) -> Any:
     """Import the toolchain's package on a serving host.
 
-    Raises:
-        LoadError: it is missing, a placeholder, or of another minor release than `packaged`, which compiled programs.
+    Raises `LoadError`: it is missing, a placeholder, or of another minor release than `packaged`, which compiled
+    programs.
     """
     reason = unavailable_reason(toolchain)
     if reason is not None:

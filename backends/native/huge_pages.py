@@ -25,8 +25,7 @@ def in_huge_pages(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     Each begins with a cache line. A tensor that nothing else holds is freed once it is copied. Few bytes are not
     copied. A system without huge pages gives small ones.
 
-    Raises:
-        MemoryError: out of memory.
+    Raises `MemoryError`: out of memory.
 
     >>> weights = torch.rand(512, 512), torch.rand(3), torch.rand(256, 512)
     >>> copies = in_huge_pages([*weights])

@@ -43,8 +43,7 @@ def pack_recurrence(
     Its flat weights are `w_ih, w_hh[, b_ih, b_hh][, w_hr]`. `lanes` is the number of units of a block, `interleave` the
     number of gates whose weights are interleaved, `kind` one of the constants above.
 
-    Raises:
-        LoadError: a weight is larger than float16 holds, or int8 has too many inputs for sums of 32 bits.
+    Raises `LoadError`: a weight is larger than float16 holds, or int8 has too many inputs for sums of 32 bits.
 
     >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
     >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, interleave=1)[0]

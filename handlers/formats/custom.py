@@ -124,10 +124,9 @@ class CustomFormat(RequestFormat):
 def _errors_of_user() -> Iterator[None]:
     """Convert the errors that the user's code raises.
 
-    Raises:
-        RequestError: 400 with the message of a ValueError.
-        RuntimeError: the code called sys.exit(), or raised another error that is no `Exception`, as extensions written
-        in Rust do. It would end the worker and lose the requests of others.
+    Raises `RequestError`: 400 with the message of a ValueError.
+    Raises `RuntimeError`: the code called sys.exit(), or raised another error that is no `Exception`, as extensions
+    written in Rust do. It would end the worker and lose the requests of others.
     """
     try:
         yield

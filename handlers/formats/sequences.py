@@ -19,8 +19,8 @@ def read_sequences(
 ) -> tuple[SequenceInput, ...]:
     """Read several sequences; an error names the first refused one as `path` with its index.
 
-    Raises:
-        RequestError: as `read_sequence`; 400 if there is no sequence, 413 if there are too many, or too many timesteps.
+    Raises `RequestError`: as `read_sequence`; 400 if there is no sequence, 413 if there are too many, or too many
+    timesteps.
     """
     check_sequence_count(len(sequences), path, manifest)
     read: list[SequenceInput] = []

@@ -175,8 +175,8 @@ def load_archive(
     `select` calls the user's bucket selector. `device` is the one that a server gives, such as cuda:1; the manifest's
     own comes before it. `importing` lets the files of a model be imported that answers by its own code.
 
-    Raises:
-        RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
+    Raises `RuntimeError`: a file is missing or changed, or this host cannot run the archive; the message says what to
+    do.
     """
     if are_threads_lost():
         torch.set_num_threads(1)  # before anything is computed

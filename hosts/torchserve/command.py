@@ -123,8 +123,8 @@ def _ending(archive: Path) -> str:
 def _listening_addresses(found: Mapping[str, str]) -> list[tuple[str, int]]:
     """Return each host and port on which TorchServe will listen.
 
-    Raises:
-        ArchiveError: TorchServe cannot read an address or a port, or readiness cannot be asked at the management port.
+    Raises `ArchiveError`: TorchServe cannot read an address or a port, or readiness cannot be asked at the management
+    port.
     """
     if found["management_address"].startswith("https:"):
         raise ArchiveError("--set management_address: expected http://HOST:PORT, where models are asked for readiness")
