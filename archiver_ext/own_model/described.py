@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.jit._script import RecursiveScriptModule
 
 from ...backends.cores import set_torch_threads
 from ...backends.weights import read_weights
@@ -33,7 +34,7 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
     Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it.
     """
     given = config.model
-    is_script = isinstance(model, torch.jit.ScriptModule)
+    is_script = isinstance(model, RecursiveScriptModule)  # not a class of the file that derives from it
     if is_script:
         _check_script(file, given)
     else:

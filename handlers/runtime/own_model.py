@@ -313,7 +313,14 @@ def _are_numbers(value: Any) -> bool:
     """Whether a value is a list of numbers, or lists of them; an empty list is one, too."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields"):
         return False
-    return all(isinstance(item, (bool, int, float)) or _are_numbers(item) for item in value)
+    return all(_is_number(item) or _are_numbers(item) for item in value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or of numpy."""
+    return isinstance(value, (bool, int, float)) or (
+        hasattr(value, "__array__") and not isinstance(value, torch.Tensor) and value.ndim == 0
+    )
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

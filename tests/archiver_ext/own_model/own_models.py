@@ -166,6 +166,17 @@ class Model(nn.Module):
         return self.inner(x).cumsum(1)
 """
 
+SCRIPTED_CLASS = """
+class Model(torch.jit.ScriptModule):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 2)
+
+    @torch.jit.script_method
+    def forward(self, x):
+        return self.out(x).cumsum(1)
+"""
+
 THROUGH_DATA = """
 class Model(nn.Module):
     def __init__(self):
@@ -186,6 +197,7 @@ CODE_OF = {
     "state": STATE,
     "swallowed errors": SWALLOWED,
     "scripted": SCRIPTED,
+    "scripted class": SCRIPTED_CLASS,
     "written through data": THROUGH_DATA,
 }
 """Models whose answers follow from the request alone, once their state is put back."""

@@ -62,6 +62,7 @@ def test_arguments_are_made_of_a_request_and_its_length() -> None:
         (SimpleNamespace(a=np.arange(2), b=np.float32(2)), {"a": [0, 1], "b": 2.0}),
         ({"a": (torch.ones(1), {"b": 2.5}), "c": None}, {"a.0": [1.0], "a.1.b": 2.5}),
         ([[1, 2], [3, 4]], {"": [[1, 2], [3, 4]]}),
+        ([[1, np.int64(2)], [np.int64(3), 4]], {"": [[1, 2], [3, 4]]}),
         ([], {"": []}),
         (torch.eye(2).to_sparse(), {"": [[1.0, 0.0], [0.0, 1.0]]}),
         ([torch.ones(1), True], {"0": [1.0], "1": True}),
