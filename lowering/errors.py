@@ -140,7 +140,7 @@ def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Itera
         LoweringError: any error within; one that is already among its causes is raised as it is.
     """
     try:
-        with _without_exporter_log():
+        with _without_exporter_log(), _left_transforms():
             yield
     except LoweringError:
         raise
@@ -150,6 +150,16 @@ def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Itera
                 raise cause from None
         explained = explain_export_error(name, error, dynamic_shapes=dynamic_shapes)
         raise (Unexplained(_untraced(name, error)) if explained is None else LoweringError(explained)) from error
+
+
+@contextmanager
+def _left_transforms() -> Iterator[None]:
+    """Leave the calls of `torch.vmap` that an error in their trace has left open: later code would be within them."""
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+    try:
+        yield
+    finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def _untraced(name: str, error: Exception) -> str:

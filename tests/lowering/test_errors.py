@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.errors import explained_export_errors
 
 CONFIG = one_input("[batch, time, 3]", "lengths: lengths", batch="[1, 4]", length="[4, 9]")
 
@@ -295,3 +296,14 @@ def test_a_condition_on_the_timesteps_is_said_where_no_line_is_known() -> None:
         lower(Frames().eval(), one_input("[batch, time, 3]", batch="[1, 4]"))
 
     assert refused.value.__cause__ is not refused.value
+
+
+def test_a_trace_that_fails_within_vmap_leaves_nothing_of_it() -> None:
+    def fail() -> None:
+        with explained_export_errors("f"):
+            torch._C._functorch._vmap_increment_nesting(2, "error")  # the exporter leaves it open, if an error comes
+            raise ValueError("no such rule")
+
+    with pytest.raises(LoweringError, match="no such"):
+        fail()
+    assert torch.rand(2).shape == (2,)
