@@ -26,10 +26,16 @@ def mark_fixed_parts(short: Graph, long: Graph) -> None:
     for nodes in splits:
         parts.append({})
         for node in nodes:
-            parts[-1].setdefault(node.meta.get("stack_trace"), set()).add(len(node.meta["val"]))
+            parts[-1].setdefault(_place_of_split(node), set()).add(len(node.meta["val"]))
     for node in (*splits[0], *splits[1]):
-        line = node.meta.get("stack_trace")
-        node.meta[_HAS_FIXED_PARTS] = parts[0].get(line) == parts[1].get(line)
+        place = _place_of_split(node)
+        node.meta[_HAS_FIXED_PARTS] = parts[0].get(place) == parts[1].get(place)
+
+
+def _place_of_split(node: Node) -> tuple[object, ...]:
+    """Return the line of a split, with its operator and dimension: the gates may be split where steps are read."""
+    dim = node.args[1 if node.target is torch.ops.aten.unbind.int else 2 :]
+    return node.meta.get("stack_trace"), node.target, dim
 
 
 def _is_list_of_timesteps(node: Node) -> bool:

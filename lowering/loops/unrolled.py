@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -23,6 +24,12 @@ _IDENTITIES = {
 """Operators that return the values of their first argument, in eval mode."""
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 """Reshapes that need a layout in memory, which a removed copy may have made."""
+_LISTS = {_aten.unbind.int, _aten.split.Tensor}
+_OF_VIEWS = {
+    *(_aten.reshape.default, _aten.unsqueeze.default, _aten.transpose.int, _aten.permute.default, _aten.slice.Tensor),
+    *(*_LISTS, operator.getitem),
+}
+"""Operators that make the views of which a list of timesteps is read."""
 
 
 def simplify(exported: torch.export.ExportedProgram) -> Graph:
@@ -30,6 +37,7 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
     graph: Graph = exported.graph
     for node in user_inputs(exported):
         node.meta[IS_USER_INPUT] = True
+    lists: dict[object, Node] = {}
     for node in list(graph.nodes):
         if node.target is _aten._assert_tensor_metadata.default:
             graph.erase_node(node)
@@ -39,12 +47,24 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
         if node.target is _aten.split_with_sizes.default:
             _split_evenly(node)
         source = _only_part(node) if node.target is _aten.cat.default else _source(node)
-        if source is not None:
+        if node.target in _LISTS:
+            source = lists.setdefault(_made_of(node), node)
+        if source not in (None, node):
             node.replace_all_uses_with(source)
             graph.erase_node(node)
     graph.eliminate_dead_code()  # an LSTM whose last state is unused is not marked: the calls of a loop are alike
     exported.graph_module.recompile()
     return graph
+
+
+def _made_of(node: Node) -> object:
+    """Return what is equal for lists of the same parts of one tensor.
+
+    After a write in place to a tensor, such as an activation, the exporter makes its list anew for each part of it.
+    """
+    first, *others = node.args
+    is_view = isinstance(first, Node) and first.target in _OF_VIEWS
+    return node.target, _made_of(first) if is_view else first, str(others)  # type: ignore[arg-type]  # a node
 
 
 def _split_evenly(node: Node) -> None:
