@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
 from .quotients import NoQuotient, Quotient, least, quotient
+from .written_views import Memory, memory_of
 
 _SIDES = "_neuron_lstm_sides"
 
@@ -26,6 +27,8 @@ def compared(name: str, a: Any, b: Any) -> Any:
     """Compare two sizes by a function of `operator`, and note on the result what was compared."""
     result = getattr(operator, name)(indicator(a), indicator(b))
     if isinstance(result, torch.SymBool):
+        if statically_known_true(result):
+            return True
         setattr(result, _SIDES, (name, a, b))
     return result
 
@@ -37,7 +40,7 @@ def indicator(value: Any) -> Any:
         NoQuotient: the condition is no expression that is known for every number of timesteps.
     """
     if not isinstance(value, torch.SymBool):
-        return value
+        return int(value) if isinstance(value, bool) else value
     if statically_known_true(value):
         return 1
     if statically_known_true(torch.sym_not(value)):
@@ -59,20 +62,16 @@ _KNOWN = "_neuron_lstm_known"
 
 
 def with_known_values(tensor: torch.Tensor, values: Any) -> torch.Tensor:
-    """Attach the known numbers to a tensor, and return it."""
-    setattr(tensor, _KNOWN, np.array(values, dtype=object))
+    """Attach the known numbers to a tensor, and return it. They hold until something writes to its memory."""
+    memory = memory_of(tensor)
+    setattr(tensor, _KNOWN, (np.array(values, dtype=object), memory, memory.writes))
     return tensor
 
 
 def known_values(tensor: object) -> Any:
     """Return the known numbers of a tensor as an array of objects; None if they are not known."""
-    return getattr(tensor, _KNOWN, None) if isinstance(tensor, torch.Tensor) else None
-
-
-def forget_values(tensor: torch.Tensor) -> None:
-    """Forget the numbers of a tensor."""
-    if known_values(tensor) is not None:
-        delattr(tensor, _KNOWN)
+    recorded: tuple[Any, Memory, int] | None = getattr(tensor, _KNOWN, None)
+    return None if recorded is None or recorded[1].writes != recorded[2] else recorded[0]
 
 
 _FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
@@ -246,6 +245,10 @@ def in_python(values: Any) -> Any:
     return _elementwise(lambda value: value.in_python() if isinstance(value, Quotient) else value, values, [])
 
 
+_RESHAPED = {"index_select", "flip", "squeeze", "unsqueeze", "flatten", "view", "reshape"}
+"""Functions that return one number as it is, in a shape that the result tells."""
+
+
 def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     """Return the result of reducing, sorting or reshaping one number."""
     if own.size != 1:
@@ -256,18 +259,7 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
     if own.shape == (1,) and name in ("max", "min", "sort", "argsort"):
         place = np.array([0], dtype=object)
         return place if name == "argsort" else (own, place)
-    if name in ("index_select", "flip"):
-        return own
-    if name in ("squeeze", "unsqueeze"):
-        return own.reshape((1,) * _dimensions(name, own.ndim, others[0] if others else kwargs.get("dim")))
-    return own.reshape((1,)) if name in ("flatten", "view", "reshape") else None
-
-
-def _dimensions(name: str, before: int, dim: Any) -> int:
-    """Return how many dimensions one number has after `squeeze(dim)` or `unsqueeze(dim)`."""
-    if name == "unsqueeze":
-        return before + 1
-    return before - (before if dim is None else len(dim) if isinstance(dim, (tuple, list)) else 1)
+    return own if name in _RESHAPED else None
 
 
 def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:

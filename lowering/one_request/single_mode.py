@@ -17,7 +17,6 @@ from ..packing.packed_placeholder import TORCH_RNN_FILES
 from ..packing.packed_rules import viewed
 from ..packing.padded_batch import TracedLengths
 from .known_numbers import (
-    forget_values,
     in_dtype,
     in_python,
     known_values,
@@ -33,7 +32,7 @@ from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import RepeatedList, joined, symbolic_array
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-from .written_views import note_views_after
+from .written_views import note_views_after, shares_memory
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
 """Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""
@@ -63,11 +62,11 @@ class SingleRequestMode(TorchFunctionMode):
             if result is not NotImplemented:
                 note_views_after(args, kwargs, result)
                 return result
-        forget_changed(name, args, kwargs)
         if name == "type":
             args = tuple(getattr(argument, TENSOR_TYPE, argument) for argument in args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
+        forget_changed(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
         note_views_after(args, kwargs, result)
         follow_packed(name, args, kwargs, result)
@@ -87,21 +86,21 @@ class SingleRequestMode(TorchFunctionMode):
         if not isinstance(result, torch.Tensor):
             return result
         array = in_dtype(np.asarray(values, dtype=object), result.dtype)
+        if array is not None and array.size == 1 and _is_single(result):
+            array = array.reshape(tuple(result.shape))
         if array is None or array.shape != tuple(result.shape):
             return result
-        if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
+        if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)) and not shares_memory(result):
             result = _constant(array, result)
         return with_known_values(result, array)
 
 
 def _changed(tensor: Any, result: Any, values: Any) -> Any:
-    """Record the numbers of a tensor that a call has changed in place, or forget them; return the result."""
+    """Record the numbers of a tensor that a call has changed in place, if they are known; return the result."""
     for changed in (tensor, result):
         if isinstance(changed, torch.Tensor):
             array = None if values is None else in_dtype(np.asarray(values, dtype=object), changed.dtype)
-            if array is None or array.shape != tuple(changed.shape):
-                forget_values(changed)
-            else:
+            if array is not None and array.shape == tuple(changed.shape):
                 with_known_values(changed, array)
     return result
 
@@ -306,12 +305,37 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     if caller.f_code is rnn_utils.unpad_sequence.__code__:
         steps = known_values(caller.f_locals["length"])
         return NotImplemented if steps is None else args[0][: steps.reshape(-1)[0]]
-    if isinstance(args[1], torch.Tensor) and uniform_value(args[1]) is True and args[1].dtype == torch.bool:
+    if _selects_all(args[1]):
         return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
     first = isinstance(args[1], int) and args[1] == 0
     if first and uniform_value(args[0]) == 1 and caller.f_code.co_filename in TORCH_RNN_FILES:
         return 1
     return NotImplemented
+
+
+def _selects_all(mask: Any) -> bool:
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+        return False
+    known = known_values(mask)
+    return uniform_value(mask) is True if known is None else all(value is True for value in known.reshape(-1))
+
+
+def _selected(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return all elements, where the mask is true everywhere."""
+    if kwargs or not _selects_all(args[1]):
+        return NotImplemented
+    with mode:
+        return args[0].expand(torch.broadcast_shapes(args[0].shape, args[1].shape)).flatten()
+
+
+def _written(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Write all elements, where the mask is true everywhere."""
+    tensor, mask, value = args
+    if not _selects_all(mask) or not isinstance(value, torch.Tensor) or mask.dim() != 1:
+        return NotImplemented
+    with mode:
+        tensor[:] = value
+    return None
 
 
 def _places_to_invert(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -357,4 +381,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "empty_like": _places_to_invert,
     "scatter_": _inverted,
     "__getitem__": _key,
+    "masked_select": _selected,
+    "__setitem__": _written,
 }

@@ -49,7 +49,8 @@ def with_range(
 
 def _record(tensor: torch.Tensor, known: ValueRange) -> None:
     """Record bounds that hold until something is written to the tensor or to a view of the same memory."""
-    setattr(tensor, _RANGE, (known, memory_of(tensor)))
+    memory = memory_of(tensor)
+    setattr(tensor, _RANGE, (known, memory, memory.writes))
 
 
 def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -60,8 +61,8 @@ def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def value_range(tensor: object) -> ValueRange | None:
     """Return the bounds of all elements of a tensor; None if they are not known."""
-    recorded: tuple[ValueRange, Memory] | None = getattr(tensor, _RANGE, None)
-    return None if recorded is None or recorded[1].is_written else recorded[0]
+    recorded: tuple[ValueRange, Memory, int] | None = getattr(tensor, _RANGE, None)
+    return None if recorded is None or recorded[1].writes != recorded[2] else recorded[0]
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:

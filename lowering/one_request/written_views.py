@@ -64,8 +64,8 @@ class Memory:
     """Memory of a tensor and of all its views."""
 
     def __init__(self) -> None:
-        self.is_written = False
-        """Whether a call has written to it since facts about its elements were recorded."""
+        self.writes = 0
+        """Calls that have written to it: facts about its elements hold until the next one."""
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:
@@ -75,6 +75,11 @@ def memory_of(tensor: torch.Tensor) -> Memory:
         memory = Memory()
         setattr(tensor, _MEMORY, memory)
     return memory
+
+
+def shares_memory(tensor: torch.Tensor) -> bool:
+    """Whether the result of a call is a view of a tensor about which facts are recorded."""
+    return hasattr(tensor, _MEMORY)
 
 
 def note_views_after(args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -89,7 +94,7 @@ def note_views_after(args: Sequence[Any], kwargs: Mapping[str, Any], result: obj
 def note_write(tensor: torch.Tensor) -> None:
     """Record that a call writes to a tensor, and so to its views and to what it is a view of."""
     if (memory := getattr(tensor, _MEMORY, None)) is not None:
-        memory.is_written = True
+        memory.writes += 1
 
 
 def written_tensors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

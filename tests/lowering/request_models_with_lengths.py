@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,21 @@ def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
     return kept, m.statistics(x[mask]).view_as(x), y.sum(1) / mask.sum(1, keepdim=True)
 
 
+def without_empty_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    kept = lengths > 0
+    own = lengths[kept]
+    if own.shape[0] == 0:
+        return x.new_zeros(len(x), FEATURES), own
+    rows = torch.masked_select(x, kept.view(-1, 1, 1)).view(-1, x.size(1), FEATURES)
+    packed = pack_padded_sequence(rows, own.cpu(), batch_first=True, enforce_sorted=False)
+    y, _ = pad_packed_sequence(m.gru(packed)[0], batch_first=True, total_length=x.size(1))
+    pooled = x.new_zeros(len(x), y.size(2))
+    pooled[kept] = y.mean(1)
+    shifted = copy.deepcopy(own)
+    shifted -= 1
+    return pooled, shifted, lengths
+
+
 def changed_mask(m: Model, x: Tensor, lengths: Tensor) -> Any:
     mask = torch.arange(x.size(1)) < lengths[:, None]
     view, copy = mask.unsqueeze(2), mask.clone()
@@ -166,5 +182,5 @@ WITH_LENGTHS = (
     cells_over_packed,
     *(mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths),
     *(packed_rows, decoded, flat_softmax, unpacked, selected_by_positions, changed_mask, likelihoods),
-    unsorted_by_hand,
+    *(unsorted_by_hand, without_empty_rows),
 )

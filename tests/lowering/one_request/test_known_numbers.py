@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,8 @@ def lengths_of(*numbers: int) -> Tensor:
         lambda n: torch.where(n % 2 == 0, n // 2, n // 2 + 1),
         lambda n: (n // 2 + (n % 3 != 1).long()).clamp(min=2, max=4),
         lambda n: torch.minimum(n // 2 + (n & 1) + torch.fmod(n, 4), torch.tensor(5)),
+        lambda n: copy.deepcopy(n).sub_(2) + n,
+        lambda n: n.view(-1, 1, 1) + 1,
         lambda n: n.true_divide(2).trunc().type_as(torch.ones(1, dtype=torch.int64)),
     ],
 )
@@ -56,6 +59,37 @@ def test_numbers_are_those_of_the_tensor(function: Callable[[Tensor], Tensor]) -
 
         assert known is not None
         assert known.tolist() == result.tolist()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda mask: None,
+        lambda mask: mask.logical_not_(),
+        lambda mask: mask.unsqueeze(1).fill_(False),
+        lambda mask: mask.__setitem__(0, False),
+        lambda mask: mask.__setitem__(mask.clone(), torch.tensor([False])),
+    ],
+    ids=["none", "logical_not_", "a view", "setitem", "setitem by a mask"],
+)
+def test_rows_with_timesteps_are_selected_and_written_until_their_mask_is_changed(
+    change: Callable[[Tensor], Any],
+) -> None:
+    def rows(lengths: Tensor) -> list[Tensor]:
+        x, pooled, counts = torch.arange(6.0).view(1, 3, 2), torch.zeros(1, 2), lengths.clone()
+        mask = lengths > 0
+        change(mask)
+        if mask.all():
+            pooled[mask] = x.sum(1)
+        counts[mask] = torch.tensor([5])
+        return [torch.masked_select(x, mask.view(-1, 1, 1)), pooled, lengths[mask], x[mask], counts + 1]
+
+    with SingleRequestMode():
+        followed = rows(lengths_of(3))
+
+    for ours, theirs in zip(followed, rows(torch.tensor([3])), strict=True):
+        assert ours.tolist() == theirs.tolist()
+        assert (known := known_values(ours)) is None or known.tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize(
