@@ -206,7 +206,8 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     include_excluded_shapes(comparison, shortest)
     _check_buckets(program, config)
     longest = config.grid.lengths[-1]
-    compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare | single.compared
+    compared = {shortest - 1 + length for length in _LENGTHS} | {*config.grid.lengths}
+    compared |= single.lengths_to_compare | single.compared
     lengths = sorted(length for length in compared if shortest <= length <= longest)
     run, time = program.exported.module(), min(max(lengths) + 3, longest)
     comparison.check(run, lengths, time)

@@ -45,7 +45,7 @@ def own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
     position = sympy.sympify(position)
     if position.is_Integer:
         return batch.own(size + position) if position < 0 else torch.full_like(batch.lengths, int(position))
-    return batch.own(position)
+    return from_own_end(batch, batch.number(position), size)
 
 
 def select(batch: Batch, call: Call) -> Results:
@@ -78,22 +78,23 @@ def slice_(batch: Batch, call: Call) -> Results:
     axis = dim if value.shared else dim + 1
     if sizes == value.sizes and step == 1:
         return value
-    if not is_ragged(value.sizes[dim]):
-        if is_ragged(sizes[dim]):
-            return _slice_to_own_size(batch, call, dim)
-        if not sympy.sympify(start).is_Integer:
-            own = batch.own(start).unsqueeze(1) + torch.arange(batch.padded(sizes[dim])) * step
-            return call.result(taken(batch.every_row(value), dim + 1, own))
-        tensor = torch.ops.aten.slice.Tensor(value.tensor, axis, int(start), None if end is None else int(end), step)
-        return replace(value, tensor=tensor, sizes=sizes)
-    first = plain_number(start)
-    count = batch.padded(sizes[dim])
-    if first is None:
+    first, count, is_cut = plain_number(start), batch.padded(sizes[dim]), is_ragged(sizes[dim])
+    if is_ragged(value.sizes[dim]):
+        is_same_in_all = first is not None
+    else:  # a table, such as positional encodings, may be cut to the timesteps
+        is_same_in_all = first is not None and step == 1 if is_cut else sympy.sympify(start).is_Integer
+    if not is_same_in_all:
         own = own_position(batch, start, value.sizes[dim]).unsqueeze(1)
         if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
             last = batch.padded(value.sizes[dim]) - 1
             own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
         return call.result(taken(batch.every_row(value), dim + 1, own))
+    if not is_ragged(value.sizes[dim]):
+        if is_cut:
+            return replace(value, tensor=value.tensor.narrow(axis, int(start), count), sizes=sizes)
+        tensor = torch.ops.aten.slice.Tensor(value.tensor, axis, int(start), None if end is None else int(end), step)
+        return replace(value, tensor=tensor, sizes=sizes)
+    assert first is not None
     to_end = end is None or end == sys.maxsize
     tensor = value.tensor
     if not to_end:
@@ -102,16 +103,6 @@ def slice_(batch: Batch, call: Call) -> Results:
     if first or step != 1:
         tensor = tensor[(slice(None),) * axis + (slice(first, None, step),)]
     return replace(value, tensor=tensor, sizes=sizes, zero_beyond=value.zero_beyond and to_end)
-
-
-def _slice_to_own_size(batch: Batch, call: Call, dim: int) -> Results:
-    """Cut a constant table, such as positional encodings, to the timesteps."""
-    value, (sizes,) = call.value(), call.sizes
-    first = plain_number(call["start"] or 0)
-    if first is None or (call["step"] or 1) != 1:
-        raise NoRule("a part of a constant tensor that begins at a position computed from the timesteps")
-    tensor = value.tensor.narrow(dim if value.shared else dim + 1, first, batch.padded(sizes[dim]))
-    return replace(value, tensor=tensor, sizes=sizes)
 
 
 def gather(batch: Batch, call: Call) -> Results:

@@ -7,40 +7,47 @@ import sys
 import sympy
 import torch
 
-from .indexing_rules import from_own_end, own_position, plain_number
+from .indexing_rules import from_own_end, own_position, plain_number, taken
 from .sizes import in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, unsqueezed
 
 
 def slice_scatter(batch: Batch, call: Call) -> Results:
-    """Write a range of positions, which begins at the same one in every row.
-
-    Raises:
-        NoRule: the place of the write, or its step, depends on the timesteps.
-    """
+    """Write a range of positions. Raises `NoRule`: with a step."""
     value, source = call.value(), call.value("src")
     dim = normalized(call["dim"], value.rank)
     if source.sizes[dim] == 0:
         return value
     if call["step"] not in (None, 1):
         raise NoRule("a write to timesteps with a step other than 1")
-    first = plain_number(call["start"] or 0)
-    if first is None:
-        raise NoRule("a write that begins at a position computed from the timesteps")
+    first, size, written = plain_number(call["start"] or 0), value.sizes[dim], source.sizes[dim]
     target, new = batch.every_row(value), batch.every_row(source)
-    if is_ragged(value.sizes[dim]) and not is_ragged(source.sizes[dim]) and call["end"] in (None, sys.maxsize):
-        raise NoRule("a write to the end of the timesteps")
-    if is_ragged(source.sizes[dim]) and not sympy.simplify(source.sizes[dim] + first - value.sizes[dim]) == 0:
-        raise NoRule("a write that ends at a position computed from the timesteps")
+    if first is None or (is_ragged(written) and sympy.simplify(written + first - size) != 0):
+        return _written_in_each_row(batch, call, dim)
+    if is_ragged(size) and not is_ragged(written) and call["end"] in (None, sys.maxsize):
+        return _written_in_each_row(batch, call, dim)
     return call.result(torch.slice_scatter(target, new, dim + 1, first, first + new.shape[dim + 1]))
+
+
+def _written_in_each_row(batch: Batch, call: Call, dim: int) -> Results:
+    """Write a range of positions that begins or ends at another one in each row."""
+    value, source = call.value(), call.value("src")
+    size, written = value.sizes[dim], source.sizes[dim]
+    start = batch.number(sympy.sympify(call["start"] or 0)).unsqueeze(1)
+    first = torch.minimum(from_own_end(batch, start, size).clamp(min=0), batch.own(size).unsqueeze(1))
+    places = batch.positions(size) - first
+    is_within = (places >= 0) & (places < batch.own(written).unsqueeze(1))
+    new = taken(batch.every_row(source), dim + 1, places.clamp(0, batch.padded(written) - 1))
+    target = batch.every_row(value)
+    return call.result(torch.where(in_dim(is_within, dim + 1, target.dim()), new, target))
 
 
 def select_scatter(batch: Batch, call: Call) -> Results:
     """Write one position."""
     value, source = call.value(), call.value("src")
-    dim, position = normalized(call["dim"], value.rank), call["index"]
+    dim, position = normalized(call["dim"], value.rank), sympy.sympify(call["index"])
     target, new = batch.every_row(value), batch.every_row(source).unsqueeze(dim + 1)
-    if not is_ragged(value.sizes[dim]) or plain_number(position) is not None:
+    if position.is_Integer and (position >= 0 or not is_ragged(value.sizes[dim])):
         return call.result(torch.select_scatter(target, new.squeeze(dim + 1), dim + 1, int(position)))
     own = own_position(batch, position, value.sizes[dim]).unsqueeze(1)
     here = torch.arange(target.shape[dim + 1]).unsqueeze(0) == own
