@@ -138,9 +138,6 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:
     torch.manual_seed(0)
-    shapes = {
-        "embedding": torch.nn.Embedding(11, 5),
-        "lstm": torch.nn.LSTM(5, hidden),
-        "head": torch.nn.Linear(hidden, 3),
-    }
-    torch.save(torch.nn.ModuleDict(shapes).state_dict(), project.folder / name)
+    layers = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(11, 5), "lstm": torch.nn.LSTM(5, hidden)})
+    layers["head"] = torch.nn.Linear(hidden, 3)
+    torch.save(layers.state_dict(), project.folder / name)

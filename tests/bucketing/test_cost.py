@@ -11,16 +11,8 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicS
 
 from .strategies import any_shapes, free_problems, measurements
 
-NOISY = CostModel(
-    {
-        Bucket(2, 8): 4.0,
-        Bucket(2, 16): 3.0,
-        Bucket(6, 8): 2.0,
-        Bucket(6, 16): 8.0,
-        Bucket(6, 32): 6.0,
-        Bucket(8, 8): 7.0,
-    }
-)
+_MEASURED = ((2, 8, 4.0), (2, 16, 3.0), (6, 8, 2.0), (6, 16, 8.0), (6, 32, 6.0), (8, 8, 7.0))
+NOISY = CostModel({Bucket(batch, length): milliseconds for batch, length, milliseconds in _MEASURED})
 
 
 @pytest.mark.parametrize("milliseconds", [0.0, -1.0, math.nan, math.inf])

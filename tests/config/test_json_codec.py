@@ -162,15 +162,10 @@ def test_a_damaged_file_is_named_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "size.json"
     json_codec.write_json(Size, Size(1, 2), path)
     assert read_json(Size, path) == Size(1, 2)
-    for content, reason in (
-        (b'{"rows": 1}', "columns is missing"),
-        (b"{", "Expecting"),
-        (b"\xff", "decode"),
-        (None, ""),
-    ):
-        if content is None:
+    for text, reason in ((b'{"rows": 1}', "columns is missing"), (b"{", "Expecting"), (b"\xff", "decode"), (None, "")):
+        if text is None:
             path.unlink()
         else:
-            path.write_bytes(content)
+            path.write_bytes(text)
         with pytest.raises(JsonError, match=rf"size\.json cannot be read \(.*{reason}.*\): package the model again$"):
             read_json(Size, path)

@@ -44,13 +44,8 @@ def test_a_write_whose_answer_was_lost_is_made_once(server: RedisServer, store_o
         assert found is not None
 
         way.answers_to_lose = 1
-        outcomes = store.write(
-            [
-                RecordUpdate("a", b"next", found.revision),
-                RecordUpdate("b", b"new", None),
-                RecordUpdate("c", b"", None, True),
-            ]
-        )
+        changes = [RecordUpdate("a", b"next", found.revision), RecordUpdate("b", b"new", None)]
+        outcomes = store.write([*changes, RecordUpdate("c", b"", None, True)])
 
         assert outcomes == [Written()] * 3
         assert [read(store, name) for name in "abc"] == [b"next", b"new", b""]

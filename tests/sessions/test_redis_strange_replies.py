@@ -53,11 +53,7 @@ def answering(reply: bytes) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("reply", "kind", "advice"),
     [
-        (
-            b"-LOADING Redis is loading the dataset in memory",
-            StoreUnavailableError,
-            "after which requests are answered",
-        ),
+        (b"-LOADING Redis is loading the dataset", StoreUnavailableError, "after which requests are answered"),
         (b"-READONLY You can't write against a read only replica.", StoreUnavailableError, "address of the primary"),
         (b"-OOM command not allowed when used memory > 'maxmemory'.", StoreFullError, "give the server more memory"),
         (b"-ERR Error running script: -READONLY You can't write", StoreUnavailableError, "address of the primary"),

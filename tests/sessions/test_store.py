@@ -67,13 +67,8 @@ def test_each_change_stands_alone(store: Store) -> None:
     stale = revision(store, "a")
     store.write([RecordUpdate("a", b"newer", stale)])
 
-    outcomes = store.write(
-        [
-            RecordUpdate("a", b"x", stale),
-            RecordUpdate("b", b"next", revision(store, "b")),
-            RecordUpdate("c", b"c", None),
-        ]
-    )
+    changes = [RecordUpdate("a", b"x", stale), RecordUpdate("b", b"next", revision(store, "b"))]
+    outcomes = store.write([*changes, RecordUpdate("c", b"c", None)])
 
     assert outcomes == [Conflict(), Written(), Written()]
     assert records(store.read(["a", "b", "c"])) == [b"newer", b"next", b"c"]

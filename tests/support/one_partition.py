@@ -6,18 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count
 
+from torchserve_neuron_lstm.sessions import store as interface
 from torchserve_neuron_lstm.sessions.redis.shard_commands import partition_of
 from torchserve_neuron_lstm.sessions.session import store_key
 from torchserve_neuron_lstm.sessions.settings import PARTITIONS
-from torchserve_neuron_lstm.sessions.store import (
-    LimitExceeded,
-    RecordUpdate,
-    Store,
-    StoredRecord,
-    StoreTotals,
-    StoreUnavailableError,
-    WriteOutcome,
-)
+from torchserve_neuron_lstm.sessions.store import LimitExceeded, Store, StoreUnavailableError, WriteOutcome
 
 EXTENT = f" in one of {PARTITIONS} partitions"
 """The addition to the name of a limit that one partition has reached."""
@@ -32,14 +25,14 @@ class InOnePartition:
 
     def read(
         self, ids: Sequence[str], known: Mapping[str, int] | None = None
-    ) -> Sequence[StoredRecord | StoreUnavailableError | None]:
+    ) -> Sequence[interface.StoredRecord | StoreUnavailableError | None]:
         return self._store.read([id_in_partition(name, self._model) for name in ids])
 
-    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
+    def write(self, changes: Sequence[interface.RecordUpdate]) -> list[WriteOutcome | StoreUnavailableError]:
         there = [change._replace(id=id_in_partition(change.id, self._model)) for change in changes]
         return [_of_one_server(outcome) for outcome in self._store.write(there)]
 
-    def totals(self) -> StoreTotals:
+    def totals(self) -> interface.StoreTotals:
         return self._store.totals()
 
     def expired(self) -> int:

@@ -212,15 +212,7 @@ class Own(nn.Module):
         y, h = self.first(x)
         y = y._replace(data=nn.functional.dropout(self.norm(y.data + x.data), 0.0, inplace=True))
         z, (_, c) = self.second(PackedSequence(y.data, y.batch_sizes, y.sorted_indices))
-        return (
-            z,
-            z.batch_sizes,
-            packed.unsorted_indices,
-            h,
-            c,
-            pad_packed_sequence(z, padding_value=-1.0),
-            x.cpu().data,
-        )
+        return z, z.batch_sizes, packed.unsorted_indices, h, c, pad_packed_sequence(z, padding_value=-1.0), x.cpu().data
 
 
 def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:

@@ -156,12 +156,7 @@ def test_a_range_is_not_written_into_an_archive() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "complaint"),
-    [
-        ("[5, 1]", "the least value first"),
-        ("[1]", "as in [1, 4999]"),
-        ("[0, 1.5]", "a whole number"),
-        ("3", "as in [1"),
-    ],
+    [("[5, 1]", "least value first"), ("[1]", "as in [1, 4999]"), ("[0, 1.5]", "a whole number"), ("3", "as in [1")],
 )
 def test_a_range_that_is_none_is_refused(limits: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint.replace("[", r"\[")):

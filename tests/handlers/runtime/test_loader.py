@@ -17,14 +17,8 @@ from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest
 from torchserve_neuron_lstm.handlers.runtime import loader
-from torchserve_neuron_lstm.handlers.runtime.loader import (
-    check_requirements,
-    installed_version,
-    load_archive,
-    measured_cost,
-    planner_from_manifest,
-    supported_shapes,
-)
+from torchserve_neuron_lstm.handlers.runtime import loader as loading
+from torchserve_neuron_lstm.handlers.runtime.loader import installed_version, load_archive, planner_from_manifest
 
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
@@ -56,12 +50,12 @@ def test_each_part_has_its_own_costs(pristine: Path) -> None:
         padding_costs=(MeasuredCost("chunk", Bucket(4, 8), 0.5),),
     )
 
-    chunk, head = measured_cost(manifest, "chunk"), measured_cost(manifest, "head")
+    chunk, head = loading.measured_cost(manifest, "chunk"), loading.measured_cost(manifest, "head")
 
     assert chunk is not None
     assert head is not None
     assert (chunk.milliseconds, head.milliseconds) == ({Bucket(4, 8): 2.0}, {Bucket(4, 1): 0.25})
-    assert measured_cost(manifest, "start") is None
+    assert loading.measured_cost(manifest, "start") is None
 
 
 @pytest.mark.parametrize(
@@ -73,7 +67,7 @@ def test_the_planner_is_told_what_the_programs_take(
 ) -> None:
     manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
 
-    assert supported_shapes(manifest) == found
+    assert loading.supported_shapes(manifest) == found
     assert useful_timesteps(planner_from_manifest(manifest).plan([longest]), [longest]) == longest
     with pytest.raises(SequenceTooLong):
         planner_from_manifest(manifest).plan([longest + 1])
@@ -203,10 +197,10 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     monkeypatch.setattr(loader, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
-        check_requirements(needs, backend)
+        loading.check_requirements(needs, backend)
         return
     with pytest.raises(RuntimeError) as refused:
-        check_requirements(needs, backend)
+        loading.check_requirements(needs, backend)
     assert f"this archive needs {distribution} " in str(refused.value)
     assert f"; version {here} is installed, which cannot run it" in str(refused.value)
     assert f'pip install "{distribution}' in str(refused.value)
@@ -218,7 +212,7 @@ def test_a_torch_newer_than_those_that_were_run_is_logged_once(
 ) -> None:
     for here in ("2.15.9", "97.1.0", "97.1.0"):
         monkeypatch.setattr(loader, "installed_version", lambda *_, here=here: here)
-        check_requirements([("torch", "torch", "2.1.0")], "eager")
+        loading.check_requirements([("torch", "torch", "2.1.0")], "eager")
 
     newest = "torch 97.1.0 is newer than the newest release that was tested, 2.15"
     assert [record.message for record in caplog.records] == [newest]

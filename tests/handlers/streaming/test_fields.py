@@ -10,12 +10,8 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.handlers.formats.raw_request import Body, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
-from torchserve_neuron_lstm.handlers.streaming.fields import (
-    SessionFieldValues,
-    find_session_fields,
-    has_body,
-    read_session_fields,
-)
+from torchserve_neuron_lstm.handlers.streaming import fields as session_fields
+from torchserve_neuron_lstm.handlers.streaming.fields import SessionFieldValues, has_body, read_session_fields
 from torchserve_neuron_lstm.sessions.settings import SessionFields
 
 NAMES = SessionFields(*(f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")))
@@ -26,7 +22,7 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 def read_request(
     request: RawRequest, names: SessionFields, is_json: Callable[[Body], bool]
 ) -> tuple[SessionFieldValues, RawRequest]:
-    found, rest = find_session_fields(request, names, is_json)
+    found, rest = session_fields.find_session_fields(request, names, is_json)
     return read_session_fields(found, names), rest
 
 
