@@ -110,52 +110,29 @@ class Edit:
         path.write_text(found.replace(self.before, self.text + self.before), "utf-8")
 
 
-ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
+_OWNER = '    owner: %s = None\n    """Team that answers for the model."""\n'
+ADDITIONS: dict[str, tuple[Edit, ...]] = {
     "a backend": (
-        2,
-        (
-            Edit("backends/example.py", BACKEND),
-            Edit(
-                "backends/registry.py",
-                '    "example": EngineSpec("example", "Example"),\n',
-                before='    "eager": EngineSpec(',
-            ),
-        ),
+        Edit("backends/example.py", BACKEND),
+        Edit("backends/registry.py", '    "example": EngineSpec("example", "Example"),\n', '    "eager": EngineSpec('),
     ),
     "a YAML key": (
-        3,
-        (
-            Edit(
-                "config/schema.py",
-                '    owner: str | None = None\n    """Team that answers for the model."""\n',
-                before='    placement: Literal["cores"] | None = None\n',
-            ),
-            Edit(
-                "config/manifest.py",
-                '    owner: Optional[str] = None\n    """Team that answers for the model."""\n',
-                before="    weights: Optional[RelativePath] = None\n",
-            ),
-            Edit(
-                "archiver_ext/evaluation/manifest_builder.py",
-                "        owner=config.owner,\n",
-                before="        placement=config.placement,\n",
-            ),
+        Edit("config/schema.py", _OWNER % "str | None", '    placement: Literal["cores"] | None = None\n'),
+        Edit("config/manifest.py", _OWNER % "Optional[str]", "    weights: Optional[RelativePath] = None\n"),
+        Edit(
+            "archiver_ext/evaluation/manifest_builder.py",
+            "        owner=config.owner,\n",
+            "        placement=config.placement,\n",
         ),
     ),
     "a request format": (
-        2,
-        (
-            Edit("handlers/formats/csv.py", FORMAT),
-            Edit("handlers/formats/__init__.py", "from .csv import CsvFormat\n", before="from .custom import "),
-            Edit("handlers/formats/__init__.py", "CsvFormat, ", before="NpyFormat, V2Format, V1Format, PlainFormat)"),
-        ),
+        Edit("handlers/formats/csv.py", FORMAT),
+        Edit("handlers/formats/__init__.py", "from .csv import CsvFormat\n", "from .custom import "),
+        Edit("handlers/formats/__init__.py", "CsvFormat, ", "NpyFormat, V2Format, V1Format, PlainFormat)"),
     ),
     "a command": (
-        2,
-        (
-            Edit("archiver_ext/commands/example.py", COMMAND),
-            Edit("archiver_ext/commands/__init__.py", '    "example",\n', before='    "schema",\n'),
-        ),
+        Edit("archiver_ext/commands/example.py", COMMAND),
+        Edit("archiver_ext/commands/__init__.py", '    "example",\n', '    "schema",\n'),
     ),
 }
 
@@ -167,14 +144,9 @@ class Checkout:
 
     def run(self, *arguments: str) -> str:
         environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, *arguments]
         done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.project,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=110,
+            command, cwd=self.project, env=environment, capture_output=True, text=True, check=False, timeout=110
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -189,9 +161,8 @@ class Checkout:
 
     def predict(self, folder: Path, requests: Sequence[tuple[str, str]]) -> list[list[object]]:
         support = str(ROOT / "tests" / "support")
-        answers: list[list[object]] = json.loads(
-            self.run("-c", PREDICT, support, str(folder), json.dumps(list(requests)))
-        )
+        told = self.run("-c", PREDICT, support, str(folder), json.dumps(list(requests)))
+        answers: list[list[object]] = json.loads(told)
         return answers
 
 
@@ -204,7 +175,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     for package in FOLDERS:
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "src", root / "src", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for _, edits in ADDITIONS.values():
+    for edits in ADDITIONS.values():
         for edit in edits:
             edit.apply(root)
     (project / "model.py").write_text(MODEL)
@@ -224,13 +195,6 @@ def archive(checkout: Checkout) -> Path:
 def answers(checkout: Checkout, archive: Path) -> list[list[object]]:
     csv = ("1,2,3", "text/csv"), ("1,2,3,4,5", "text/csv")
     return checkout.predict(archive, [*csv, ("[1.0, 2.0]", "application/json")])
-
-
-@pytest.mark.parametrize("name", ADDITIONS)
-def test_an_addition_is_made_in_few_places(name: str) -> None:
-    places, edits = ADDITIONS[name]
-
-    assert len({edit.file for edit in edits}) == places
 
 
 @pytest.mark.ci
@@ -259,7 +223,7 @@ def test_a_command_is_in_the_help_and_runs(checkout: Checkout) -> None:
 def test_the_page_says_so() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
-    for name, (_, edits) in ADDITIONS.items():
+    for name, edits in ADDITIONS.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
         named = {edit.file.replace("/example.py", "/NAME.py").replace("/csv.py", "/NAME.py") for edit in edits}
         assert {file for file in named if f"`{file}`" not in row} == set()
