@@ -46,10 +46,7 @@ class OpenVino(OnnxEngine):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the ONNX graph without weights.
-
-        The graph, its inputs and outputs are float32 in any precision.
-        """
+        """Write the ONNX graph without weights. The graph, its inputs and outputs are float32 in any precision."""
         precision = settings.precision
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)

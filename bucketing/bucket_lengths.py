@@ -151,11 +151,9 @@ def _one_boundary_more(
 ) -> tuple[list[int], list[int]]:
     """`best[j]` for one boundary more, and the index of the boundary before j.
 
-    Too few lengths are below index `layer`.
-
-    The line of index i is best[i] - cost x before[i + 1]. As each falls more steeply than the one before, a new one is
-    the lowest for all costs from some point on: `starts` are the least integer costs at which each line of the envelope
-    is.
+    Too few lengths are below index `layer`. The line of index i is best[i] - cost x before[i + 1]. As each falls more
+    steeply than the one before, a new one is the lowest for all costs from some point on: `starts` are the least
+    integer costs at which each line of the envelope is.
     """
     result, cut = list(best), [0] * len(best)
     lines: list[int] = []

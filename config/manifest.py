@@ -35,9 +35,8 @@ _NAMED = 5  # files of one message
 class ManifestError(RuntimeError):
     """An archive that must not be served.
 
-    The message names the file, what is wrong with it, and what to do.
-
-    A RuntimeError, because TorchServe reports no other exception while it loads a model.
+    The message names the file, what is wrong with it, and what to do. A RuntimeError, because TorchServe reports no
+    other exception while it loads a model.
     """
 
 

@@ -93,9 +93,8 @@ class BatchMetrics(NamedTuple):
     def executions(self, grid: BucketGrid) -> Mapping[str, int]:
         """Count program calls by bucket, heads left out.
 
-        Another shape counts for the smallest bucket that holds it.
-
-        So an engine with dynamic shapes has no more names than the grid has buckets.
+        Another shape counts for the smallest bucket that holds it. So an engine with dynamic shapes has no more names
+        than the grid has buckets.
 
         >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, ProgramCall
         >>> chunked = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)))

@@ -80,7 +80,6 @@ def check_folder(folder: str, trusted_keys: str | None) -> tuple[dict[str, str],
     """Compare every file of an unpacked archive with its list; each is read once.
 
     `trusted_keys` names a file of public keys, of which one must have signed the list; None: no signature is needed.
-
     Returns the list, and the contents of the Python files, by relative path.
 
     Raises `RuntimeError`: the archive is not as it was packaged or signed. The message names the files.

@@ -35,10 +35,9 @@ class SessionError(Exception):
 class ModelSession:
     """A sequence that arrives in chunks: each continues from the state after the one before it.
 
-    Chunks of several threads are applied one after the other.
-
-    `id` names the session; None until the first chunk of a session without a name. `step` is the number of timesteps
-    that were applied; None for a session that is resumed, until its first answer.
+    Chunks of several threads are applied one after the other. `id` names the session; None until the first chunk of a
+    session without a name. `step` is the number of timesteps that were applied; None for a session that is resumed,
+    until its first answer.
     """
 
     def __init__(self, ask: Ask, manifest: Manifest, id: str | None, *, resume: bool) -> None:  # noqa: A002 - the standard term

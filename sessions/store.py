@@ -77,9 +77,8 @@ class Store(Protocol):
     """Store of one model's sessions, shared by all its workers.
 
     A session that was idle for too long counts as missing, whether or not its record has been removed yet. Time is that
-    of the store (`sessions.store_time`). The records never take more than `Limits.bytes`.
-
-    A store may be on several servers. Then an error takes the place of each session whose server cannot be used.
+    of the store (`sessions.store_time`). The records never take more than `Limits.bytes`. A store may be on several
+    servers. Then an error takes the place of each session whose server cannot be used.
     """
 
     def read(

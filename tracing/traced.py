@@ -303,11 +303,10 @@ def _check_complete(
 def move_trace_to_device(traced: Traced, device_id: int) -> None:
     """Move `traced` to core `device_id`, counted from 0, and load it again there.
 
-    Cores are those of the engine's devices; traces without a selected core use them in rotation.
-
-    For an engine that runs on the CPU, the cores are those that this process may use. During a call, the calling thread
-    is pinned to the core, and torch uses one thread; threads that the engine starts while loading stay on the core.
-    Without a selection, a trace runs on any core, with torch's number of threads.
+    Cores are those of the engine's devices; traces without a selected core use them in rotation. For an engine that
+    runs on the CPU, the cores are those that this process may use. During a call, the calling thread is pinned to the
+    core, and torch uses one thread; threads that the engine starts while loading stay on the core. Without a selection,
+    a trace runs on any core, with torch's number of threads.
 
     Raises `ValueError`: there is no such core.
     Raises `LoadError`: the program cannot be loaded there.

@@ -140,10 +140,8 @@ def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> Non
 def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
     """List the files of `tree`, archive it in the format of the flags, and move the archive to its path.
 
-    Returns that path.
-
-    It is written beside its destination first, in a hidden folder, and read back: within one file system a move is one
-    step.
+    Returns that path. It is written beside its destination first, in a hidden folder, and read back: within one file
+    system a move is one step.
 
     Raises `PackagingError`: it cannot be written there, or an archive is there by now and --force was not given.
     """

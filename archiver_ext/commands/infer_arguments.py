@@ -27,9 +27,8 @@ Arguments = dict[str, Any]
 def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file: Path) -> Arguments:
     """Return `given` with the whole numbers and switches that give the class the weights of the file.
 
-    Values that the class reads from a configuration object have names such as `opt.hidden`.
-
-    Only arguments that show in the weights are found; the others keep their defaults. Without a fit, `given`.
+    Values that the class reads from a configuration object have names such as `opt.hidden`. Only arguments that show in
+    the weights are found; the others keep their defaults. Without a fit, `given`.
 
     Raises `PackagingError`: a required argument is no number or switch, or does not show in the weights.
     Raises `WeightsError`: the file holds no weights.

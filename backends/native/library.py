@@ -233,9 +233,8 @@ class LinearLayer:
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:
         """Compute `y[B, T, O]` from a float32 `x[B, T, K]`.
 
-        With `time_major`, the memory layout of y is [T, B, O].
-
-        `lengths` are int64[B] if x is zero after each row's length, which is then skipped; else None.
+        With `time_major`, the memory layout of y is [T, B, O]. `lengths` are int64[B] if x is zero after each row's
+        length, which is then skipped; else None.
 
         Raises `MemoryError`: out of memory.
         """

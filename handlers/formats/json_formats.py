@@ -61,9 +61,8 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
     The standard library decides on everything that is refused. orjson knows neither NaN nor lone surrogates, and makes
     floats of integers beyond 64 bits, which are refused except for a float input, where they are the same floats. So
     both parsers lead to the same request, or to the same refusal. (The exception: lists a thousand deep, in an unused
-    part of the body, are too deep for one of the two only.)
-
-    The bytes of tensors after the JSON become the data of their entries.
+    part of the body, are too deep for one of the two only.) The bytes of tensors after the JSON become the data of
+    their entries.
 
     Raises `RequestError`: as `parse_json`, `with_raw_data` and `decode`.
     """

@@ -99,10 +99,8 @@ class RequestFormat(ABC):
     def error_keys(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Return the keys of an error body beside `code`, `type` and `message`.
 
-        None where the format has none.
-
-        `value` is the refused body's JSON value, None if it is not JSON; the accepted request, if it failed later;
-        or the `RawRequest`, if it came over gRPC and was not parsed.
+        None where the format has none. `value` is the refused body's JSON value, None if it is not JSON; the accepted
+        request, if it failed later; or the `RawRequest`, if it came over gRPC and was not parsed.
         """
         return None
 

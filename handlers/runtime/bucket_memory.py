@@ -19,9 +19,8 @@ _LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory
 def check_memory(manifest: Manifest, available: int | None = None) -> None:
     """Refuse an archive whose largest bucket does not fit into memory.
 
-    Its first call would fill the memory, and then fail.
-
-    `available` is the memory in bytes; None: that of this host, or of its control group.
+    Its first call would fill the memory, and then fail. `available` is the memory in bytes; None: that of this host, or
+    of its control group.
 
     Raises `ManifestError`: the message has the bucket, its size, and the memory.
     """

@@ -143,10 +143,9 @@ class LoadedArchive:
     ) -> tuple[list[Tensors], Tensors]:
         """Run the plan that was made for these lengths.
 
-        Returns the outputs of each sequence, which may share memory.
-
-        With `resumed`, each sequence is the next chunk of a longer one, of a model that runs in chunks: returned
-        besides is the carry after it, from which the one after it is resumed. Else the carry is empty.
+        Returns the outputs of each sequence, which may share memory. With `resumed`, each sequence is the next chunk of
+        a longer one, of a model that runs in chunks: returned besides is the carry after it, from which the one after
+        it is resumed. Else the carry is empty.
         """
         facts = self.manifest
         if self._answer is not None:

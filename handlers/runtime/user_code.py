@@ -77,10 +77,8 @@ def _import(name: str, directory: Path) -> ModuleType:
 def working_directory(directory: Path) -> Iterator[None]:
     """Make `directory` the working directory in this context, and its modules importable also after it.
 
-    User code may import modules later.
-
-    In a worker the entry file has done the second. Elsewhere the directory goes first on `sys.path`, and no bytecode is
-    written into it.
+    User code may import modules later. In a worker the entry file has done the second. Elsewhere the directory goes
+    first on `sys.path`, and no bytecode is written into it.
     """
     before, bytecode = Path.cwd(), sys.dont_write_bytecode
     if not serves_modules(directory):

@@ -122,10 +122,8 @@ _info: Callable[[tuple[int, bool, float, int, bool]], RecordInfo] = partial(tupl
 class SqliteChanges:
     """Changes of one model's sessions; `usage` is that of the store after the decided changes.
 
-    `written` has the facts about the written records by key.
-
-    Each change is decided as if those before it were in the file. Decided changes are written before records are
-    counted or removed there, and at the end.
+    `written` has the facts about the written records by key. Each change is decided as if those before it were in the
+    file. Decided changes are written before records are counted or removed there, and at the end.
     """
 
     def __init__(
