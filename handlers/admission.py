@@ -147,7 +147,6 @@ class PendingRequest(NamedTuple):
     remaining_ms: float
     """Milliseconds until its deadline."""
     lengths: Sequence[int]
-    """Timesteps of its sequences."""
 
 
 def remaining_ms(

@@ -23,7 +23,6 @@ class ChunkRequest:
     step: int | None
     """Timesteps applied before it, as the client knows; None if the client did not send the number."""
     digest: bytes
-    """Digest of its content."""
     timesteps: int
 
 

@@ -29,7 +29,6 @@ _EFFORT = Effort(budget_ms=400, turn_ms=60, wakes=True, together=True)
 """Each turn begins with a call that wakes the engine's threads, and all take turns while some vary."""
 
 Request = Sequence[torch.Tensor]
-"""The inputs of one request."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from .instruction_sets import InstructionSet, instruction_sets
 SOURCE = Path(__file__).parent / "recurrence" / "recurrence.cpp"
 """It includes the other files of its folder."""
 STANDARD = "c++17"
-"""Standard of the source."""
 HEADERS = ("atomic", "thread")
 """Headers that the compiler needs for it."""
 

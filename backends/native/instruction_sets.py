@@ -20,7 +20,6 @@ class InstructionSet(NamedTuple):
     cpu_flags: frozenset[str]
     """Processor features beyond those that every host must have."""
     precision: Precision = "float32"
-    """Precision of the recurrences."""
     extensions: tuple[str, ...] = ()
     """Values of further `-m`. Not every compiler and assembler knows them. The last one names the library."""
     slow_with: frozenset[str] = frozenset()

@@ -43,7 +43,6 @@ class SegmentList:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     segments: tuple[SegmentEntry, ...]
-    """Segments in order of execution."""
 
 
 @dataclass(frozen=True)

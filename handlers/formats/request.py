@@ -44,7 +44,6 @@ class InferenceRequest(NamedTuple):
 
     sequences: tuple[SequenceInput, ...]
     format: RequestFormat
-    """The format that encodes the response."""
     npy: bool = False
     """Whether the response is a .npy file: there is one sequence and one output."""
     id: str = ""

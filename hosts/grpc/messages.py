@@ -163,7 +163,6 @@ class GrpcAnswer(NamedTuple):
     code: str = "OK"
     details: str = ""
     trailing: tuple[tuple[str, str], ...] = ()
-    """Trailing metadata."""
 
 
 class GrpcRefusalError(Exception):

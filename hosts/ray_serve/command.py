@@ -50,7 +50,6 @@ class RaySettings:
     host: str = "127.0.0.1"
     """The address on which each node listens."""
     port: int = 8000
-    """The port of HTTP."""
     grpc_port: int | None = None
     """The port of gRPC; None: no gRPC."""
 

@@ -212,7 +212,6 @@ td.list { white-space: normal; min-width: 14rem }
 th { color: var(--faint); font-weight: 500 }
 summary { cursor: pointer; color: var(--faint); padding: .2rem 0 }
 @media print { details > * { display: block } }"""
-"""CSS of the page."""
 
 
 def _grids_table(proposal: Proposal) -> str:
