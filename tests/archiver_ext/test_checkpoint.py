@@ -51,6 +51,7 @@ def optimizer_state() -> dict[str, Any]:
         ({"model_state_dict": STATE, "optimizer_state_dict": optimizer_state()}, "['model_state_dict']", ""),
         ({"net": {"state_dict": prefixed("a.b_c.")}, "best": 0.5}, "['net']['state_dict']", "a.b_c."),
         ({0: STATE, "ema": {"decay": 0.9}}, "[0]", ""),
+        ({"teacher": nn.LSTM(3, 8).state_dict(), "student": STATE}, "['student']", ""),
     ],
 )
 def test_weights_are_found_under_keys_and_prefixes(tmp_path: Path, content: Any, key: str, prefix: str) -> None:
@@ -92,11 +93,6 @@ def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> No
     assert "torch.save(torch.load('checkpoint.pt')['state_dict'], 'weights.pt')" in str(refused.value)
 
 
-def test_shapes_choose_among_state_dicts_of_the_same_names(tmp_path: Path) -> None:
-    file = saved(tmp_path, {"teacher": nn.LSTM(3, 8).state_dict(), "student": STATE})
-    assert find_weights(file, STATE).key == "['student']"
-
-
 def test_the_nearest_weights_are_returned_if_none_fit(tmp_path: Path) -> None:
     wrong = {"state_dict": {**prefixed("model."), "loss.weight": torch.ones(1)}, "other": {"a": torch.ones(1)}}
     found = find_weights(saved(tmp_path, wrong), STATE)
@@ -132,20 +128,13 @@ def test_tensors_without_numbers_in_a_row_are_refused(
 
 
 def test_a_damaged_checkpoint_is_called_so(tmp_path: Path) -> None:
-    """Its end is that of a zip, and the directory before it is not."""
-    file = saved(tmp_path, STATE)
-    content = file.read_bytes()
-    start = content.index(b"PK\1\2")
-    file.write_bytes(content[:start] + b"PK\7\7" + content[start + 4 :])
-    with pytest.raises(WeightsError, match="damaged"):
-        find_weights(file, STATE)
-
-
-def test_a_header_nested_too_deep_is_called_damaged(tmp_path: Path) -> None:
-    header = b"[" * 200_000
-    (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(WeightsError, match="damaged"):
-        find_weights(tmp_path / "w.safetensors", STATE)
+    """The end of one is that of a zip, and the directory before it is not; the header of the other is nested."""
+    file, nested, header = saved(tmp_path, STATE), tmp_path / "w.safetensors", b"[" * 200_000
+    file.write_bytes(file.read_bytes().replace(b"PK\1\2", b"PK\7\7", 1))
+    nested.write_bytes(len(header).to_bytes(8, "little") + header)
+    for one in (file, nested):
+        with pytest.raises(WeightsError, match="damaged"):
+            find_weights(one, STATE)
 
 
 def test_tied_weights_are_written_in_both_formats(tmp_path: Path) -> None:

@@ -95,43 +95,28 @@ BLOCK = "class Block: ...\n"
 
 
 @pytest.mark.parametrize(
-    "rest",
+    ("rest", "model"),
     [
-        "class Model:\n    def __init__(self): self.block = Block()",
-        "def make(): return Block()\nclass Model:\n    def __init__(self): self.block = make()",
-        "BLOCKS = {'block': Block}\nclass Model:\n    def __init__(self, kind): self.block = BLOCKS[kind]()",
-        "BLOCKS: dict = {'block': Block}\nclass Model:\n    blocks = BLOCKS",
-        "class Model:\n    def __init__(self, block: Block): self.block = block",
+        ("class Model:\n    def __init__(self): self.block = Block()", "Model"),
+        ("def make(): return Block()\nclass Model:\n    def __init__(self): self.block = make()", "Model"),
+        ("KINDS = {'a': Block}\nclass Model:\n    def __init__(self, kind): self.block = KINDS[kind]()", "Model"),
+        ("BLOCKS: dict = {'block': Block}\nclass Model:\n    blocks = BLOCKS", "Model"),
+        ("class Model:\n    def __init__(self, block: Block): self.block = block", "Model"),
+        ("class Stack:\n    block = Block()\nclass Model:\n    stack = Stack()", "Model"),
+        ("class Model(Block): ...", None),  # both can be meant if the base can be served
+        ("class Model: ...", None),
+        ("class Model: 'like Block()'", None),
+        ("class Model:\n    block = Block()\nclass Other:\n    block = Block()", None),
+        ("class Model:\n    def f(self): return Other()\nclass Other:\n    def f(self): return Model()", None),
     ],
 )
-def test_a_class_that_uses_the_others_is_found(rest: str) -> None:
-    assert outermost_class(BLOCK + rest, {"Block": True, "Model": True}) == "Model"
-
-
-def test_a_chain_of_uses_is_followed() -> None:
-    source = f"{BLOCK}class Stack:\n    block = Block()\nclass Model:\n    stack = Stack()"
-    assert outermost_class(source, {"Block": True, "Stack": True, "Model": True}) == "Model"
+def test_a_class_that_uses_the_others_is_found_and_nothing_is_guessed(rest: str, model: str | None) -> None:
+    served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
+    assert outermost_class(BLOCK + rest, served) == model
 
 
 def test_a_base_class_without_forward_is_used_by_its_subclass() -> None:
-    """Base and subclass can both be meant if the base can be served."""
-    source = f"{BLOCK}class Model(Block): ..."
-    assert outermost_class(source, {"Block": False, "Model": True}) == "Model"
-    assert outermost_class(source, {"Block": True, "Model": True}) is None
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        "class Model: ...",
-        "class Model: 'like Block()'",
-        "class Model:\n    block = Block()\nclass Other:\n    block = Block()",
-        "class Model:\n    def f(self): return Other()\nclass Other:\n    def f(self): return Model()",
-    ],
-)
-def test_nothing_is_guessed(rest: str) -> None:
-    served = dict.fromkeys(re.findall(r"class (\w+)", BLOCK + rest), True)
-    assert outermost_class(BLOCK + rest, served) is None
+    assert outermost_class(f"{BLOCK}class Model(Block): ...", {"Block": False, "Model": True}) == "Model"
 
 
 def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_path: Path) -> None:

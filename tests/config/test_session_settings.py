@@ -28,30 +28,17 @@ def refusal(manifest: dict[str, Any]) -> str:
 
 
 def test_settings_are_written_under_their_own_names() -> None:
+    none = dict.fromkeys(("username", "password_env", "ca_file"))
     assert written()["streaming"] == {
         "store": "redis",
         "state": STATE,
         "directory": None,
-        "redis": {
-            "url": "redis://cache:6379/0",
-            "username": None,
-            "password_env": None,
-            "ca_file": None,
-            "timeout_seconds": 1.0,
-            "replicas": 0,
-            "cluster": False,
-        },
+        "redis": {**none, "url": "redis://cache:6379/0", "timeout_seconds": 1.0, "replicas": 0, "cluster": False},
         "key_env": None,
         "idle_seconds": 600.0,
         "max_sessions": 10_000,
         "max_bytes": 2**30,
-        "fields": {
-            "id": "ts_request_sequence_id",
-            "start": "ts_request_sequence_start",
-            "end": "ts_request_sequence_end",
-            "step": "ts_request_sequence_step",
-            "token": "ts_request_sequence_token",
-        },
+        "fields": {word: f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")},
         "confirm_seconds": 60.0,
         "client_header": None,
         "client_sessions": 100,

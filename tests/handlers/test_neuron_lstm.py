@@ -118,12 +118,7 @@ def test_a_shim_with_another_byte_is_never_ready(small_archive: Path, seed: int)
 
 
 ADDED = {
-    "orjson.py": "orjson.py",
-    "sqlite3.py": "sqlite3.py",
-    "new_module.py": "new_module.py",
-    "notes.txt": "notes.txt",
-    ".hidden": ".hidden",
-    ".folder/file": ".folder/file",
+    **{name: name for name in ("orjson.py", "sqlite3.py", "new_module.py", "notes.txt", ".hidden", ".folder/file")},
     "helper/__init__.py": "a package in the place of a module",
     f"{PACKAGE}/handlers/torchserve/__init__.py": "the same in the package",
     f"{PACKAGE}/orjson.py": "a module in the package",

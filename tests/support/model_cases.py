@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import causal_models as causal
@@ -46,6 +47,11 @@ _TIME_MAJOR = "{inputs: {dtype: float32, shape: [time, batch, 3]}}"
 
 _SPEAKER = "{x: {dtype: float32, shape: [batch, time, 6]}, speaker: {dtype: float32, shape: [batch, 3]}}"
 
+
+def _of(module: ModuleType, names: str) -> tuple[Case, ...]:
+    return tuple(Case(getattr(module, name), _X) for name in names.split())
+
+
 CASES = (
     Case(typical.FixedLength, _TIME_MAJOR, lengths=False),
     Case(typical.PackedSorted, _TIME_MAJOR),
@@ -79,11 +85,7 @@ CASES = (
     Case(typical.NoBatch, "{x: {dtype: float32, shape: [time, 6]}}", lengths=False, buckets="{length: [4, 9, 16]}"),
     Case(typical.OptionalPacking, _IDS, extra="  model: {forward: {use_pack_unpack: true}}\n"),
     Case(typical.NoTime, "{x: {dtype: float32, shape: [batch, 6]}}", lengths=False, buckets="{batch: [1, 2, 4]}"),
-    Case(causal.MeanOfUnpacked, _X),
-    Case(causal.MeanByCountedMask, _X),
-    Case(causal.MeanCountedFromOne, _X),
-    Case(causal.MaximumOfMasked, _X),
-    Case(causal.MaximumOfUnpacked, _X),
+    *_of(causal, "MeanOfUnpacked MeanByCountedMask MeanCountedFromOne MaximumOfMasked MaximumOfUnpacked"),
     Case(causal.Extremes, _IDS),
     Case(causal.TwoLayersAndTheirEnd, _X),
     Case(
@@ -104,11 +106,7 @@ CASES = (
     Case(causal.ProjectedGivenState, _X),
     Case(causal.InplaceRelu, _X),
     Case(causal.AddedInPlace, "{carried_0: {dtype: float32, shape: [batch, time, 6]}}"),
-    Case(causal.LogSoftmaxAtEveryStep, _X),
-    Case(causal.FixedStatistics, _X),
-    Case(causal.LastStep, _X),
-    Case(causal.LastStepByIndex, _X),
-    Case(causal.LengthsAreAnAnswer, _X),
+    *_of(causal, "LogSoftmaxAtEveryStep FixedStatistics LastStep LastStepByIndex LengthsAreAnAnswer"),
     Case(causal.TiedWeights, _IDS, lengths=False),
     Case(causal.Switched, "{x: {dtype: float32, shape: [batch, time, 6]}, keep: {dtype: bool, shape: [batch, time]}}"),
     Case(causal.FirstHundred, _X),
@@ -116,16 +114,8 @@ CASES = (
     Case(noncausal.FirstStep, _X),
     Case(noncausal.PositionsEmbedded, _X),
     Case(noncausal.PositionsSliced, _X, buckets="{batch: [1, 2, 5], length: [4, 9, 16]}"),
-    Case(noncausal.AllButTheLast, _X),
-    Case(noncausal.PositionsAreAnAnswer, _X),
-    Case(noncausal.EncoderDecoder, _X),
-    Case(noncausal.EndAsQuery, _X),
-    Case(noncausal.PlaceOfTheMaximum, _X),
-    Case(noncausal.WritesIntoAView, _X),
-    Case(noncausal.StateWrittenInPlace, _X),
-    Case(noncausal.FoldedSum, _X),
-    Case(noncausal.BackAndForth, _X),
-    Case(noncausal.FlattenedSteps, _X),
+    *_of(noncausal, "AllButTheLast PositionsAreAnAnswer EncoderDecoder EndAsQuery PlaceOfTheMaximum WritesIntoAView"),
+    *_of(noncausal, "StateWrittenInPlace FoldedSum BackAndForth FlattenedSteps"),
 )
 
 

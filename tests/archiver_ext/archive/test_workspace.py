@@ -17,7 +17,6 @@ from typing import BinaryIO
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext.archive import workspace
-from torchserve_neuron_lstm.archiver_ext.archive import workspace as module
 from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, exchange, replace_atomically, write_output
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.inference.errors import ArchiveError
@@ -92,7 +91,7 @@ def folder(path: Path, content: str) -> Path:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file system that exchanges paths, and one that cannot."""
     if request.param == "moved aside":
-        monkeypatch.setattr(module, "exchange", lambda *_: False)
+        monkeypatch.setattr(workspace, "exchange", lambda *_: False)
     return str(request.param)
 
 
@@ -109,7 +108,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, *moves: int, error: BaseException =
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    monkeypatch.setattr(module, "exchange", lambda *_: False)
+    monkeypatch.setattr(workspace, "exchange", lambda *_: False)
 
 
 @pytest.mark.usefixtures("way")

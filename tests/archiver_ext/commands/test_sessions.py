@@ -64,16 +64,8 @@ def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: 
     waits = figures.pop("oldest_seconds")
     assert isinstance(waits, float)
     assert 0 <= waits < 60
-    assert figures == {
-        "model": "tiny",
-        "store": "disk",
-        "where": str(directory / "tiny.sessions"),
-        "sessions": 2,
-        "bytes": 200,
-        "max_sessions": 3,
-        "max_bytes": 100_000,
-        "idle_seconds": 60.0,
-    }
+    kept = {"model": "tiny", "store": "disk", "where": str(directory / "tiny.sessions"), "sessions": 2, "bytes": 200}
+    assert figures == {**kept, "max_sessions": 3, "max_bytes": 100_000, "idle_seconds": 60.0}
 
 
 def test_an_archive_that_is_served_under_another_name_has_other_sessions(
@@ -168,12 +160,3 @@ def test_the_sessions_of_all_shards_are_counted(
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
     assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
     assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err
-
-
-def test_a_server_at_port_0_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
-    """No server can listen there, and the archive does not mean another port."""
-    manifest = Path(packaged(store="redis", redis={"url": "redis://127.0.0.1:6379/0"})) / "variants.json"
-    manifest.write_text(manifest.read_text().replace(":6379/0", ":0/0"))
-
-    assert cli.main(["sessions", str(manifest.parent)]) == 1
-    assert "streaming.redis.url: expected redis://HOST:PORT/DATABASE" in capsys.readouterr().err

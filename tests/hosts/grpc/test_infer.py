@@ -23,15 +23,9 @@ from torchserve_neuron_lstm.hosts.grpc.messages import GrpcRefusalError, message
 from torchserve_neuron_lstm.sessions.settings import SessionFields
 
 FIELDS = {
-    "bool": "bool_contents",
-    "int8": "int_contents",
-    "int16": "int_contents",
-    "int32": "int_contents",
-    "int64": "int64_contents",
-    "uint8": "uint_contents",
-    "uint16": "uint_contents",
-    "uint32": "uint_contents",
-    "uint64": "uint64_contents",
+    **dict.fromkeys(("int8", "int16", "int32"), "int_contents"),
+    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint_contents"),
+    **{kind: f"{kind}_contents" for kind in ("bool", "int64", "uint64")},
     "float32": "fp32_contents",
     "float64": "fp64_contents",
 }
