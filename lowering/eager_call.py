@@ -74,8 +74,7 @@ def relative_lengths_error(model: torch.nn.Module, config: ServingConfig) -> Low
 def reject_swapped_axes(model: torch.nn.Module, config: ServingConfig) -> None:
     """Refuse a model with a recurrent layer that takes the batch as time. A request alone does not show it.
 
-    Raises:
-        InputsDoNotFit: names the line.
+    Raises `InputsDoNotFit`: names the line.
     """
     tried, length = copy_of(model), config.grid.lengths[-1]
     rows = 2 if length != 2 else 3

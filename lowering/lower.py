@@ -41,8 +41,7 @@ from .refused_calls import kept_state, random_call, reject_random_operators, rej
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     """Lower `model` (in eval mode) to programs over padded tensors that equal it on each request alone.
 
-    Raises:
-        LoweringError: names the line of the model and a way out.
+    Raises `LoweringError`: names the line of the model and a way out.
     """
     model.eval()
     reject_scripted(model)
@@ -142,8 +141,8 @@ _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 def _lower_request(model: torch.nn.Module, config: ServingConfig) -> _Traced:
     """Trace one request alone, and run its graph on ragged batches.
 
-    Raises:
-        LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
+    Raises `LoweringError`: the model cannot be traced alone, an operator has no rule, or the program differs from the
+    model.
     """
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
         shortest = shortest_length(model, config)
@@ -220,8 +219,7 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
 def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:
     """Compare requests of lengths for which the graph is not known to hold with each padding that they may get.
 
-    Raises:
-        DiffersAtLength: an output differs.
+    Raises `DiffersAtLength`: an output differs.
     """
     conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
     buckets = comparison.config.grid.lengths
@@ -237,8 +235,7 @@ def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
     """Refuse buckets that the exporter's conditions exclude.
 
-    Raises:
-        UnfitBuckets: names the buckets, and the lengths that are possible.
+    Raises `UnfitBuckets`: names the buckets, and the lengths that are possible.
     """
     conditions = ShapeConditions(program.exported, batch_sizes_of(config.input_specs))
     grid = config.grid

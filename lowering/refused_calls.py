@@ -85,8 +85,7 @@ class _ScriptedModule(LoweringError):
 def reject_scripted(model: torch.nn.Module) -> None:
     """Refuse a model with a module in TorchScript. Functions in TorchScript may be called.
 
-    Raises:
-        ScriptedModule: names the module and its class.
+    Raises `ScriptedModule`: names the module and its class.
     """
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):

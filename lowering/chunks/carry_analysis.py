@@ -63,8 +63,7 @@ def find_carried_values(
 ) -> tuple[CarrySource, ...]:
     """Return the values to carry, in the order of the graph.
 
-    Raises:
-        NotChunkable: names the first operator that needs timesteps of more than one chunk.
+    Raises `NotChunkable`: names the first operator that needs timesteps of more than one chunk.
     """
     if not takes_lengths:
         raise NotChunkable("no input has a time dimension")
@@ -125,8 +124,7 @@ class _Walk:
     def reads_past(self, node: torch.fx.Node) -> bool:
         """Whether a node reads past timesteps, or is between such a read and its end; if so, record it.
 
-        Raises:
-            NotChunkable: it also needs the end of the sequence, or the number of timesteps.
+        Raises `NotChunkable`: it also needs the end of the sequence, or the number of timesteps.
         """
         read = self.reads.follow(node)
         if read is None:
@@ -145,8 +143,7 @@ class _Walk:
     def visit_scan(self, node: torch.fx.Node) -> bool:
         """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan.
 
-        Raises:
-            NotChunkable: a step needs more than its own timestep.
+        Raises `NotChunkable`: a step needs more than its own timestep.
         """
         if is_scan(node):
             self.check_scan(node)
@@ -165,8 +162,7 @@ class _Walk:
     def check_scan(self, node: torch.fx.Node) -> None:
         """Check what each step of a scan takes.
 
-        Raises:
-            NotChunkable: it needs the end of the sequence, or the number of timesteps, or several of them.
+        Raises `NotChunkable`: it needs the end of the sequence, or the number of timesteps, or several of them.
         """
         line, scan = at_line(node), scan_of(node)
         positions = [one for one in scan.each if self.positions.get(one) == 0]
@@ -215,8 +211,7 @@ class _Walk:
 
         Returns whether the element is that, or a final state, which its recurrence has recorded.
 
-        Raises:
-            NotChunkable: the element is the index of a timestep.
+        Raises `NotChunkable`: the element is the index of a timestep.
         """
         name = operator_name(source)
         if name in _RECURRENCES:
@@ -235,8 +230,7 @@ class _Walk:
     def visit_independent(self, node: torch.fx.Node) -> None:
         """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
 
-        Raises:
-            NotChunkable: the value needs timesteps of more than one chunk.
+        Raises `NotChunkable`: the value needs timesteps of more than one chunk.
         """
         name, sources = operator_name(node), node.all_input_nodes
         if name in FACTORIES or name in FILL_FACTORIES:
@@ -253,8 +247,7 @@ class _Walk:
     def check_timestep(self, node: torch.fx.Node) -> None:
         """Check the inputs of a value at each timestep.
 
-        Raises:
-            NotChunkable: it needs later timesteps, the end of the sequence, or the number of timesteps.
+        Raises `NotChunkable`: it needs later timesteps, the end of the sequence, or the number of timesteps.
         """
         name, sources = operator_name(node), node.all_input_nodes
         line = at_line(node)
@@ -303,8 +296,7 @@ class _Walk:
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
         """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
 
-        Raises:
-            NotChunkable: the call counts timesteps from the beginning or the end.
+        Raises `NotChunkable`: the call counts timesteps from the beginning or the end.
         """
         if any(source in self.from_lengths or source in self.position_values for source in sources):
             raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning or the end{at_line(node)}")
@@ -333,8 +325,7 @@ class _Walk:
     def check_states(self, node: torch.fx.Node, name: str) -> None:
         """Check that a recurrence runs forward from a state that is known at the start.
 
-        Raises:
-            NotChunkable: the recurrence is bidirectional, or its initial state is known at the end only.
+        Raises `NotChunkable`: the recurrence is bidirectional, or its initial state is known at the end only.
         """
         line = at_line(node)
         if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:

@@ -29,8 +29,7 @@ def check_chunked_equivalence(
 ) -> None:
     """Run the same requests alone as whole sequences, and together in chunks.
 
-    Raises:
-        NotChunkable: an output differs, or a program fails.
+    Raises `NotChunkable`: an output differs, or a program fails.
     """
     requests = _requests(inputs)
     whole = exported.module()

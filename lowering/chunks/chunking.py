@@ -41,8 +41,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> ChunkPrograms:
     """Build the programs of a model over chunks of time.
 
-    Raises:
-        NotChunkable: names the line that needs a whole sequence.
+    Raises `NotChunkable`: names the line that needs a whole sequence.
     """
     parts = _ProgramBuilder(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
     try:
@@ -84,8 +83,7 @@ class _ProgramBuilder:
     def spec_of(self, carry: CarrySource) -> TensorSpec:
         """Return the layout of a carried value, with the batch first.
 
-        Raises:
-            NotChunkable: it is not one value for each row.
+        Raises `NotChunkable`: it is not one value for each row.
         """
         shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):

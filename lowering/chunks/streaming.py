@@ -16,8 +16,7 @@ _HALF_BYTES = 8
 def check_streamable(program: LoweredModel) -> None:
     """Refuse a model whose outputs need more than the timesteps received so far, or their number.
 
-    Raises:
-        LoweringError: names the line of the model.
+    Raises `LoweringError`: names the line of the model.
     """
     if program.chunked is None:
         raise LoweringError(

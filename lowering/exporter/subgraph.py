@@ -147,8 +147,7 @@ class SubgraphBuilder:
     def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
         """Add a parameter, buffer or constant under its own name.
 
-        Raises:
-            ValueError: it is an input that the subgraph does not take.
+        Raises `ValueError`: it is an input that the subgraph does not take.
         """
         target = weight_names(self._exported).get(node.name)
         if target is None:

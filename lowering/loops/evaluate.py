@@ -28,8 +28,7 @@ class Evaluation:
     def outputs(self) -> list[Any]:
         """Compute every unit, and return the outputs.
 
-        Raises:
-            UnknownLoop: a recurrence is none of the standard cells; names the line.
+        Raises `UnknownLoop`: a recurrence is none of the standard cells; names the line.
         """
         for units in evaluation_order(self._values.recipe):
             self._compute(units)

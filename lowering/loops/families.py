@@ -30,9 +30,8 @@ _MOST_LOOPS = 6
 def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) -> Recipe:
     """Write two traces of a model, of different numbers of timesteps, as the units on which both agree.
 
-    Raises:
-        NotALoop: no operator is called once a timestep.
-        UnknownLoop: the loops follow no rule that both show.
+    Raises `NotALoop`: no operator is called once a timestep.
+    Raises `UnknownLoop`: the loops follow no rule that both show.
     """
     mark_fixed_parts(short, long)
     refusals: list[UnknownLoop | NotALoop] = []
@@ -76,8 +75,7 @@ def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]
 def _agreed(short: Recipe, long: Recipe, timesteps: tuple[int, int], steps: tuple[int, int]) -> Recipe:
     """Return the recipe on which those of two traces agree, with integers that follow from the timesteps.
 
-    Raises:
-        UnknownLoop: they differ otherwise.
+    Raises `UnknownLoop`: they differ otherwise.
     """
 
     def count(a: Count, b: Count) -> Count:
@@ -125,10 +123,9 @@ class NoLoop(LoweringError):
 def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
     """Export forward() for one request, its loops over timesteps as recurrent layers.
 
-    Raises:
-        UnknownLoop: a loop is of another kind; names the line.
-        NoLoop: there is none.
-        LoweringError: the trace with the loops computed at once fails.
+    Raises `UnknownLoop`: a loop is of another kind; names the line.
+    Raises `NoLoop`: there is none.
+    Raises `LoweringError`: the trace with the loops computed at once fails.
     """
     more = min(_MOST_TIMESTEPS, config.longest)
     timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)

@@ -23,8 +23,7 @@ _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
 def compute_recurrence(values: UnitValues, units: Mapping[int, Unit]) -> None:
     """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step.
 
-    Raises:
-        UnknownLoop: it is none of the standard cells and no scan; names the line.
+    Raises `UnknownLoop`: it is none of the standard cells and no scan; names the line.
     """
     found = [(index, unit) for index, unit in units.items() if unit.target in (*CELLS, *_WRITES)]
     index, unit = (*found, *units.items())[0]
@@ -73,8 +72,7 @@ def _readers(values: UnitValues, index: int, own: set[int]) -> list[Member | Run
 def _scan(values: UnitValues, units: Mapping[int, Unit]) -> None:
     """Compute units step by step.
 
-    Raises:
-        UnknownLoop: a buffer is read and written in each step, or some calls are missing in one.
+    Raises `UnknownLoop`: a buffer is read and written in each step, or some calls are missing in one.
     """
     index = next(iter(units))
     if any(one.target in _WRITES for one in units.values()):

@@ -18,8 +18,7 @@ _aten = torch.ops.aten
 def joined_members(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
     """Return stack() or cat() of a list with members of families; None for any other call.
 
-    Raises:
-        UnknownLoop: another operator takes such a list; names the line.
+    Raises `UnknownLoop`: another operator takes such a list; names the line.
     """
     if not args or not isinstance(args[0], list) or not any(isinstance(item, Stacked) for item in args[0]):
         return None
@@ -155,8 +154,7 @@ def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> 
 def _recurrence(target: Any, given: Mapping[str, Any], count: Any) -> Any:
     """Call a recurrent layer over a sequence of each member: its rows are those of all members.
 
-    Raises:
-        UnknownLoop: it has other weights in each member.
+    Raises `UnknownLoop`: it has other weights in each member.
     """
     if any(isinstance(weight, Stacked) for weight in given["weights"]):
         raise UnknownLoop("a recurrent layer is called with other weights at every timestep")

@@ -53,8 +53,7 @@ def reject_caught_errors(
 ) -> None:
     """Refuse the trace of a model that has caught an error of the trace itself.
 
-    Raises:
-        LoweringError: the error, with the line.
+    Raises `LoweringError`: the error, with the line.
     """
     if not errors:
         return

@@ -67,9 +67,8 @@ class Comparison:
 
         `run` is the program as a function. The padding holds large numbers.
 
-        Raises:
-            DiffersAtLength: an output differs.
-            LoweringError: the program fails, or the model fails on a request.
+        Raises `DiffersAtLength`: an output differs.
+        Raises `LoweringError`: the program fails, or the model fails on a request.
         """
         if not has_batch(self.inputs) and len(lengths) > 1:
             for length in lengths:
@@ -91,8 +90,7 @@ class Comparison:
 
         A request that the model does not take in eager mode is left out.
 
-        Raises:
-            LoweringError: an output differs; names the kind of values.
+        Raises `LoweringError`: an output differs; names the kind of values.
         """
         rng = torch.Generator().manual_seed(1)
         with torch.no_grad():

@@ -34,9 +34,8 @@ def lengths_outside(
     model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`. `fixing` are
     the lines at which sizes become numbers.
 
-    Raises:
-        BranchOnTimesteps: the program holds only for some numbers of timesteps, such as odd ones; names the line.
-        PartialTrace: the same; names the line that reads a size as a number, or the condition.
+    Raises `BranchOnTimesteps`: the program holds only for some numbers of timesteps, such as odd ones; names the line.
+    Raises `PartialTrace`: the same; names the line that reads a size as a number, or the condition.
     """
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
     conditions = ShapeConditions(exported, sizes)

@@ -138,8 +138,7 @@ def embedding_bag(
 ) -> torch.Tensor:
     """Reduce the embeddings of ids[N, K] to [N, F]; those of `padding_idx` do not count.
 
-    Raises:
-        LoweringError: the bags have sizes of their own, or embeddings are normalised when they are read.
+    Raises `LoweringError`: the bags have sizes of their own, or embeddings are normalised when they are read.
     """
     if input.dim() != 2 or offsets is not None or max_norm is not None:
         raise LoweringError(

@@ -20,9 +20,8 @@ def export_longer(model: torch.nn.Module, config: ServingConfig, shortest: int) 
     These must be within the shortest bucket. A size that is 1 in the trace, such as the only frame of few timesteps,
     is taken for a constant, so that a trace of more timesteps may hold for all.
 
-    Raises:
-        PartialTrace: there is no such number of timesteps.
-        LoweringError: the graph depends on data.
+    Raises `PartialTrace`: there is no such number of timesteps.
+    Raises `LoweringError`: the graph depends on data.
     """
     return _export(model, config, shortest, example_timesteps(config, shortest), _MOST_TRACES)
 

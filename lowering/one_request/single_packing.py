@@ -69,8 +69,7 @@ def reject_packed_results(outputs: object) -> None:
 
     A layer on packed data gives one request's timesteps, [T, ...].
 
-    Raises:
-        LoweringError: in the words of the Neuron compiler.
+    Raises `LoweringError`: in the words of the Neuron compiler.
     """
     for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
         packed = placeholder_of(leaf)
@@ -138,9 +137,8 @@ def _is_inner(value: object) -> bool:
 def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
     """Return the result of a call on sequences within one request; NotImplemented for other calls.
 
-    Raises:
-        LoweringError: the lengths are those of the request, computed from data.
-        LoweringError: the lengths are not known to fit, or the padded length depends on them.
+    Raises `LoweringError`: the lengths are those of the request, computed from data.
+    Raises `LoweringError`: the lengths are not known to fit, or the padded length depends on them.
     """
     if name == "index_select" and caller is rnn_utils.pack_padded_sequence.__code__:
         _check_rows(*args)
@@ -162,8 +160,7 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
 def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> None:
     """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`.
 
-    Raises:
-        LoweringError: names the line.
+    Raises `LoweringError`: names the line.
     """
     used = any(_is_inner(value) for value in pytree.tree_leaves((args, kwargs)))
     if used and name not in PACKED_FACTS and caller.co_filename not in TORCH_RNN_FILES:
@@ -176,8 +173,7 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
 def _check_rows(data: torch.Tensor, dim: int, order: torch.Tensor) -> None:
     """Refuse to order by the lengths of one request what has its timesteps in the place of the batch.
 
-    Raises:
-        InputsDoNotFit: names the line.
+    Raises `InputsDoNotFit`: names the line.
     """
     if same_size(order.shape[0], 1) and not same_size(data.shape[dim], 1):
         raise swapped_axes("pack_padded_sequence")
@@ -193,9 +189,8 @@ def _concerns_inner(name: str, args: Any) -> bool:
 def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
     """Require lengths that packing accepts for every request.
 
-    Raises:
-        LoweringError: they are lengths of the timesteps of the request.
-        LoweringError: their range is not known, or exceeds the sequences.
+    Raises `LoweringError`: they are lengths of the timesteps of the request.
+    Raises `LoweringError`: their range is not known, or exceeds the sequences.
     """
     if same_size(rows, 1) and not isinstance(steps, int):
         raise LoweringError(

@@ -90,9 +90,8 @@ def export_single(
 
     `timesteps` are those to trace with.
 
-    Raises:
-        PartialTrace: the graph holds for some numbers of timesteps only.
-        LoweringError: the graph depends on data.
+    Raises `PartialTrace`: the graph holds for some numbers of timesteps only.
+    Raises `LoweringError`: the graph depends on data.
     """
     decided: set[str] = set()
     branches: list[Branch] = []
@@ -115,9 +114,8 @@ def export_request(
 
     `branches` are those that forward() has taken, once it is traced. `timesteps` are those to trace with.
 
-    Raises:
-        PartialTrace: the graph holds for some numbers of timesteps only.
-        LoweringError: the graph depends on data.
+    Raises `PartialTrace`: the graph holds for some numbers of timesteps only.
+    Raises `LoweringError`: the graph depends on data.
     """
     timesteps = example_timesteps(config, shortest) if timesteps is None else timesteps
     dims = [
@@ -142,8 +140,7 @@ def export_request(
 def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> SingleExport:
     """Export forward() for one request of one number of timesteps, with its loops over them unrolled.
 
-    Raises:
-        LoweringError: the graph depends on data.
+    Raises `LoweringError`: the graph depends on data.
     """
     decided: set[str] = set()
     forward = _request_forward(model, config, decided)
@@ -332,8 +329,7 @@ class KeepsState(LoweringError):
 def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
     """Remove the writes to buffers, parameters and inputs from the outputs of a functional graph.
 
-    Raises:
-        KeepsState: the graph reads one that it writes, so that requests would depend on earlier ones.
+    Raises `KeepsState`: the graph reads one that it writes, so that requests would depend on earlier ones.
     """
     signature = program.graph_signature
     written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}

@@ -178,8 +178,7 @@ def run_ragged(
 ) -> list[Value]:
     """Run the graph of one request on padded inputs of a batch.
 
-    Raises:
-        LoweringError: an operator has no rule; names the user's line.
+    Raises `LoweringError`: an operator has no rule; names the user's line.
     """
     batch = Batch(lengths.shape[0], time, lengths)
     run = RaggedRun(module, dict(inputs), tensors, batch)
@@ -211,10 +210,7 @@ def export_ragged(
     A program of inputs without time takes no lengths.
 
     `timesteps` are those to trace with; a batch has `shortest` or more. `places` are the batch dimensions of outputs,
-    where they are known.
-
-    Raises:
-        LoweringError: an operator has no rule over ragged batches; names the user's line.
+    where they are known. Raises `LoweringError`: an operator has no rule over ragged batches; names the user's line.
     """
     exported = single.exported
     module = exported.graph_module
@@ -280,8 +276,7 @@ _DIVISIONS = (operator.truediv, operator.floordiv, operator.mod)
 def reject_impossible_numbers(exported: torch.export.ExportedProgram, lengths: Sequence[int]) -> None:
     """Refuse a divisor that is 0 for a request of some number of timesteps, and a number beyond those of int64.
 
-    Raises:
-        LoweringError: names the line.
+    Raises `LoweringError`: names the line.
     """
     for node in exported.graph.nodes:
         if node.target in _DIVISIONS:

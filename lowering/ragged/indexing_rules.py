@@ -129,8 +129,7 @@ def index_select(batch: Batch, call: Call) -> Results:
 def index(batch: Batch, call: Call) -> Results:
     """Read by tensors of positions of neighbouring dimensions.
 
-    Raises:
-        NoRule: the selection is by a mask, or of dimensions that are not neighbours.
+    Raises `NoRule`: the selection is by a mask, or of dimensions that are not neighbours.
     """
     value: Value = call.value()
     given: list[Value | None] = list(call["indices"])

@@ -16,8 +16,7 @@ def recurrence(batch: Batch, call: Call) -> Results:
 
     The request's own call has lengths only of sequences within its timesteps: alone, all of those are real.
 
-    Raises:
-        NoRule: the lengths are computed from data, or a recurrence over all timesteps runs for each timestep.
+    Raises `NoRule`: the lengths are computed from data, or a recurrence over all timesteps runs for each timestep.
     """
     x = call.value("x")
     items, steps = x.sizes[0], x.sizes[1]
@@ -97,8 +96,7 @@ def scan(
 ) -> tuple[Value, ...]:
     """Run a scan of every request, each over its own number of steps.
 
-    Raises:
-        NoRule: the number of steps is constant, or may be 0, or a step reads several timesteps.
+    Raises `NoRule`: the number of steps is constant, or may be 0, or a step reads several timesteps.
     """
     graph, first, each, shared = arguments
     steps = each[0].sizes[0]

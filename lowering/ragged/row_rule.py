@@ -29,8 +29,7 @@ def _without_loops() -> Iterator[None]:
 def each_row(batch: Batch, call: Call) -> Results:
     """Run an operator for each row, where no dimension depends on the timesteps.
 
-    Raises:
-        NoRule: a dimension or a number does, or torch cannot run the operator for several rows.
+    Raises `NoRule`: a dimension or a number does, or torch cannot run the operator for several rows.
     """
     leaves, tree = pytree.tree_flatten(dict(call.arguments))
     sizes: list[object] = [size for own in call.sizes for size in own]

@@ -60,8 +60,7 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
     >>> evaluate(functions.TruncToInt(0.7 * functions.ToFloat(T)), torch.tensor([90, 170]))  # as in Python
     tensor([ 62, 118])
 
-    Raises:
-        UnknownSize: it has a function or a second symbol that has no rule.
+    Raises `UnknownSize`: it has a function or a second symbol that has no rule.
     """
     if size.is_Integer:
         return int(size)
@@ -89,8 +88,7 @@ def written(size: SizeExpr) -> str:
     >>> written(T + functions.Mod(T, 2))
     'time + time%2'
 
-    Raises:
-        UnknownSize: it has a function or a second symbol that has no rule.
+    Raises `UnknownSize`: it has a function or a second symbol that has no rule.
     """
     if size.is_Symbol:
         return "time"

@@ -66,8 +66,7 @@ def _has_padding(padding: Sequence[Any] | str, along_time: Sequence[bool]) -> bo
 def overlap_add(batch: Batch, call: Call) -> Results:
     """Add overlapping windows, as `nn.Fold` does: windows beyond a row's last one are zeros.
 
-    Raises:
-        NoRule: the windows are of two dimensions, so that those of a row do not come first.
+    Raises `NoRule`: the windows are of two dimensions, so that those of a row do not come first.
     """
     value = call.value()
     flat = any(call["kernel_size"][dim] == call["output_size"][dim] == 1 for dim in (0, 1))
@@ -182,8 +181,7 @@ def _pool_rest(
 def upsample(batch: Batch, call: Call) -> Results:
     """Repeat each element: a constant number of times.
 
-    Raises:
-        NoRule: the frame rate changes by a factor that is not a whole number.
+    Raises `NoRule`: the frame rate changes by a factor that is not a whole number.
     """
     value = call.value()
     if not any(map(is_ragged, value.sizes[2:])):
@@ -215,8 +213,7 @@ def _interpolated(batch: Batch, call: Call, value: Value) -> Results:
 def upsample_linear(batch: Batch, call: Call) -> Results:
     """Interpolate between timesteps: beyond its end, each row repeats its last one.
 
-    Raises:
-        NoRule: the step depends on the number of timesteps.
+    Raises `NoRule`: the step depends on the number of timesteps.
     """
     value = call.value()
     if not is_ragged(value.sizes[2]):
