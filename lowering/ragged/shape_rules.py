@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from .elementwise_rules import is_ragged_number
 from .indexing_rules import taken
 from .sizes import SizeExpr, are_equal, evaluate, in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, shifted, unsqueezed
@@ -164,7 +165,7 @@ def pad(batch: Batch, call: Call) -> Results:
     """Pad with a constant: after the last timestep it follows at each row's own end."""
     value = call.value()
     amounts: list[Any] = list(call["pad"])
-    if call.get("mode", "constant") != "constant":
+    if call.get("mode", "constant") != "constant" or any(map(is_ragged_number, amounts[::2])):
         return _padded_by_position(batch, call, amounts)
     fill = call.get("value") or 0
     dims = [value.rank - 1 - index for index in range(len(amounts) // 2)]
@@ -177,8 +178,8 @@ def pad(batch: Batch, call: Call) -> Results:
 
 
 def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Results:
-    """Pad by reflection or replication: each new position reads one of the row's own."""
-    value, mode = call.value(), call["mode"]
+    """Pad so that each new position reads one of the row's own, or has a constant."""
+    value, mode = call.value(), call.get("mode", "constant")
     tensor, sizes = batch.every_row(value), list(value.sizes)
     for index in range(len(amounts) // 2):
         dim, (before, after) = value.rank - 1 - index, amounts[2 * index : 2 * index + 2]
@@ -187,16 +188,19 @@ def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Res
         size = sizes[dim]
         new = size + before + after
         last = batch.own(size).unsqueeze(1) - 1 if is_ragged(size) else torch.full((1, 1), int(size) - 1)
-        positions = torch.arange(batch.padded(new)).unsqueeze(0) - before
+        first = batch.number(before).unsqueeze(1) if is_ragged_number(before) else in_python(before)
+        positions = torch.arange(batch.padded(new)).unsqueeze(0) - first
+        is_own = in_dim((positions >= 0) & (positions <= last), dim + 1, tensor.dim())
         if mode == "reflect":
             positions = positions.abs()
             positions = torch.where(positions > last, 2 * last - positions, positions)
         elif mode == "circular":
             positions = torch.remainder(positions, last + 1)
-        elif mode != "replicate":
+        elif mode not in ("replicate", "constant"):
             raise NoRule(f"padding by {mode}")
         positions = torch.minimum(positions.clamp(min=0), last).clamp(min=0)
         tensor = taken(tensor, dim + 1, positions.expand(tensor.shape[0], -1))
+        tensor = torch.where(is_own, tensor, call.get("value") or 0) if mode == "constant" else tensor
         sizes[dim] = new
     return call.result(tensor)
 

@@ -1,4 +1,4 @@
-"""Reads and writes at positions that are computed from the timesteps, also at negative ones."""
+"""Reads, writes and padding at positions that are computed from the timesteps, also at negative ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from input_configs import one_input
 from torch import Tensor, nn
+from torch.nn import functional
 
 from torchserve_neuron_lstm.lowering import lower
 
@@ -45,6 +46,14 @@ WRITES: dict[str, Callable[[Tensor], Tensor]] = {
     "at the end of a fixed size": lambda x: written(x.new_zeros(1, 70, 3), 70 - x.size(1), None, x),
 }
 
+PADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "before": lambda x: functional.pad(x, (0, 0, x.size(1) // 2, 0)),
+    "cut before": lambda x: functional.pad(x, (0, 0, -(x.size(1) // 4), 0)),
+    "moved": lambda x: functional.pad(x, (0, 0, x.size(1) // 3, -(x.size(1) // 3))),
+    "both with a number": lambda x: functional.pad(x, (0, 0, x.size(1) // 2, x.size(1) // 2), value=2.0),
+    "by replication": lambda x: functional.pad(x.mT, (x.size(1) // 2, 0), mode="replicate").mT,
+}
+
 
 class Model(nn.Module):
     def __init__(self, read: Callable[[Tensor], Tensor], *, adds: bool) -> None:
@@ -62,6 +71,7 @@ class Model(nn.Module):
     ("function", "adds"),
     [
         *(pytest.param(read, True, id=f"read {name}") for name, read in READS.items()),
+        *(pytest.param(pad, False, id=f"pad {name}") for name, pad in PADS.items()),
         *(pytest.param(write, False, id=f"write {name}") for name, write in WRITES.items()),
     ],
 )
