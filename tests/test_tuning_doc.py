@@ -37,14 +37,9 @@ neuron_lstm:
 def shell(command: str, folder: Path) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"}
+    words = ["bash", "-euo", "pipefail", "-c", command]
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=100,
+        words, cwd=folder, env=environment, capture_output=True, encoding="utf-8", check=False, timeout=100
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -91,13 +91,9 @@ class Host:
 
     def shell(self, command: str, *, seconds: float = 150) -> subprocess.CompletedProcess[str]:
         (functions, _) = blocks("bash", "Waiting until the server is ready")
+        words = ["bash", "-c", self.here(functions + command)]
         return subprocess.run(
-            ["bash", "-c", self.here(functions + command)],
-            cwd=self.home / "run" / "torchserve",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds,
+            words, cwd=self.home / "run" / "torchserve", capture_output=True, text=True, check=False, timeout=seconds
         )
 
     def key(self) -> dict[str, str]:

@@ -101,13 +101,9 @@ def run(
     for name, tensor in tensors.items():
         np.save(scratch / f"{name}.npy", tensor.numpy())
     files = [f"{name}={scratch / name}.npy" for name in tensors]
+    command = [str(program), *first, str(answers), *files]
     done = subprocess.run(
-        [str(program), *first, str(answers), *files],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False, timeout=60
     )
     return done, [np.load(answers / f"{index}.npy") for index in range(len(list(answers.iterdir())))]
 

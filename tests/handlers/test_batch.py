@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -40,12 +41,7 @@ class Stairs:
         return STAIRS.plan(lengths)
 
     def run_plan(
-        self,
-        plan: Plan,
-        sequences: Sequence[Sequence[torch.Tensor]],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, sequences: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[Tensors], Tensors]:
         self.plans.append(plan)
         sums = [torch.tensor(0.0) for _ in sequences]

@@ -76,13 +76,8 @@ def test_a_handler_of_another_folder_is_refused(small_archive: Path, tmp_path: P
     """Its check would be of its own folder."""
     other = Path(shutil.copytree(small_archive, tmp_path / "other"))
     program = START.replace('{"model_dir": folder}', f'{{"model_dir": {str(other)!r}}}')
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(small_archive)],
-        cwd=small_archive,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", program, str(small_archive)]
+    done = subprocess.run(command, cwd=small_archive, capture_output=True, text=True, check=False)
 
     assert done.returncode != 0
     assert f"the archive is in {other}" in done.stderr

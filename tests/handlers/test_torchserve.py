@@ -261,13 +261,8 @@ def test_an_import_error_in_the_archive_is_told_as_what_it_is(archive: Path) -> 
     (archive / "torchserve_neuron_lstm" / "handlers" / "torchserve.py").write_text("import no_such_module\n")
     write_list(archive)
     support = str(Path(__file__).parents[1] / "support")
-    run = subprocess.run(
-        [sys.executable, "-c", BARE.format(archive=str(archive), support=support)],
-        cwd=archive,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", BARE.format(archive=str(archive), support=support)]
+    run = subprocess.run(command, cwd=archive, capture_output=True, text=True, check=False)
 
     assert run.returncode != 0
     last = run.stderr.strip().splitlines()[-1]

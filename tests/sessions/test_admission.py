@@ -12,23 +12,10 @@ from torchserve_neuron_lstm.sessions.store import RecordUpdate, Written
 LIMITS = Limits(sessions=5, bytes=1000, idle_seconds=100.0, retry_seconds=20.0, confirm_seconds=30.0)
 NOW = 1000.0
 SIZES = st.integers(0, 300)
-INFOS = st.builds(
-    RecordInfo,
-    st.just(7),
-    st.just(False) | st.booleans(),
-    st.sampled_from((899.0, 900.0, 980.0)),
-    SIZES,
-    st.just(False),
-)
-CHANGES = st.builds(
-    RecordUpdate,
-    st.just("a"),
-    SIZES.map(bytes),
-    st.sampled_from((7, 7, 7, 8, None)),
-    st.just(False) | st.booleans(),
-    st.just(False) | st.booleans(),
-    st.none() | st.just("client"),
-)
+SOME = st.just(False) | st.booleans()
+INFOS = st.builds(RecordInfo, st.just(7), SOME, st.sampled_from((899.0, 900.0, 980.0)), SIZES, st.just(False))
+_BASES, _CLIENTS = st.sampled_from((7, 7, 7, 8, None)), st.none() | st.just("client")
+CHANGES = st.builds(RecordUpdate, st.just("a"), SIZES.map(bytes), _BASES, SOME, SOME, _CLIENTS)
 PAIRS = st.tuples(CHANGES, INFOS | st.none())
 PLAIN = st.tuples(
     st.builds(RecordUpdate, st.just("a"), SIZES.map(bytes), st.just(7)),

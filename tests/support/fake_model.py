@@ -67,12 +67,7 @@ class FakeModel:
         return make_planner("sequence", grid, CostModel.proportional(grid)).plan(lengths)
 
     def run_plan(
-        self,
-        plan: Plan,
-        sequences: Sequence[Sequence[torch.Tensor]],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, sequences: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[Tensors], Tensors]:
         facts = self.manifest
         return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run, pad), ()

@@ -60,12 +60,7 @@ class FakeStreamingModel:
         return make_planner("chunk", grid, CostModel.proportional(grid), longest=self.manifest.longest).plan(lengths)
 
     def run_plan(
-        self,
-        plan: Plan,
-        sequences: Sequence[Sequence[torch.Tensor]],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, sequences: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[Tensors], Tensors]:
         if resumed is None:
             zeros = all(not tensor.any() for sequence in sequences for tensor in sequence)

@@ -132,12 +132,7 @@ class BoundedSums:
         return make_planner(facts.kind, facts.grid, CostModel.proportional(facts.grid), longest=facts.longest)
 
     def run_plan(
-        self,
-        plan: Plan,
-        sequences: Sequence[Sequence[torch.Tensor]],
-        lengths: Sequence[int],
-        pad: Pad = pad,
-        resumed: ResumedState | None = None,
+        self, plan: Plan, sequences: Any, lengths: Sequence[int], pad: Pad = pad, resumed: ResumedState | None = None
     ) -> tuple[list[Tensors], Tensors]:
         facts = self.manifest
         signature = ChunkSignature(facts.inputs, facts.outputs, facts.carried)

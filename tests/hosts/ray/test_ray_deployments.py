@@ -27,13 +27,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, archives: Archives) -> dict[
     (port,) = free_ports(1)
     # a short path, in which Ray makes sockets
     with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as temporary:
+        command = [sys.executable, str(PROGRAM), str(port), str(archives.path("scorer")), str(without_engine)]
         done = subprocess.run(
-            [sys.executable, str(PROGRAM), str(port), str(archives.path("scorer")), str(without_engine)],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=280,
-            env={**os.environ, "TMPDIR": temporary},
+            command, capture_output=True, text=True, check=False, timeout=280, env={**os.environ, "TMPDIR": temporary}
         )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # Ray writes there too

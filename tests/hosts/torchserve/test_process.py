@@ -108,13 +108,9 @@ def test_a_proxy_of_the_environment_is_not_asked(tmp_path: Path) -> None:
     """It would see the token of the management API, and does not reach this machine."""
     with answering() as (management, asked), answering() as (proxy, seen):
         environment = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"}
+        command = [sys.executable, "-c", PROXY_COMMAND, str(tmp_path), management]
         done = subprocess.run(
-            [sys.executable, "-c", PROXY_COMMAND, str(tmp_path), management],
-            env={**environment, "http_proxy": proxy},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
+            command, env={**environment, "http_proxy": proxy}, capture_output=True, text=True, timeout=60, check=True
         )
 
     assert "ready: 1" in done.stdout
