@@ -78,14 +78,8 @@ def failing_test(copy: Path, *folders: str) -> str | None:
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_WAIT_POLICY": "passive", "CI": "true"}
     jobs = str((os.cpu_count() or 1) + 1)
     options = ["-q", "-x", "-n", jobs, "--dist", "loadgroup", "-m", "not ci and not long", *folders]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        cwd=copy,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pytest", *options]
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return failed[0] if failed else None
 
