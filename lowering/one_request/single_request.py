@@ -127,6 +127,7 @@ def export_request(
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     bound = find_time_bound(ShapeConditions(exported, shapes), branches, rows=1, longest=config.longest)
+    _reject_distances_of_timesteps(exported)
     with quiet():
         functional = _decomposed(exported, STEPS)
     _drop_overwritten_buffers(functional)
@@ -235,7 +236,43 @@ def _cosine_similarity(a: torch.Tensor, b: torch.Tensor, dim: int = 1, eps: floa
     return products[0] / (norms[0] * norms[1])
 
 
-_DECOMPOSED: dict[Any, Callable[..., Any]] = {torch.ops.aten.cosine_similarity.default: _cosine_similarity}
+_MOST_SUBTRACTED = 25
+"""Rows of `torch.cdist` for which eager mode subtracts; it multiplies matrices for more, which rounds otherwise."""
+
+
+def _distances(a: torch.Tensor, b: torch.Tensor, p: float = 2, compute_mode: int | None = None) -> torch.Tensor:
+    if p == 2 and (compute_mode == 1 or (compute_mode != 2 and _fixed_rows(a, b) > _MOST_SUBTRACTED)):
+        product: torch.Tensor = torch.ops.aten._euclidean_dist(a, b)
+        return product
+    difference: torch.Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
+    return difference
+
+
+def _fixed_rows(*tensors: torch.Tensor) -> int:
+    rows: list[Any] = [tensor.shape[-2] for tensor in tensors]
+    return max((count for count in rows if isinstance(count, int)), default=0)
+
+
+def _reject_distances_of_timesteps(program: torch.export.ExportedProgram) -> None:
+    """Refuse distances that eager mode computes in two ways. Raises `LoweringError`: names the line."""
+    for node in program.graph.nodes:
+        if node.target is not torch.ops.aten.cdist.default:
+            continue
+        arguments: Any = (*node.args, *(2, None)[len(node.args) - 2 :])
+        a, b, p, mode = arguments
+        tensors = a.meta["val"], b.meta["val"]
+        is_mixed = p == 2 and mode in (None, 0) and _fixed_rows(*tensors) <= _MOST_SUBTRACTED
+        if is_mixed and any(isinstance(tensor.shape[-2], torch.SymInt) for tensor in tensors):
+            raise LoweringError(
+                f"torch.cdist multiplies matrices for more than {_MOST_SUBTRACTED} rows, which rounds otherwise than "
+                f"for fewer{at_line(node)}: pass compute_mode='donot_use_mm_for_euclid_dist'"
+            )
+
+
+_DECOMPOSED: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.cosine_similarity.default: _cosine_similarity,
+    torch.ops.aten.cdist.default: _distances,
+}
 """Operators that are decomposed in a way of this package."""
 _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.default)
 """Operators within cross entropy. Torch's table decomposes the second one to a sum, whichever reduction it has.
