@@ -8,25 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch.export import ExportedProgram
-
-from ...backends.exported_program import specialize
-from ...backends.interface import Backend, CompileError, CompileSettings, precision_of
-from ...backends.partitioning.cut_analysis import Analysis, analyze_operators
-from ...backends.registry import backend_names, get_backend
-from ...bucketing.shapes import Bucket, role_buckets
-from ...config.load import load_config
-from ...config.partitioner import PartitionerConfig
-from ...config.schema import ServingConfig
-from ...lowering import lower
-from ...lowering.errors import node_line
-from ...lowering.program import LoweredModel
-from ..commands import print_note
-from ..errors import PackagingError
-from ..evaluation.partitioning import partitioner_config
-from ..model_class import importable
 from ..report_parts import make_table, print_lines
-from ..user_model import build_model, load_model
 from . import Commands, show
 
 if TYPE_CHECKING:
@@ -61,6 +43,7 @@ def add_to(commands: Commands) -> None:
 
 
 def _analyze(options: argparse.Namespace) -> None:
+    from .operator_support import analyze, lower_from_files
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
     analyses = analyze(program, config, options.config_file.resolve().parent, options.backend)
@@ -114,49 +97,3 @@ def _unsupported(analyses: Sequence[Analysis]) -> Table:
             table.add_row(analysis.backend, kind, str(count), escape(call), escape(reason))
         table.add_section()
     return table
-
-
-def lower_from_files(
-    model_file: Path, config_file: Path, serialized_file: Path | None
-) -> tuple[LoweredModel, ServingConfig]:
-    """Lower the user's model; without a serialized file it has freshly initialised weights.
-
-    Raises `PackagingError`, `ConfigError`, `LoweringError`: the model cannot be lowered.
-    """
-    config = load_config(config_file)
-    for file in filter(None, (model_file, serialized_file)):
-        if not file.is_file():
-            raise PackagingError(f"there is no file {file}")
-    with importable(model_file.resolve().parent):
-        if serialized_file is None:
-            model = build_model(model_file, config.model, print_note)
-        else:
-            model = load_model(model_file, serialized_file, config.model, print_note)
-        return lower(model, config), config
-
-
-def analyze(
-    program: LoweredModel, config: ServingConfig, directory: Path, backends: Sequence[str] | None = None
-) -> list[Analysis]:
-    """Analyze a program in the smallest bucket, for the named engines or for all.
-
-    Raises `LoadError`: there is no backend of that name.
-    """
-    engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
-    bucket = role_buckets("sequence", config.grid)[0]
-    fixed = specialize(program.exported, bucket)
-    options = partitioner_config(config, directory) or PartitionerConfig()
-    return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
-
-
-def _analysis(
-    engine: Backend, program: ExportedProgram, bucket: Bucket, options: PartitionerConfig, config: ServingConfig
-) -> Analysis:
-    missing = engine.unavailable()
-    if missing is not None and not engine.lists_operators():
-        return Analysis(engine.name, missing, "only its compiler knows the operators that it supports", None, ())
-    settings = CompileSettings(precision=precision_of(engine, config.precision))
-    try:
-        return analyze_operators(engine, program, bucket, options, settings, node_line)
-    except CompileError as error:
-        return Analysis(engine.name, missing, str(error), None, ())

@@ -78,7 +78,7 @@ def test_calibrate_and_bench_have_the_threads_of_a_worker(
 
     assert cli.main(["calibrate", str(archive), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 2 // workers
-    bench = ["bench", str(archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "3", "--rounds", "1"]
+    bench = ["bench", str(archive), "--lengths", str(tmp_path / "lengths.txt"), "--batch", "3"]
     assert cli.main([*bench, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["threads"] == 2 // workers
     assert cli.main([*bench, "--json", "--threads", "1"]) == 0

@@ -10,7 +10,7 @@ import pytest
 from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.analyze import analyze, lower_from_files
+from torchserve_neuron_lstm.archiver_ext.commands.operator_support import analyze, lower_from_files
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.partitioning.cut_analysis import BY_COMPILER
@@ -130,7 +130,7 @@ def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, caps
 def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
     monkeypatch.setattr(
-        "torchserve_neuron_lstm.archiver_ext.commands.analyze.get_backend",
+        "torchserve_neuron_lstm.archiver_ext.commands.operator_support.get_backend",
         {"picky": picky, "eager": Eager()}.__getitem__,
     )
     program, config = lower_from_files(Path("model.py"), Path("model-config.yaml"), None)
