@@ -112,15 +112,8 @@ def test_a_program_without_lengths_is_given_none() -> None:
         seen.append(inputs)
         return [inputs[0] * 2]
 
-    answers = execute(
-        Plan((ProgramCall(Bucket(2, 3), (0,)),)),
-        [[torch.tensor([4, 5])]],
-        [2],
-        [ids],
-        [ids],
-        takes_lengths=False,
-        run=double,
-    )
+    plan = Plan((ProgramCall(Bucket(2, 3), (0,)),))
+    answers = execute(plan, [[torch.tensor([4, 5])]], [2], [ids], [ids], takes_lengths=False, run=double)
 
     assert [[part.tolist() for part in answer] for answer in answers] == [[[8, 10]]]
     assert [[tensor.tolist() for tensor in inputs] for inputs in seen] == [[[[4, 5, 0], [0, 0, 0]]]]

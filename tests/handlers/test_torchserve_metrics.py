@@ -25,18 +25,8 @@ from torchserve_neuron_lstm.handlers.torchserve import MetricReporter, declared_
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
 PLAN = Plan((ProgramCall(Bucket(1, 16), (0,)), ProgramCall(Bucket(4, 8), (1, 2)), ProgramCall(Bucket(4, 8), (3, 4))))
-FULL = BatchMetrics(
-    7,
-    BatchStats((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034),
-    {"InvalidInput": 2, "SequenceTooLong": 1},
-    0.006,
-    2,
-    3,
-    5,
-    4,
-    1,
-    6,
-)
+STATS = BatchStats((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034)
+FULL = BatchMetrics(7, STATS, {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006, 2, 3, 5, 4, 1, 6)
 
 # What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
 LINE = re.compile(

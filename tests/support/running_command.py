@@ -71,13 +71,9 @@ def started(folder: Path, *words: str, **variables: str) -> Iterator[Command]:
     environment = {**os.environ, "MARK_OF_TEST": str(folder), **variables}
     log = folder / "log"
     with log.open("w") as file:
+        command = [sys.executable, "-m", MODULE, *words]
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, *words],
-            stdout=file,
-            stderr=file,
-            text=True,
-            env=environment,
-            start_new_session=True,
+            command, stdout=file, stderr=file, text=True, env=environment, start_new_session=True
         )
     try:
         yield Command(process, log, mark)
