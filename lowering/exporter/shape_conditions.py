@@ -60,7 +60,7 @@ class ShapeConditions:
         shapes = {name: _Shaped([known.get(str(size), size) for size in own]) for name, own in self._sizes.items()}
         for condition in self._conditions:
             try:
-                holds = eval(condition.code, {"L": shapes, "math": math})  # noqa: S307 - written by torch's exporter
+                holds = eval(condition.code, {"L": shapes, "math": math, "torch": torch})  # noqa: S307 - written by torch's exporter
             except ZeroDivisionError:  # a size that is 0 divides another one
                 holds = False
             if not holds:

@@ -32,6 +32,7 @@ READS: dict[str, Callable[[Tensor], Tensor]] = {
     "before the end": lambda x: x[:, -last(x) : -1].sum(1, keepdim=True),
     "with a step": lambda x: x[:, -last(x) :: 2].sum(1, keepdim=True),
     "one": lambda x: x[:, -last(x)].unsqueeze(1),
+    "from a share on": lambda x: x[:, int(x.size(1) * 0.58) :].sum(1, keepdim=True),
     "narrow": lambda x: x.narrow(1, -last(x), 1),
     "end of a table": lambda x: TABLE[:, -x.size(1) :],
     "rest of a table": lambda x: TABLE[:, 70 - x.size(1) :],
