@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import CodeType
@@ -31,6 +31,8 @@ Integers may be those of a step, so they are written as what they add to those o
 """
 _CONSTANTS = (float, str, bool, torch.dtype)
 _LATER = 3
+_FIXED_PARTS = 4
+"""Most integers of a list that may have a meaning each, such as the sizes of a tensor."""
 _MADE = "_neuron_lstm_made"
 _ALL = 96
 """Numbers of timesteps that are run one by one."""
@@ -95,7 +97,7 @@ class _CountedCalls(TorchFunctionMode):
                 constants.append(min(number, _LATER))
             for made, _, number in tensors[-1:]:
                 constants.append(min(self._at[made] - number, _LATER))
-            for part in argument:
+            for part in argument[:1] if _is_one_of_each_step(argument) else argument:
                 if not isinstance(part, torch.Tensor):
                     self._write(part, constants, integers)
         elif isinstance(argument, int) and not isinstance(argument, bool):
@@ -107,6 +109,11 @@ class _CountedCalls(TorchFunctionMode):
         """Return the place at which a tensor was made, or its name, its number among results, and that of the call."""
         made: tuple[Any, int, int] = getattr(tensor, _MADE, (self._names.get(id(tensor)), 0, 0))
         return made
+
+
+def _is_one_of_each_step(numbers: Sequence[Any]) -> bool:
+    """Whether a list has the same integer for each step, as the batch sizes of one packed request."""
+    return len(numbers) > _FIXED_PARTS and all(type(number) is int and number == numbers[0] for number in numbers)
 
 
 class LoopCalls:

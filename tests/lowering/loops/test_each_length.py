@@ -151,7 +151,17 @@ def two_inner_steps(m: Cells, x: Tensor) -> Any:
     return torch.stack(states(m, x, lambda _, h, __: m.mix(m.mix(h))), 1)
 
 
-@pytest.mark.parametrize("run", [other_first_step, pytest.param(two_inner_steps, marks=pytest.mark.ci)])
+def split_by_batch_sizes(m: Cells, x: Tensor) -> Any:
+    h, found = x.new_zeros(x.size(0), 4), []
+    for rows in x[0].split([1] * x.size(1)):
+        h = m.cell(rows, h)
+        found.append(h)
+    return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize(
+    "run", [other_first_step, split_by_batch_sizes, pytest.param(two_inner_steps, marks=pytest.mark.ci)]
+)
 def test_a_loop_that_is_alike_at_every_later_step_is_lowered_for_sessions_too(run: Callable[..., Any]) -> None:
     model = Cells(run).eval()
     program = lower(model, SESSIONS)
