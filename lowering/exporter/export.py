@@ -130,8 +130,13 @@ def export_quietly(
 
 
 def drop_unused(exported: torch.export.ExportedProgram) -> None:
-    """Remove the placeholders of packed data. Mark LSTMs whose last cell state is unused, which need not be exact."""
+    """Remove the placeholders of packed data. Mark LSTMs whose last cell state is unused, which need not be exact.
+
+    The exporter's checks of dtypes, which would keep what nothing reads, go first.
+    """
     graph = exported.graph
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
     graph.eliminate_dead_code()
     for node in graph.nodes:
         if node.target is torch.ops.neuron_lstm.lstm.default and all(user.args[1] != 2 for user in node.users):
