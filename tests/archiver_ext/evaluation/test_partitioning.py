@@ -103,6 +103,7 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
     assert "compile 1/" not in error
 
 
+@pytest.mark.ci
 def test_too_little_support_is_refused(project: Project, package: Package) -> None:
     configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
     code, _, error = package("--force")

@@ -53,6 +53,7 @@ def trial(project: Project, package: Package) -> Callable[..., Any]:
     return run
 
 
+@pytest.mark.ci
 def test_the_engines_of_auto_are_compiled_for_all_buckets_and_the_fastest_is_packaged(
     trial: Callable[..., Any], told: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def text_of_a_tensor(m: Model, x: Tensor) -> Any:
     return y.clamp(min=0) if "nan" in f"{y}" else y
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("run", "reason"),
     [

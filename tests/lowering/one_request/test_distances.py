@@ -24,12 +24,14 @@ class Model(nn.Module):
         return (self.distances(x) < 3).float()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("other", [lambda x: x, lambda x: CODES[:, :4]], ids=["timesteps", "a short table"])
 def test_distances_that_the_number_of_timesteps_rounds_otherwise_are_refused(other: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(LoweringError, match=r"rounds otherwise than for fewer .at \S+:\d+: .*compute_mode='donot"):
         lower(Model(lambda x: torch.cdist(x, other(x))).eval(), CONFIG)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "distances",
     [

@@ -68,6 +68,7 @@ class Model(nn.Module):
         return own
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("function", "adds"),
     [

@@ -91,7 +91,9 @@ def assert_answers_of_requests_alone(
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("function", VALUES.values(), ids=VALUES.keys())
-@pytest.mark.parametrize("name", ["native", *ONNX, pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["native", ONNX[0], *(pytest.param(name, marks=pytest.mark.long) for name in (ONNX[1], "inductor"))]
+)
 def test_values_in_order_run_on_every_engine(name: str, function: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
     assert_answers_of_requests_alone(get_backend(name), function, tmp_path)
 

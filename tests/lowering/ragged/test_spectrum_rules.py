@@ -53,6 +53,7 @@ def of_the_features(m: Model, u: Tensor, k: Tensor) -> Any:
     return torch.fft.irfft(torch.fft.rfft(u, dim=1), n=3, dim=1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "run", [real, all_of_the_convolution, of_complex_numbers, with_a_short_kernel, of_the_features]
 )
@@ -101,6 +102,7 @@ def scaled(m: Model, u: Tensor, k: Tensor) -> Any:
     return torch.fft.irfft(torch.fft.rfft(u, n=n, norm="ortho") * torch.fft.rfft(k, n=n, norm="ortho"), n=n)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "run",
     [
