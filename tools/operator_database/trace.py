@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
-from torchserve_neuron_lstm.lowering.one_request.single_request import decompositions_of
+from torchserve_neuron_lstm.lowering.one_request.decompositions import decompositions_of
 
 TIMESTEPS = 23
 _PASSES = 4
