@@ -53,7 +53,7 @@ class TracedProgram:
     `weights/NAME`, or `weights/NAME@BUCKET` if buckets differ in it; constants of the code are below `constants/`.
     """
     longest: LongestLength | None = None
-    """What the longest sequence of a call must have; its index is that among all inputs, states included."""
+    """Length that a call's longest sequence must have; its index is that among all inputs, states included."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class ExportedFunction:
     out_tree: pytree.TreeSpec
     """Structure of the outputs."""
     longest: LongestLength | None = None
-    """What the longest sequence of a call must have; None: any number of timesteps."""
+    """Length that a call's longest sequence must have; None: any."""
 
 
 def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:

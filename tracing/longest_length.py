@@ -46,7 +46,7 @@ def required_longest(
     in_tree: pytree.TreeSpec,
     padded_timesteps: int,
 ) -> LongestLength | None:
-    """Return what the longest sequence must have; None if the outputs do not depend on it.
+    """Return the length that the longest sequence must have; None if the outputs do not depend on it.
 
     `tensors` are those of the example, with the held ones after those of `in_tree`.
 

@@ -163,7 +163,7 @@ class _TorchsFlag:
 
 
 def _as_in_eager_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `torch.compiler.is_exporting()` and `is_compiling()` be false in the code of a model, and text be text."""
+    """Let the compiler's flags be false in the code of a model, and sizes be numbers in its text, as in eager mode."""
 
     @wraps(forward)
     def as_in_eager_mode(*arguments: Any) -> Any:

@@ -32,7 +32,7 @@ from .recurrence_rules import scan
 from .row_rule import each_row
 from .rules import rule_for_spectra, rule_of
 from .sizes import SizeExpr, UnknownSize, evaluate, expression, in_python, is_ragged, never_falls, written
-from .spectrum_rules import Spectrum
+from .spectrum_rules import NO_CONVOLUTION, Spectrum
 from .value import Batch, Call, NoRule, Value, moved
 
 
@@ -66,7 +66,7 @@ class RaggedRun(torch.fx.Interpreter):
         if n.op == "placeholder":
             return self._placeholder(n)
         if self._takes_spectra(n) and rule_for_spectra(n.target) is None:
-            raise NoRule("a Fourier transform over the timesteps that is no part of a convolution")
+            raise NoRule(NO_CONVOLUTION)
         if n.op != "call_function":
             return self.fetch_attr(str(n.target)) if n.op == "get_attr" else self.map_nodes_to_values(n.args[0], n)
         found = n.meta.get("val")

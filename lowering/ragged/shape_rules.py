@@ -190,7 +190,7 @@ def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Res
         last = batch.own(size).unsqueeze(1) - 1 if is_ragged(size) else torch.full((1, 1), int(size) - 1)
         first = batch.number(before).unsqueeze(1) if is_ragged_number(before) else in_python(before)
         positions = torch.arange(batch.padded(new)).unsqueeze(0) - first
-        is_own = in_dim((positions >= 0) & (positions <= last), dim + 1, tensor.dim())
+        is_read = in_dim((positions >= 0) & (positions <= last), dim + 1, tensor.dim())
         if mode == "reflect":
             positions = positions.abs()
             positions = torch.where(positions > last, 2 * last - positions, positions)
@@ -200,7 +200,7 @@ def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Res
             raise NoRule(f"padding by {mode}")
         positions = torch.minimum(positions.clamp(min=0), last).clamp(min=0)
         tensor = taken(tensor, dim + 1, positions.expand(tensor.shape[0], -1))
-        tensor = torch.where(is_own, tensor, call.get("value") or 0) if mode == "constant" else tensor
+        tensor = torch.where(is_read, tensor, call.get("value") or 0) if mode == "constant" else tensor
         sizes[dim] = new
     return call.result(tensor)
 

@@ -16,7 +16,7 @@ from .elementwise_rules import is_ragged_number, pointwise
 from .sizes import SizeExpr, are_equal, in_python, is_ragged, never_less
 from .value import Batch, Call, NoRule, Results, Value, normalized
 
-_NO_RULE = "a Fourier transform over the timesteps that is no part of a convolution"
+NO_CONVOLUTION = "a Fourier transform over the timesteps that is no part of a convolution"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def transform(batch: Batch, call: Call) -> Results:
         return _as_it_is(call, dim)
     samples = size if samples is None else sympy.sympify(samples)
     if not never_less(samples, size) or call["norm"] not in (None, "backward"):
-        raise NoRule(_NO_RULE)
+        raise NoRule(NO_CONVOLUTION)
     name = str(call.target).split("_")[1].split(".")[0]
     signal = batch.masked(value, [dim], 0)
     tensor = getattr(torch.fft, name)(signal, n=batch.padded(samples), dim=dim + 1)
@@ -53,7 +53,7 @@ def product(batch: Batch, call: Call) -> Results:
     """Multiply two spectra of as many samples as their convolution has timesteps, or more."""
     a, b = call["self"], call["other"]
     if not isinstance(a, Spectrum) or not isinstance(b, Spectrum):
-        raise NoRule(_NO_RULE)
+        raise NoRule(NO_CONVOLUTION)
     support = a.support + b.support - 1
     alike = (a.place, a.inverse) == (b.place, b.inverse) and are_equal(a.samples, b.samples)
     if not alike or not never_less(a.samples, support):
@@ -68,12 +68,12 @@ def inverse(batch: Batch, call: Call) -> Results:
     value, dim, samples = call.value(), _dim(call), call["n"]
     if not isinstance(value, Spectrum):
         if is_ragged(value.sizes[dim]) or is_ragged_number(samples):
-            raise NoRule(_NO_RULE)
+            raise NoRule(NO_CONVOLUTION)
         return _as_it_is(call, dim)
     own = call.sizes[0][dim]
     is_inverse = str(call.target) == value.inverse and value.place == value.rank - dim
     if not is_inverse or not are_equal(own, value.samples) or call["norm"] not in (None, "backward"):
-        raise NoRule(_NO_RULE)
+        raise NoRule(NO_CONVOLUTION)
     function: Any = call.target.overloadpacket
     return call.result(function(value.tensor, batch.padded(value.samples), dim + 1))
 

@@ -1,4 +1,4 @@
-"""What a page of the documentation shows: its sections, its blocks of code and its commands."""
+"""Sections, blocks of code and commands of a page of the documentation."""
 
 from __future__ import annotations
 
