@@ -51,7 +51,7 @@ def add_to(commands: Commands) -> None:
     )
     command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
     command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
-    command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with drawings")
+    command.add_argument("--picture", type=_picture, metavar="FILE.html", help="write a report with a drawing")
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_tune)

@@ -1,6 +1,6 @@
 """Page of a proposal: one HTML file without scripts.
 
-Drawings are inline SVG, and every number is in a table as well.
+The drawing is inline SVG, and every number is in a table as well.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from .batch_drawing import SampleBatch, draw_batch, make_sample_batch
-from .costs_drawing import draw_costs, milliseconds
-from .grid_evaluation import BucketUse, GridEvaluation, bucket_uses
+from .grid_evaluation import BucketUse, bucket_uses
 from .lengths_drawing import draw_lengths
 from .proposal import Proposal, counted, explanation, padding_percent, result, summary, timesteps
 from .target import Target
@@ -30,9 +28,6 @@ _HEAD = """\
 <body>
 """
 
-_NO_BATCHES = "Not planned: the sizes of the buckets are not known. Give --config or --archive."
-_NOT_PLANNED = "Not planned: a bucket selector chooses the lengths, or no sequence is served."
-
 
 def html_page(proposal: Proposal, target: Target, subject: str) -> str:
     """Return the page of a proposal, as one file that loads nothing; `subject` names what is tuned."""
@@ -44,7 +39,6 @@ def html_page(proposal: Proposal, target: Target, subject: str) -> str:
         "</header>\n<main>",
         *_lengths(proposal, target),
         *_costs(target),
-        *_batches(proposal, target),
         "</main>",
     ]
     return _HEAD.format(title=escape(title), style=_STYLE) + "\n".join(parts) + "\n</body>\n</html>\n"
@@ -96,43 +90,13 @@ def _costs(target: Target) -> Iterator[str]:
     yield "<section>\n<h2>Milliseconds of a call</h2>"
     if target.costs:
         yield "<p>As packaging or calibration measured them, with every row at its full length.</p>"
-        yield f"<figure>\n{draw_costs(target.costs, target.batches)}\n</figure>"
         calls = (
             (str(bucket.batch), str(bucket.length), milliseconds(ms)) for bucket, ms in sorted(target.costs.items())
         )
-        table = _table("Measured calls", ("rows", "timesteps", "ms"), calls)
-        yield f"<details>\n<summary>Table of the measured calls</summary>\n{table}\n</details>"
+        yield _table("Measured calls", ("rows", "timesteps", "ms"), calls)
     else:
         yield "<p>Not known: an archive has them. Give it with --archive.</p>"
     yield "</section>"
-
-
-def _batches(proposal: Proposal, target: Target) -> Iterator[str]:
-    yield "<section>\n<h2>One batch</h2>"
-    grids = proposal.grids if proposal.padding == "bucket" else proposal.distinct_grids[:1]
-    planned = [(grid, make_sample_batch(proposal.histogram, target, grid.lengths)) for grid in grids]
-    if not any(batch for _, batch in planned):
-        yield f"<p>{_NOT_PLANNED if target.batches else _NO_BATCHES}</p>"
-    for grid, batch in planned:
-        if batch is not None:
-            yield from _batch(grid, batch, proposal)
-    yield "</section>"
-
-
-def _batch(grid: GridEvaluation, batch: SampleBatch, proposal: Proposal) -> Iterator[str]:
-    stops_rows = proposal.padding == "none"
-    if proposal.padding == "bucket":
-        yield f"<h3>{escape(grid.name.capitalize())} lengths</h3>"
-    sequences, calls = counted(len(batch.lengths), "sequence"), counted(len(batch.plan.calls), "call")
-    by = "measured costs" if batch.measured else "estimated costs, since none are measured"
-    numbers = " Numbers above the bars are those of the calls." if any(call.start for call in batch.plan.calls) else ""
-    yield f"<p>{sequences} of typical lengths, a bar each, in {calls}. Planned by {by}.{numbers}</p>"
-    after = {"idle": "not computed"} if stops_rows else {"padded": "padding"}
-    yield _key(call0="a sequence, coloured by its call", **after)
-    yield f"<figure>\n{draw_batch(f'{grid.name} lengths', batch, stops_rows=stops_rows)}\n</figure>"
-    yield f"<details>\n<summary>Table of the calls</summary>\n{_calls_table(batch)}\n</details>"
-    if stops_rows:
-        yield '<p class="faint">Layers outside the recurrence compute each row up to the longest of its call.</p>'
 
 
 def _key(**names: str) -> str:
@@ -151,23 +115,20 @@ _PATTERN = (
     '<rect class="padding-ground" width="6" height="6"/><rect class="padding-stripe" width="2.4" height="6"/>'
     "</pattern></defs></svg>"
 )
-"""Hatching of padding, which all drawings refer to."""
+"""Hatching of padding."""
 
 _STYLE = """\
 :root { color-scheme: light dark; --ink: #1f2933; --faint: #5d6b7a; --rule: #d9dee4; --paper: #ffffff; --card: #f5f7f9;
-  --useful: #3b6fb6; --ground: #fbe3c8; --stripe: #d9822b;
-  --call0: #3b6fb6; --call1: #b4532a; --call2: #2f7d5b; --call3: #8257a6; --call4: #0f7c8c; --call5: #a3446f }
+  --useful: #3b6fb6; --ground: #fbe3c8; --stripe: #d9822b }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e7eb; --faint: #9fabb8; --rule: #39424d; --paper: #14181d; --card: #1d232a;
-    --useful: #6f9fdc; --ground: #4a3621; --stripe: #e09a4a;
-    --call0: #6f9fdc; --call1: #e08a5c; --call2: #5fb48d; --call3: #b48fd6; --call4: #4fb6c4; --call5: #d97fa6 }
+    --useful: #6f9fdc; --ground: #4a3621; --stripe: #e09a4a }
 }
 * { box-sizing: border-box }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 66rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif }
 h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .3rem; overflow-wrap: anywhere }
 h2 { font-size: 1.2rem; margin: 2.6rem 0 .4rem }
-h3 { font-size: 1rem; margin: 1.4rem 0 .2rem }
 p { margin: .35rem 0; max-width: 48rem }
 .faint { color: var(--faint) }
 .cards { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.2rem 0; padding: 0; list-style: none }
@@ -189,18 +150,11 @@ svg text.strong { font-size: 15px; font-weight: 600 }
 svg text.faint { fill: var(--faint) }
 .axis { stroke: var(--faint) }
 .edge { stroke: var(--ink); opacity: .65 }
-.grid { stroke: var(--rule) }
 .useful { fill: var(--useful) }
 .padded { fill: url(#padding) }
 .padding-ground { fill: var(--ground) }
 .padding-stripe { fill: var(--stripe) }
 .all { fill: var(--faint) }
-rect.idle { fill: none; stroke: var(--faint); stroke-dasharray: 3 3; stroke-opacity: .8 }
-.call0 { fill: var(--call0); stroke: var(--call0) } .call1 { fill: var(--call1); stroke: var(--call1) }
-.call2 { fill: var(--call2); stroke: var(--call2) } .call3 { fill: var(--call3); stroke: var(--call3) }
-.call4 { fill: var(--call4); stroke: var(--call4) } .call5 { fill: var(--call5); stroke: var(--call5) }
-rect[class^="call"] { stroke: none }
-.line { fill: none; stroke-width: 2 }
 figure rect { shape-rendering: crispEdges }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; margin: .3rem 0 1rem }
@@ -209,9 +163,7 @@ th, td { text-align: right; padding: .3rem 0 .3rem 1.4rem; border-bottom: 1px so
 th:first-child, td:first-child { text-align: left; padding-left: 0 }
 th, td { white-space: nowrap }
 td.list { white-space: normal; min-width: 14rem }
-th { color: var(--faint); font-weight: 500 }
-summary { cursor: pointer; color: var(--faint); padding: .2rem 0 }
-@media print { details > * { display: block } }"""
+th { color: var(--faint); font-weight: 500 }"""
 
 
 def _grids_table(proposal: Proposal) -> str:
@@ -251,19 +203,13 @@ def _buckets_table(name: str, uses: Sequence[BucketUse], measured: Iterable[int]
     return _table(name, heads, rows)
 
 
-def _calls_table(batch: SampleBatch) -> str:
-    """Return a row for each planned call."""
-    rows = (
-        (
-            str(number),
-            f"{call.bucket.batch} x {call.bucket.length}",
-            f"{call.start}",
-            str(len(call.rows)),
-            ", ".join(str(batch.lengths[row]) for row in call.rows),
-        )
-        for number, call in enumerate(batch.plan.calls, 1)
-    )
-    return _table("Planned calls", ("call", "rows x timesteps", "first timestep", "sequences", "their lengths"), rows)
+def milliseconds(value: float) -> str:
+    """Format milliseconds with three digits.
+
+    >>> milliseconds(0.012345), milliseconds(12.345), milliseconds(1234.5)
+    ('0.0123', '12.3', '1,234')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def _share(use: BucketUse) -> str:

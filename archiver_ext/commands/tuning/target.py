@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
 from ....bucketing.cost import CostModel
-from ....bucketing.planner import Planner, make_planner
-from ....bucketing.shapes import Bucket, BucketGrid, DynamicShape
+from ....bucketing.planner import Planner
+from ....bucketing.shapes import Bucket, BucketGrid
 from ....config.engine_choice import AUTO
 from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
@@ -37,7 +37,7 @@ class Target:
     costs: Mapping[Bucket, float] = field(default_factory=dict)
     """Measured milliseconds of a call with full rows; empty without an archive."""
     make_planner: MakePlanner | None = None
-    """The planner of batches; None if the batches are not known, or the user's code chooses the lengths."""
+    """The planner of the archive's batches; None without an archive, or if the user's code chooses the lengths."""
 
     @property
     def serves_longer(self) -> bool:
@@ -93,14 +93,12 @@ def _with_other_engine(packaged: EnginePadding, configured: str) -> EnginePaddin
 
 
 def _of_config(config: ServingConfig) -> Target:
-    engine = padding_of_config(config)
     return Target(
-        engine,
+        padding_of_config(config),
         config.grid.lengths,
         config.grid.batches,
         config.longest,
         config.overflow == "truncate",
-        make_planner=None if config.buckets.kernel else partial(_estimated_planner, engine, config.grid.batches),
     )
 
 
@@ -122,13 +120,3 @@ def _archive_planner(manifest: Manifest, longest: int, lengths: Sequence[int]) -
 
     grid = BucketGrid(manifest.grid.batches, tuple(lengths))
     return planner_from_manifest(replace(manifest, grid=grid, longest=max(longest, lengths[-1])))
-
-
-def _estimated_planner(engine: EnginePadding, batches: Sequence[int], lengths: Sequence[int]) -> Planner:
-    """The planner for whole sequences, by the costs that serving assumes if nothing was measured."""
-    shape = DynamicShape(batches[-1], lengths[-1])
-    if engine.padding == "none":  # padding costs nothing, so a batch is split only where it has too many rows
-        corners = [Bucket(rows, steps) for rows in (1, shape.batch + 1) for steps in (1, shape.length + 1)]
-        return make_planner("sequence", shape, CostModel(dict.fromkeys(corners, 1.0)))
-    shapes = BucketGrid(tuple(batches), tuple(lengths)) if engine.lengths_matter else shape
-    return make_planner("sequence", shapes, CostModel.proportional(shapes))
