@@ -1,6 +1,7 @@
 """Positions of timesteps, `torch.arange(T)`, while one request is traced: all are below T.
 
-So a mask of lengths, `torch.arange(T) < lengths[:, None]`, is true at every timestep of a request alone.
+So a mask of lengths, `torch.arange(T) < lengths[:, None]`, is true at every timestep of a request alone, and
+`torch.arange(T) == lengths[:, None] - 1` at the last one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import torch
 
 from ..packing.padded_batch import same_size
 from .known_numbers import known_values
-from .written_views import SAME_ELEMENTS
+from .value_ranges import EXACT
+from .written_views import SAME_ELEMENTS, memory_of
 
 _END = "_neuron_lstm_positions_end"
+_IN_ORDER = "_neuron_lstm_positions_in_order"
+_ONLY_TRUE = "_neuron_lstm_only_true"
 _MOVED = SAME_ELEMENTS | {
     *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem"),
 }
@@ -43,12 +47,39 @@ def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, An
         return
     if name == "arange" and (end := _counted(args, kwargs)) is not None:
         setattr(result, _END, _End(end))
+        setattr(result, _IN_ORDER, True)
     elif args and _moves(name) and _end_of(args[0]) is not None:
         setattr(result, _END, getattr(args[0], _END))
+        setattr(result, _IN_ORDER, getattr(args[0], _IN_ORDER) and _keeps_order(name, args, result))
+    elif name in ("eq", "__eq__") and (place := _place(args, result)) is not None:
+        setattr(result, _ONLY_TRUE, (place, memory := memory_of(result), memory.writes))
 
 
 def _moves(name: str) -> bool:
     return name.strip("_") in _MOVED and (name.startswith("__") or not name.endswith("_"))
+
+
+def _keeps_order(name: str, args: Sequence[Any], result: torch.Tensor) -> bool:
+    keys = args[1] if name == "__getitem__" and isinstance(args[1], tuple) else args[1:]
+    whole = all(key is None or (isinstance(key, slice) and key == slice(None)) for key in keys)
+    return result.dtype in EXACT and name != "flip" and (name != "__getitem__" or whole)
+
+
+def _place(args: Sequence[Any], result: torch.Tensor) -> Any:
+    """Return the first or the last position, if it is compared with one row of all positions; None for others."""
+    positions, number = (args if _end_of(args[0]) is not None else args[::-1]) if len(args) == 2 else (None, None)
+    end, place = _end_of(positions), _number(number)
+    if end is None or place is None or not getattr(positions, _IN_ORDER):
+        return None
+    rows = [size for size in result.shape if not same_size(size, end)]
+    one_row = len(rows) == result.dim() - 1 and all(type(size) is int and size == 1 for size in rows)
+    return place if one_row and (same_size(place, 0) or same_size(place, end - 1)) else None
+
+
+def only_true(mask: object) -> Any:
+    """Return the place of the only element that is true, among all elements; None if it is not known."""
+    place, memory, writes = getattr(mask, _ONLY_TRUE, (None, None, 0))
+    return place if memory is not None and memory.writes == writes else None
 
 
 def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -56,7 +87,7 @@ def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     numbers = [*args, *(kwargs[name] for name in ("start", "end") if name in kwargs)]
     if kwargs.keys() & {"step"} or len(numbers) not in (1, 2) or (len(numbers) == 2 and numbers[0] != 0):
         return None
-    return numbers[-1] if isinstance(numbers[-1], torch.SymInt) else None
+    return numbers[-1] if isinstance(numbers[-1], (int, torch.SymInt)) else None
 
 
 def _end_of(tensor: object) -> Any:

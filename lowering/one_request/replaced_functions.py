@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial, partialmethod
+from functools import cache, partial, partialmethod
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
+from torch.utils import _pytree as pytree
 
-from ..exporter.model_attributes import replaced, user_modules
+from ..exporter.model_attributes import replaced, user_file, user_modules
 from ..packing.padded_batch import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
 from .known_numbers import in_dtype, in_python, known_values
@@ -25,6 +27,9 @@ from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
 from .symbolic_quotients import followed_quotients, symbolic_array
 from .value_ranges import value_range
+
+_CACHED = type(cache(len))
+"""Type of functions with a cache, also those of `functools.lru_cache`."""
 
 
 @contextlib.contextmanager
@@ -35,6 +40,7 @@ def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Itera
             *_tensor_methods(),
             *_torch_functions(mode),
             *((module, name, _builtins()[name]) for module, name in _free_builtins(model)),
+            *_cached_functions(),
         ]:
             stack.enter_context(replaced(owner, name, function))
         stack.enter_context(followed_quotients())
@@ -76,6 +82,25 @@ def _torch_functions(mode: SingleRequestMode) -> list[tuple[Any, str, Any]]:
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str]]:
     """Return the model's modules and the names of Python's functions that they do not define themselves."""
     return [(module, name) for module in user_modules(model) for name in _builtins() if name not in vars(module)]
+
+
+def _cached_functions() -> list[tuple[Any, str, Any]]:
+    """Return functions with a cache in users' files, with what caches results of symbolic sizes, for one trace."""
+    modules = [module for module in list(sys.modules.values()) if user_file(module)]
+    found = [(module, name, value) for module in modules for name, value in vars(module).items()]
+    return [(module, name, _caching(value.__wrapped__)) for module, name, value in found if isinstance(value, _CACHED)]
+
+
+def _caching(function: Callable[..., Any]) -> Callable[..., Any]:
+    results: dict[Any, Any] = {}
+
+    def caching(*arguments: Any, **options: Any) -> Any:
+        key = pytree.tree_map_only(torch.SymInt, lambda size: size.node.expr, (arguments, tuple(options.items())))
+        if key not in results:
+            results[key] = function(*arguments, **options)
+        return results[key]
+
+    return caching
 
 
 def _length(value: Any) -> Any:

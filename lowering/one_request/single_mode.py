@@ -26,7 +26,7 @@ from .known_numbers import (
     with_symbols,
 )
 from .library_checks import embedding_bag, gaussian_nll_loss, pooled_over_time, truth_that_passes, windows_over_time
-from .positions import note_counted, note_positions_after
+from .positions import note_counted, note_positions_after, only_true
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import RepeatedList, joined, symbolic_array
@@ -307,6 +307,8 @@ def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
         return NotImplemented if steps is None else args[0][: steps.reshape(-1)[0]]
     if _selects_all(args[1]):
         return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
+    if (place := only_true(args[1])) is not None:
+        return args[0].flatten(0, args[1].dim() - 1)[place : place + 1]
     first = isinstance(args[1], int) and args[1] == 0
     if first and uniform_value(args[0]) == 1 and caller.f_code.co_filename in TORCH_RNN_FILES:
         return 1

@@ -25,7 +25,7 @@ _MOVED = SAME_ELEMENTS | {"narrow", "select", "sort"}
 _PICKED = {"getitem", "gather", "index_select", "take_along_dim"}
 """The same, where other tensors give the positions."""
 
-_EXACT = (torch.int64, torch.int32, torch.float32, torch.float64)
+EXACT = (torch.int64, torch.int32, torch.float32, torch.float64)
 """Types that no cast of small integers wraps or rounds into."""
 
 
@@ -70,7 +70,7 @@ def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], 
     known = _range_after(name, args, kwargs)
     if isinstance(result, tuple) and result:
         result = result[0]  # sorted values, before the order of them
-    if known is not None and isinstance(result, torch.Tensor) and result.dtype in _EXACT:
+    if known is not None and isinstance(result, torch.Tensor) and result.dtype in EXACT:
         _record(result, known)
 
 

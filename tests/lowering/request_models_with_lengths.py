@@ -95,7 +95,8 @@ def selected_by_positions(m: Model, x: Tensor, lengths: Tensor) -> Any:
     kept = torch.stack([(torch.softmax(m.score(row), 0) * row).sum(0) for row in rows])
     if not mask.all():
         y = y * mask.unsqueeze(2)
-    return kept, m.statistics(x[mask]).view_as(x), y.sum(1) / mask.sum(1, keepdim=True)
+    last = y[torch.arange(x.size(1)).repeat(x.size(0), 1) == lengths.view(-1, 1) - 1]
+    return kept, m.statistics(x[mask]).view_as(x), y.sum(1) / mask.sum(1, keepdim=True), last
 
 
 def without_empty_rows(m: Model, x: Tensor, lengths: Tensor) -> Any:

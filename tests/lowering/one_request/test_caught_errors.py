@@ -7,6 +7,7 @@ import logging
 import numbers
 import pprint
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -123,6 +124,23 @@ def test_an_error_that_eager_mode_catches_too_is_none() -> None:
     x = torch.randn(1, 3, 3)
     with torch.no_grad():
         torch.testing.assert_close(lower(model, CONFIG).exported.module()(x, torch.tensor([3]))[0], model(x))
+
+
+@lru_cache
+def ramp(steps: int) -> Tensor:
+    return torch.arange(steps).float()
+
+
+def test_a_function_with_a_cache_takes_a_symbolic_size() -> None:
+    def looked_up(m: Model, x: Tensor) -> Any:
+        try:
+            ramp(x.size(1))[0] = 5.0
+        except TypeError:
+            return x * 0
+        return m.gru(x)[0] * ramp(x.size(1))[:, None]
+
+    model, x = Model(looked_up).eval(), torch.randn(1, 19, 3)
+    assert torch.allclose(lower(model, CONFIG).exported.module()(x, torch.tensor([19]))[0], model(x), atol=1e-5)
 
 
 def text_of_a_size(m: Model, x: Tensor) -> Any:
