@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from ..backends import versions
-from ..backends.compilation.processes import compile_processes
+from ..backends.compilation.pool import compile_processes
 from ..backends.cores import available_cores
 from ..backends.interface import Backend, Precision
 from ..backends.torch_files import disk_size

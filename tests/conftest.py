@@ -53,9 +53,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _one_fork_server() -> Iterator[None]:
     """Keep the fork server of the first test that compiles in processes: it imports torch once for all of them."""
-    from torchserve_neuron_lstm.backends.compilation.fork_server import fork_server
+    from torchserve_neuron_lstm.backends.compilation.pool import fork_server
 
-    with fork_server():
+    with fork_server:
         yield
 
 

@@ -13,8 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..backends.compilation.job import CompileFailure, CompileJob
-from ..backends.compilation.pool import compile_all
-from ..backends.compilation.processes import compile_processes
+from ..backends.compilation.pool import compile_all, compile_processes
 from ..backends.interface import Backend, CompileError
 from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory

@@ -10,8 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ...backends.compilation.job import CompileFailure, CompileJob, CompileOutcome, CompileResult
-from ...backends.compilation.pool import compile_all
-from ...backends.compilation.processes import CompileProcesses
+from ...backends.compilation.pool import CompileProcesses, compile_all
 from ...backends.exported_program import save_program
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, precision_of
 from ...backends.partitioning.backend import PartitionedBackend

@@ -13,8 +13,7 @@ import torch
 from rich.console import Console
 
 from ...backends.compilation.job import CompileFailure, CompileJob
-from ...backends.compilation.pool import compile_all
-from ...backends.compilation.processes import compile_processes
+from ...backends.compilation.pool import compile_all, compile_processes
 from ...backends.exported_program import save_program
 from ...backends.interface import Backend, LoadedProgram, LoadError
 from ...backends.registry import auto_engines, backend_names, get_backend

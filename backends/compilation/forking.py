@@ -1,21 +1,17 @@
 """Program of the fork server: imports what compiling processes need, and forks one for each request.
 
-A compiling process reads one job from each line of standard input, and writes the outcome of each to standard output.
-It ends when its input ends, so that it cannot outlive the packaging that started it. All output of an engine goes to
-standard error.
+A request is a byte on the socket, with two files: a connection, and the standard error of the process. The process
+reads its directory and environment from the connection, then one job after another, and sends the outcome of each. It
+ends when its input ends, so that it cannot outlive the packaging that started it.
 
-A request is a byte on the socket, with four files: standard input, output and error of the process, and a pipe for its
-process id and its exit code. The parent of a forked process cannot be the one that asked for it, so another forked
-process waits for its end and reports it. It also ends the compilers that the process has started, and the process
-itself if the reader of the report has ended.
+The parent of a forked process cannot be the one that asked for it, so another forked process waits for its end, and
+sends its exit code last. It also ends the process, with the compilers that it has started, when its input ends.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import pickle
 import select
 import signal
 import socket
@@ -24,24 +20,33 @@ import tempfile
 import warnings
 from contextlib import suppress
 from functools import cache
+from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from ..exported_program import load_program
-from .job import CompileJob, compile_job
+from .job import compile_job
 
 
 def main() -> None:
-    """Fork processes until the socket ends; in each of them, compile jobs until standard input ends."""
-    import torch._dynamo  # which reading a program imports; it takes as long as torch
+    """Fork processes until the socket ends; in each of them, compile jobs until its connection ends."""
+    import torch._dynamo  # noqa: F401 - reading a program imports it; it takes as long as torch
 
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         files = _await_fork(requests)
     if files is None:
         return
-    _take(files)
-    if torch.cuda._is_in_bad_fork():  # one of the imports has initialized CUDA, which a forked process cannot use
-        os.execv(sys.executable, [sys.executable, "-m", __name__])  # noqa: S606  no shell is needed
-    _compile_jobs()
+    connection, stderr = Connection(files[0]), files[1]
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = _fork()
+    if pid != 0:
+        os.close(stderr)
+        _report(pid, connection)
+    os.setpgid(0, 0)
+    for standard in (1, 2):  # an engine may print anything
+        os.dup2(stderr, standard)
+    os.close(stderr)
+    with suppress(EOFError):
+        _compile_jobs(connection)
 
 
 def _await_fork(requests: socket.socket) -> list[int] | None:
@@ -49,19 +54,17 @@ def _await_fork(requests: socket.socket) -> list[int] | None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that report are not waited for
     gc.freeze()  # what was imported stays: a search for garbage would copy its memory into each process
     while True:
-        message, files, _, _ = socket.recv_fds(requests, 1, 4)
+        message, files, _, _ = socket.recv_fds(requests, 1, 2)
         if not message:
             return None
         try:
             is_forked = _fork() == 0
-        except OSError as error:  # whoever asked finds its report closed
+        except OSError as error:  # whoever asked finds its connection closed
             sys.stderr.write(f"no process can be forked: {error}\n")
             is_forked = False
         if is_forked:
-            requests.close()
-            *streams, report = files
-            _fork_reported(streams, report)
-            return streams
+            os.set_inheritable(files[0], False)  # by compilers
+            return files
         for file in files:
             os.close(file)
 
@@ -73,35 +76,21 @@ def _fork() -> int:
         return os.fork()
 
 
-def _fork_reported(streams: list[int], report: int) -> None:
-    """Fork the process, in which alone this returns; the other one reports its id and its end, and ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pid = _fork()
-    if pid != 0:
-        for file in streams:
-            os.close(file)
-        _report(pid, report)
-    os.close(report)
-
-
-def _report(pid: int, report: int) -> NoReturn:
-    code = 1
+def _report(pid: int, connection: Connection) -> NoReturn:
     try:
         with suppress(ProcessLookupError, PermissionError):  # it ended
-            os.setpgid(pid, pid)  # the process does the same: whoever reads the id can end the group at once
-        os.write(report, f"{pid}\n".encode())
-        _await_end(pid, report)
+            os.setpgid(pid, pid)  # the process does the same: its group can be ended at once
+        _await_end(pid, connection)
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # until it is waited for, no other process group has its number
         _, status = os.waitpid(pid, 0)
-        os.write(report, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        code = 0
+        connection.send(os.waitstatus_to_exitcode(status))
     finally:
-        os._exit(code)  # the exit handlers are the server's
+        os._exit(0)  # the exit handlers are the server's
 
 
-def _await_end(pid: int, report: int) -> None:
-    """Wait until the process has ended, or the reader of its report."""
+def _await_end(pid: int, connection: Connection) -> None:
+    """Wait until the process has ended, or its input."""
     try:
         process = os.pidfd_open(pid)
     except (AttributeError, OSError):  # an old system: a job whose caller has ended is compiled to its end
@@ -109,43 +98,24 @@ def _await_end(pid: int, report: int) -> None:
         return
     events = select.poll()
     events.register(process, select.POLLIN)
-    events.register(report, 0)  # an error, which need not be asked for, tells that its reader has closed it
+    events.register(connection, select.POLLRDHUP)
     events.poll()
 
 
-def _take(streams: list[int]) -> None:
-    """Take the standard streams, the environment and the directory that were asked for."""
-    os.setpgid(0, 0)
-    for number, file in enumerate(streams):
-        os.dup2(file, number)
-        os.close(file)
-    with open(0, "rb", buffering=0, closefd=False) as stdin:
-        line = stdin.readline()  # and nothing beyond it, which is for the worker
-    if not line:
-        sys.exit()  # whoever asked for it has ended
-    asked = json.loads(line)
-    of_server = _python_path()
+def _compile_jobs(connection: Connection) -> NoReturn:
+    """Compile jobs in the directory and with the environment that come first. Raises `EOFError`: the input ended."""
+    directory, environment = connection.recv()
+    server_path = _python_path()
     os.environ.clear()
-    os.environ.update(asked["environment"])
-    os.chdir(asked["directory"])
+    os.environ.update(environment)
+    os.chdir(directory)
     tempfile.tempdir = None
-    own = _python_path()
-    sys.path[:] = [*own, *(path for path in sys.path if path not in {*own, *of_server})]
+    path = _python_path()
+    sys.path[:] = [*path, *(entry for entry in sys.path if entry not in {*path, *server_path})]
+    load = cache(load_program)
+    while True:
+        connection.send(compile_job(connection.recv(), load))
 
 
 def _python_path() -> list[str]:
     return os.environ["PYTHONPATH"].split(os.pathsep)
-
-
-def _compile_jobs() -> None:
-    """Compile jobs until standard input ends."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # standard output is for replies: everything else that is written there goes to standard error
-    load = cache(load_program)
-    for line in sys.stdin:
-        job: CompileJob = pickle.loads(bytes.fromhex(line))  # noqa: S301 - of the process that started this one
-        print(pickle.dumps(compile_job(job, load)).hex(), file=replies, flush=True)
-
-
-if __name__ == "__main__":
-    _compile_jobs()

@@ -15,8 +15,7 @@ from running import is_running
 from waiting import wait_for
 
 from torchserve_neuron_lstm.backends.compilation.job import CompileFailure, CompileJob, CompileResult
-from torchserve_neuron_lstm.backends.compilation.pool import compile_all
-from torchserve_neuron_lstm.backends.compilation.processes import compile_processes
+from torchserve_neuron_lstm.backends.compilation.pool import compile_all, compile_processes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
