@@ -6,7 +6,7 @@ states after each row's own last step. The padding of `x` has no influence. `wei
 `nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the projection
 in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
 
-An engine supports the operators as they are, or passes its own fused layer to `masked_lstm` and `masked_rnn`.
+An engine supports the operators as they are, or passes its own fused layer to `masked_layers`.
 """
 
 from __future__ import annotations
@@ -46,30 +46,11 @@ def masked_lstm(
     layers: int,
     bidirectional: bool,
     need_cell: bool,
-    widen: Widen | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the `lstm` operator by a fused layer, with projections if the layer has them.
-
-    It is differentiable and traceable if the layer is. `widen` is `gate_mask_weights`, or returns its results from
-    memory.
-    """
-    hold = (widen or gate_mask_weights) if need_cell else None
-    y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold)
+    """Compute the `lstm` operator by a fused layer, with projections if the layer has them."""
+    hold = gate_mask_weights if need_cell else None
+    y, (h_n, c_n) = masked_layers(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold)
     return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
-
-
-def masked_rnn(
-    layer: Layer,
-    x: Tensor,
-    lengths: Tensor | None,
-    h_0: Tensor,
-    weights: Sequence[Tensor],
-    layers: int,
-    bidirectional: bool,
-) -> tuple[Tensor, Tensor]:
-    """Compute the `rnn` operator by a fused layer; differentiable and traceable if the layer is."""
-    y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, None)
-    return y, h_n
 
 
 def fused_lstm(
@@ -142,7 +123,7 @@ def _first_step_columns(x: Tensor, lengths: Tensor | None, h_0: Tensor) -> list[
     return [torch.where(first[d][:, :, None], h_0[d][:, None, :], 0.0) for d in range(h_0.shape[0])]
 
 
-def _stack(
+def masked_layers(
     layer: Layer,
     x: Tensor,
     lengths: Tensor | None,
@@ -150,13 +131,16 @@ def _stack(
     weights: Sequence[Tensor],
     layers: int,
     bidirectional: bool,
-    hold: Widen | None,
+    hold: Widen | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers and directions; time-major inside, as fused layers need it. `hold`: padding keeps the cell state."""
+    """Compute y and the final states by a fused layer; differentiable and traceable if the layer is.
+
+    `hold` is `gate_mask_weights`, or returns its results from memory, where padding must keep the cell state.
+    """
     directions = 2 if bidirectional else 1
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
-    x = rows.clean(x.transpose(0, 1))
+    x = rows.clean(x.transpose(0, 1))  # time first, as fused layers need it
     finals: list[Sequence[Tensor]] = []
     for index in range(layers):
         outputs = []
@@ -280,4 +264,5 @@ def rnn(
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
     """Compute the `rnn` operator by torch's own layers; `cell` is gru, rnn_tanh or rnn_relu."""
-    return masked_rnn(aten_rnn(cell), x, lengths, h_0, weights, layers, bidirectional)
+    y, (h_n,) = masked_layers(aten_rnn(cell), x, lengths, (h_0,), weights, layers, bidirectional)
+    return y, h_n

@@ -76,10 +76,7 @@ def _without_projections(program: torch.export.ExportedProgram) -> torch.export.
 
 
 def export_onnx(program: torch.export.ExportedProgram) -> Any:
-    """Export a program to an ONNX model (a protobuf) with its weights.
-
-    Raises `CompileError`: the exporter does not support an operator, which the message names.
-    """
+    """Export a program to an ONNX model (a protobuf) with its weights."""
     table: dict[Callable[..., Any], Callable[..., Any]] = {
         torch.ops.neuron_lstm.lstm.default: _lstm,
         torch.ops.neuron_lstm.rnn.default: _rnn,
@@ -358,4 +355,5 @@ def _openvino_rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias:
         )
         return y.transpose(0, 1), (h_n[0],)
 
-    return masked.masked_rnn(layer, x, lengths, h_0, weights, layers, both)
+    y, (h_n,) = masked.masked_layers(layer, x, lengths, (h_0,), weights, layers, both)
+    return y, h_n

@@ -18,8 +18,6 @@ from .kernel_layers import DerivedWeights, run_layers
 from .kernels.interface import RecurrenceKernel
 
 Flatten = Callable[[str, Sequence[Tensor]], Sequence[Tensor]]
-Compute = Callable[[masked.Layer, Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
-"""A recurrent operator by a fused layer: layer, x and states, weights -> results."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,9 @@ class DeviceRecurrences:
         need_cell: bool,
     ) -> tuple[Tensor, ...]:
         """Compute the `lstm` operator."""
-        kernel = None if masked.is_projected(h_0, c_0) else self._kernel_for(x, weights)
-        if kernel is not None:
-            directions = 2 if bidirectional else 1
-            y, (h_n, c_n) = run_layers(
-                kernel, self.derived, self.precision, "lstm", x, lengths, [h_0, c_0], weights, layers, directions
-            )
-            return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
-
-        def compute(layer: masked.Layer, given: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            x, h_0, c_0 = given
-            return masked.masked_lstm(
-                layer, x, lengths, h_0, c_0, used, bias, layers, bidirectional, need_cell, self._with_gate_mask
-            )
-
-        return self._by_device_layers("lstm", masked.aten_lstm, compute, [x, h_0, c_0], weights)
+        states, hold = [h_0, c_0], self._with_gate_mask if need_cell else None
+        y, (h_n, c_n) = self._layers("lstm", masked.aten_lstm, x, lengths, states, weights, layers, bidirectional, hold)
+        return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
     def rnn(
         self,
@@ -74,30 +60,28 @@ class DeviceRecurrences:
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
         """Compute the `rnn` operator."""
-        kernel = self._kernel_for(x, weights)
-        if kernel is not None:
-            directions = 2 if bidirectional else 1
-            y, (h_n,) = run_layers(
-                kernel, self.derived, self.precision, cell, x, lengths, [h_0], weights, layers, directions
-            )
-            return y, h_n
+        layer = masked.aten_rnn(cell)
+        y, (h_n,) = self._layers(cell, layer, x, lengths, [h_0], weights, layers, bidirectional, None)
+        return y, h_n
 
-        def compute(layer: masked.Layer, given: Sequence[Tensor], used: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            x, h_0 = given
-            return masked.masked_rnn(layer, x, lengths, h_0, used, layers, bidirectional)
-
-        return self._by_device_layers(cell, masked.aten_rnn(cell), compute, [x, h_0], weights)
-
-    def _kernel_for(self, x: Tensor, weights: Sequence[Tensor]) -> RecurrenceKernel | None:
-        """The project's kernel, if it computes layers of this size and dtype without a projection."""
-        if self.kernel is None or {x.dtype, weights[0].dtype} != {torch.float32}:
-            return None
-        return self.kernel if self.kernel.computes(weights[1].shape[1]) else None
-
-    def _by_device_layers(
-        self, cell: str, layer: masked.Layer, compute: Compute, given: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def _layers(
+        self,
+        cell: str,
+        layer: masked.Layer,
+        x: Tensor,
+        lengths: Tensor | None,
+        states: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        layers: int,
+        bidirectional: bool,
+        hold: masked.Widen | None,
+    ) -> tuple[Tensor, list[Tensor]]:
         """Compute in the precision, and return results of the dtype of x."""
+        kernel, directions = self._kernel_for(x, states, weights), 2 if bidirectional else 1
+        if kernel is not None:
+            return run_layers(
+                kernel, self.derived, self.precision, cell, x, lengths, states, weights, layers, directions
+            )
 
         def on_flat_weights(
             x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]
@@ -106,8 +90,16 @@ class DeviceRecurrences:
             return layer(x, [state.contiguous() for state in states], flat)  # cuDNN refuses other states
 
         used = self.derived.derive(str(self.precision), weights, self._reduced)
-        results = compute(on_flat_weights, self._reduced(given), used)
-        return tuple([tensor.to(given[0].dtype) for tensor in results])
+        first, *initial = self._reduced([x, *states])
+        y, finals = masked.masked_layers(on_flat_weights, first, lengths, initial, used, layers, bidirectional, hold)
+        return y.to(x.dtype), [final.to(x.dtype) for final in finals]
+
+    def _kernel_for(self, x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> RecurrenceKernel | None:
+        """The project's kernel, if it computes layers of this size and dtype; it has no projections."""
+        has_projection = len({state.shape for state in states}) > 1
+        if self.kernel is None or has_projection or {x.dtype, weights[0].dtype} != {torch.float32}:
+            return None
+        return self.kernel if self.kernel.computes(weights[1].shape[1]) else None
 
     def _reduced(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensor.to(self.precision) if tensor.dtype == torch.float32 else tensor for tensor in tensors]

@@ -62,7 +62,7 @@ def test_gradients_are_those_of_the_layer(case: Case) -> None:
         h_0, c_0 = states
         y = masked.masked_lstm(masked.aten_lstm, x, lengths, h_0, c_0, weights, True, case.layers, True, True)[0]
     else:
-        y = masked.masked_rnn(masked.aten_rnn(case.cell), x, lengths, states[0], weights, case.layers, True)[0]
+        y = masked.masked_layers(masked.aten_rnn(case.cell), x, lengths, states, weights, case.layers, True)[0]
     ours = torch.autograd.grad(y.square().sum(), weights)
     theirs = torch.autograd.grad(module.alone(x, lengths)[0].square().sum(), weights)
 
