@@ -49,10 +49,7 @@ def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_noth
 def construct(
     model_class: type[torch.nn.Module], args: Mapping[str, Any], method: str | None = None, *, batched: bool = True
 ) -> torch.nn.Module:
-    """Call the class with the keyword arguments of `neuron_lstm.model.args`.
-
-    Raises `PackagingError`: they do not fit the class's signature, its constructor fails, or it has no such method.
-    """
+    """Call the class with the keyword arguments of `neuron_lstm.model.args`."""
     given = _bound(model_class, args)
     try:
         model = model_class(**given)
@@ -109,8 +106,6 @@ def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> 
 
     The signature of `model.forward` is then the method's. If it is not `batched`, it gets the tensors of a batch of one
     request without their first dimension, and its outputs get one.
-
-    Raises `PackagingError`: the class has no such method.
     """
     method = getattr(model, name, None)
     if not callable(method) or isinstance(method, torch.nn.Module):

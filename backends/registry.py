@@ -103,10 +103,7 @@ _HERE = Path(__file__).parent
 
 
 def get_backend(name: str) -> Backend:
-    """Return the engine of this name: a built-in one, or one that an installed distribution provides.
-
-    Raises `LoadError`: there is no such engine, or its distribution cannot be imported. The message lists the engines.
-    """
+    """Return the engine of this name: a built-in one, or one that an installed distribution provides."""
     if name in _built_in():
         spec = ENGINES[name]
         engine: type[Backend] = getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls)

@@ -205,10 +205,7 @@ _DISTRIBUTION = "torchserve-neuron-lstm"
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read and check variants.json in the archive's root.
-
-    Raises `ManifestError`: it is missing, malformed, of another format, or names files outside the archive.
-    """
+    """Read and check variants.json in the archive's root."""
     path = directory / FILE_NAME
     try:
         text = read_text(path)
@@ -218,10 +215,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(text: str) -> Manifest:
-    """Parse and check the text of variants.json.
-
-    Raises `ManifestError`: it is malformed, of another format, or names files outside the archive.
-    """
+    """Parse and check the text of variants.json."""
     try:
         written = parse_json(text)
     except ValueError as error:
@@ -238,10 +232,7 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Compare every file that the manifest lists with its digest; other files are ignored.
-
-    Raises `ManifestError`: files are missing, changed or cannot be read; the first of them are named.
-    """
+    """Compare every file that the manifest lists with its digest; other files are ignored."""
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
     for name, digest in sorted(manifest.files.items()):

@@ -15,10 +15,7 @@ from ..errors import PackagingError
 
 
 def list_body(digests: Mapping[str, str]) -> bytes:
-    """Return the lines that a signature is over, for the sha256 of each file by its path.
-
-    Raises `PackagingError`: a name cannot be in the list.
-    """
+    """Return the lines that a signature is over, for the sha256 of each file by its path."""
     lines = [TITLE, *(f"{digest}  {name}" for name, digest in sorted(digests.items()))]
     for name in digests:
         if "\n" in name:

@@ -56,10 +56,7 @@ def choose_lengths(
 def measured_costs(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
 ) -> CostModel:
-    """Measure the largest batch size at some lengths, with the first engine that runs the program.
-
-    Raises `PackagingError`: no engine runs the program.
-    """
+    """Measure the largest batch size at some lengths, with the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
     save_program(program.exported, file)

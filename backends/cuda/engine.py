@@ -123,9 +123,6 @@ class Cuda(Backend):
         """Move the weights to the GPU once, and capture the programs as the rehearsals call them.
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
-
-        Raises `LoadError`: there is no such GPU, or its memory does not suffice; the message says for what, and what
-        would fit. Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
             return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
