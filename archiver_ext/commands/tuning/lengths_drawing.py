@@ -8,17 +8,19 @@ timesteps, real ones below and padding above. A panel has coordinates from 0 to 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from math import ceil, exp, floor, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from . import svg
 from .grid_evaluation import GridEvaluation
 from .proposal import Proposal, counted, padding_percent, result, summary, timesteps
 from .time_padding import TimePadding
 
+_WIDTH = 1000
+"""Width of every drawing, in its own units: about a pixel on a wide screen."""
 _SIDE = 32  # units of the drawing, as all that follows, from top to bottom
 _STRIP, _PANEL, _HEAD, _GAP, _AXIS = 110, 190, 50, 34, 50
 _FOR_BARS = 0.95  # of a panel's height
@@ -30,7 +32,7 @@ def draw_lengths(proposal: Proposal) -> str:
     sequences, *grids = make_panels(proposal)
     height = _HEAD + _STRIP + len(grids) * (_GAP + _HEAD + _PANEL) + _AXIS
     figures = [f"{panel.title}: {panel.figure}, {panel.detail}" for panel in grids]
-    return svg.drawing(
+    return _drawing(
         "lengths",
         "Observed lengths, and the padding of each grid",
         ". ".join([summary(proposal), *figures, result(proposal)]).strip(". "),
@@ -46,23 +48,23 @@ def _parts(sequences: Panel, grids: Sequence[Panel], ticks: Sequence[_Mark]) -> 
         bottom += _GAP + _HEAD + _PANEL
         yield from _panel(panel, bottom, _PANEL)
     for tick in ticks:
-        yield svg.line(_x(tick.at), bottom, _x(tick.at), bottom + 5, "axis")
-        yield svg.text(_x(tick.at), bottom + 20, tick.label, "middle")
-    yield svg.text(_x(0.5), bottom + 42, "timesteps of a sequence (logarithmic)", "middle", "faint")
+        yield _line(_x(tick.at), bottom, _x(tick.at), bottom + 5, "axis")
+        yield _text(_x(tick.at), bottom + 20, tick.label, "middle")
+    yield _text(_x(0.5), bottom + 42, "timesteps of a sequence (logarithmic)", "middle", "faint")
 
 
 def _panel(panel: Panel, bottom: float, height: float) -> Iterator[str]:
     top = bottom - height
     heading = top - (28 if panel.edges else 8)
-    yield svg.text(_x(0), heading, panel.title, "start", "strong")
-    yield svg.text(_x(0.012 * len(panel.title) + 0.01), heading, panel.detail, "start", "faint")
-    yield svg.text(_x(1), heading, panel.figure, "end", "strong")
+    yield _text(_x(0), heading, panel.title, "start", "strong")
+    yield _text(_x(0.012 * len(panel.title) + 0.01), heading, panel.detail, "start", "faint")
+    yield _text(_x(1), heading, panel.figure, "end", "strong")
     for bar in panel.bars:
         yield from _bar(bar, bottom, height * _FOR_BARS, plain=not panel.edges)
     for edge in panel.edges:
         yield from _edge(edge, top, bottom)
-    yield svg.line(_x(0), bottom, _x(1), bottom, "axis")
-    yield svg.upright_text(16, (top + bottom) / 2, "timesteps" if panel.edges else "sequences")
+    yield _line(_x(0), bottom, _x(1), bottom, "axis")
+    yield _upright_text(16, (top + bottom) / 2, "timesteps" if panel.edges else "sequences")
 
 
 def _bar(bar: _Bar, bottom: float, height: float, *, plain: bool) -> Iterator[str]:
@@ -70,20 +72,20 @@ def _bar(bar: _Bar, bottom: float, height: float, *, plain: bool) -> Iterator[st
     lengths = f"{bar.first}" if bar.first == bar.last else f"{bar.first} to {bar.last}"
     share = 100 * bar.padded / (bar.useful + bar.padded)
     label = f"{lengths} timesteps: {bar.sequences:,} sequences" + (f", {share:.1f} % padding" if bar.padded else "")
-    wide = (bar.right - bar.left) * (svg.WIDTH - 2 * _SIDE) + _OVERLAP
+    wide = (bar.right - bar.left) * (_WIDTH - 2 * _SIDE) + _OVERLAP
     for share, below, kind in ((bar.useful, 0.0, "all" if plain else "useful"), (bar.padded, bar.useful, "padded")):
         if share:
-            yield svg.rectangle(_x(bar.left), bottom - (below + share) * height, wide, share * height, kind, label)
+            yield _rectangle(_x(bar.left), bottom - (below + share) * height, wide, share * height, kind, label)
 
 
 def _edge(edge: _Mark, top: float, bottom: float) -> Iterator[str]:
-    yield svg.line(_x(edge.at), top, _x(edge.at), bottom, "edge")
+    yield _line(_x(edge.at), top, _x(edge.at), bottom, "edge")
     if edge.label:
-        yield svg.text(_x(edge.at), top - 6, edge.label, "end" if edge.at > 0.99 else "middle")
+        yield _text(_x(edge.at), top - 6, edge.label, "end" if edge.at > 0.99 else "middle")
 
 
 def _x(at: float) -> float:
-    return _SIDE + at * (svg.WIDTH - 2 * _SIDE)
+    return _SIDE + at * (_WIDTH - 2 * _SIDE)
 
 
 _NARROWEST = 1 / 70
@@ -229,3 +231,39 @@ def _spread(places: Sequence[tuple[float, int]], closest: float) -> tuple[_Mark,
         marks.append(_Mark(at, length, str(length) if has_room else ""))
         free = at if has_room else free
     return tuple(reversed(marks))
+
+
+def _drawing(name: str, title: str, description: str, height: float, parts: Iterable[str]) -> str:
+    """Return a drawing with the title and the description that a screen reader reads."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img" '
+        f'aria-labelledby="{name}-title {name}-description">\n'
+        f'<title id="{name}-title">{escape(title)}</title>\n'
+        f'<desc id="{name}-description">{escape(description)}</desc>\n'
+        f"{chr(10).join(parts)}\n</svg>"
+    )
+
+
+def _rectangle(x: float, y: float, width: float, height: float, kind: str, tooltip: str) -> str:
+    """Return a rectangle; `tooltip` appears beside the pointer."""
+    size = f'width="{width:.2f}" height="{height:.2f}"'
+    return f'<rect class="{kind}" x="{x:.2f}" y="{y:.2f}" {size}><title>{escape(tooltip)}</title></rect>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    """Return a straight line."""
+    return f'<line class="{kind}" x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}"/>'
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
+    """Return a line of text with its baseline at `y`; `anchor` is start, middle or end."""
+    style = f' class="{kind}"' if kind else ""
+    return f'<text{style} x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _upright_text(x: float, y: float, words: str) -> str:
+    """Return a text that reads from bottom to top, centred at `y`: the label of a vertical axis."""
+    return (
+        f'<text class="faint" x="{x:.2f}" y="{y:.2f}" text-anchor="middle" '
+        f'transform="rotate(-90 {x:.2f} {y:.2f})">{escape(words)}</text>'
+    )
