@@ -39,8 +39,6 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
     """Replace `package_model` of the archiver's module by one that knows our handler; once only.
 
     `archive(config, manifest)` returns an exit code; the default makes our archive.
-
-    Raises `SystemExit`: this archiver has no `package_model`, and our handler was asked for.
     """
     stock = getattr(archiver, "package_model", None)
     if stock is None:

@@ -21,10 +21,7 @@ ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def load_config(path: Path) -> ServingConfig:
-    """Load the configuration from a file.
-
-    Raises `ConfigError`: it cannot be read, or something in it cannot be used.
-    """
+    """Load the configuration from a file."""
     return parse_config(_text(path), str(path), path.parent)
 
 

@@ -29,10 +29,7 @@ _MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
 
 
 def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
-    """Describe the model that was made of a file with the configuration's arguments.
-
-    Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it.
-    """
+    """Describe the model that was made of a file with the configuration's arguments."""
     given = config.model
     is_script = isinstance(model, RecursiveScriptModule)  # not a class of the file that derives from it
     if is_script:

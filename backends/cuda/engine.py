@@ -136,10 +136,7 @@ class Cuda(Backend):
 def load_on_device(
     device: Device, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
 ) -> Mapping[Key, LoadedProgram]:
-    """Load programs onto a device, and capture them as the rehearsals call them.
-
-    Raises `LoadError`: as `Cuda.load_together`.
-    """
+    """Load programs onto a device, and capture them as the rehearsals call them."""
     if device.kernel is not None:
         try:
             return _load(device, programs, weights, rehearsals, device.kernel)

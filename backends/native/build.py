@@ -48,11 +48,7 @@ void tiles() { _tile_dpbf16ps(0, 1, 2); }
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library whose instructions the compiler and its assembler know, compiled side by side.
-
-    Raises `CompileError`: the compiler rejects the source, for example without vector extensions, or this kind of
-    machine does not compute in this precision.
-    """
+    """Write every library whose instructions the compiler and its assembler know, compiled side by side."""
     compiler = cpp_compiler.compiler()
     chosen = [one for one in instruction_sets(precision) if not one.extensions or _has(compiler, one.options)]
     with ThreadPoolExecutor(len(chosen)) as pool:

@@ -141,8 +141,6 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     """Rewrite a program of fixed sizes with Vollo's operators in place of every LSTM.
 
     `reject_recurrences` must have accepted it.
-
-    Raises `CompileError`: an LSTM must be unrolled and has too many timesteps.
     """
     for node in fixed.graph.nodes:
         if node.target is _LSTM:
