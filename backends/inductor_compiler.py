@@ -120,23 +120,16 @@ def _specialized(program: ExportedProgram, bucket: Bucket) -> ExportedProgram:
     """The program at one bucket's sizes, in operators that inductor compiles."""
     # inductor invents names for constants that are no buffers, and they could not be found at load.
     fixed = specialize(program, bucket, constants_as_buffers=True)
-    if not _has_onednn():
+    if not torch.backends.mkldnn.is_available():
         return fixed
     decomposed: ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
     return decomposed
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-    return masked.fused_lstm(onednn_lstm, x, lengths, h_0, c_0, *options) if calls_onednn(x) else NotImplemented
-
-
-def calls_onednn(x: torch.Tensor) -> bool:
-    """Whether an LSTM over `x` becomes oneDNN's layer, which computes only float32 on every machine."""
-    return _has_onednn() and x.dtype == torch.float32
-
-
-def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())
+    if x.dtype != torch.float32:  # oneDNN's layer computes nothing else on every machine
+        return NotImplemented
+    return masked.fused_lstm(onednn_lstm, x, lengths, h_0, c_0, *options)
 
 
 def onednn_lstm(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -17,8 +17,6 @@ Weights = Mapping[str, torch.Tensor]
 
 Precision = Literal["float32", "bfloat16", "float16", "int8"]
 """Precision of a program's computation. Its inputs, outputs and carried values keep their own dtypes."""
-
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
 """YAML keys that a compiler may support."""

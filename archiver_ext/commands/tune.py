@@ -142,9 +142,8 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int], target: Tar
     from .tuning.grid_evaluation import plan_sample
     from .tuning.proposal import propose
 
-    planned = None
-    if target.engine.padding == "call" and target.costs and target.make_planner is not None:
-        planned = plan_sample(histogram, target.make_planner(target.lengths), target.batches[-1], target.longest)
+    planner = target.planner() if target.engine.padding == "call" and target.costs else None
+    planned = None if planner is None else plan_sample(histogram, planner, target.batches[-1], target.longest)
     limits = {"count": options.count, "longest": options.longest, "objective": options.objective}
     try:
         return propose(histogram, target, planned, **limits)

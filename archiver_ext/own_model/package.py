@@ -250,11 +250,6 @@ def _with_native_layers(
     return described, native
 
 
-def _tolerance(config: ServingConfig) -> tuple[float, float]:
-    """Return the largest difference from eager mode, absolute and relative."""
-    return config.tolerance.atol, config.tolerance.rtol
-
-
 def _built(libraries: Path) -> bool:
     """Compile the library into a folder. Whether that is possible here."""
     if get_backend("native").unavailable() is not None:
@@ -276,8 +271,9 @@ def _answered(program: OwnProgram, name: str, trial: Trial, config: ServingConfi
         return None
     if any([place for place, _ in a] != [place for place, _ in b] for a, b in zip(answers, trial.answers, strict=True)):
         return None
+    tolerance = config.tolerance.atol, config.tolerance.rtol
     differences = [
-        difference(ours, eager, _tolerance(config)) if ours.dtype == eager.dtype else (inf, inf)
+        difference(ours, eager, tolerance) if ours.dtype == eager.dtype else (inf, inf)
         for a, b in zip(answers, trial.answers, strict=True)
         for (_, ours), (_, eager) in zip(a, b, strict=True)
     ]

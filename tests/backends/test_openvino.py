@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 from unittest.mock import Mock
 
 import pytest
@@ -13,7 +14,7 @@ from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_e
 from torchserve_neuron_lstm.backends import openvino as engine
 from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.exported_tensors import weights_of
-from torchserve_neuron_lstm.backends.interface import PRECISIONS, CompileError, CompileSettings, LoadError, precision_of
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError, Precision, precision_of
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
@@ -150,7 +151,7 @@ def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
 def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
     written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
 
-    assert tuple(written) == PRECISIONS
+    assert tuple(written) == get_args(Precision)
 
 
 @pytest.mark.ci

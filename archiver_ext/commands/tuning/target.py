@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from ....bucketing.bucket_lengths import CostOfLength, cost_per_row
@@ -16,9 +15,6 @@ from ....config.manifest import Manifest
 from ....config.schema import ServingConfig
 from ...errors import PackagingError
 from .time_padding import UNKNOWN, EnginePadding, padding_of_archive, padding_of_config
-
-MakePlanner = Callable[[Sequence[int]], Planner]
-"""Make the planner for bucket lengths."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,8 @@ class Target:
     """Whether longer sequences are cut, not refused."""
     costs: Mapping[Bucket, float] = field(default_factory=dict)
     """Measured milliseconds of a call with full rows; empty without an archive."""
-    make_planner: MakePlanner | None = None
-    """The planner of the archive's batches; None without an archive, or if the user's code chooses the lengths."""
+    manifest: Manifest | None = None
+    """That of the archive, if one is given."""
 
     @property
     def serves_longer(self) -> bool:
@@ -48,6 +44,15 @@ class Target:
     def cost_of_length(self) -> CostOfLength | None:
         """Milliseconds of a sequence in a full call of the largest batch size; None if nothing was measured."""
         return cost_per_row(CostModel(self.costs), self.batches[-1]) if self.costs else None
+
+    def planner(self) -> Planner | None:
+        """Return the planner of the archive's batches; None without one, or if the user's code chooses the lengths."""
+        from ....handlers.runtime.loader import planner_from_manifest
+
+        if self.manifest is None or self.manifest.kernel:
+            return None
+        grid = BucketGrid(self.manifest.grid.batches, self.lengths)
+        return planner_from_manifest(replace(self.manifest, grid=grid, longest=max(self.longest, self.lengths[-1])))
 
     def notes(self) -> Iterator[str]:
         """Yield what the figures leave out or assume."""
@@ -78,7 +83,7 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
         engine=_with_other_engine(packaged.engine, config.engine),
         costs=packaged.costs,
         batches=packaged.batches,
-        make_planner=None if manifest.kernel else partial(_archive_planner, manifest, configured.longest),
+        manifest=manifest,
     )
 
 
@@ -108,13 +113,5 @@ def _of_archive(manifest: Manifest) -> Target:
         manifest.longest,
         manifest.overflow == "truncate",
         {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == manifest.kind},
-        None if manifest.kernel else partial(_archive_planner, manifest, manifest.longest),
+        manifest,
     )
-
-
-def _archive_planner(manifest: Manifest, longest: int, lengths: Sequence[int]) -> Planner:
-    """The planner of the archive's engine for other bucket lengths, and sequences of up to `longest` timesteps."""
-    from ....handlers.runtime.loader import planner_from_manifest
-
-    grid = BucketGrid(manifest.grid.batches, tuple(lengths))
-    return planner_from_manifest(replace(manifest, grid=grid, longest=max(longest, lengths[-1])))

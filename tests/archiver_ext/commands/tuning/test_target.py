@@ -26,8 +26,9 @@ def test_sequences_that_only_the_configuration_serves_are_planned(tmp_path: Path
     manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((1, 8), (16, 32)), longest=32)
     target = find_target(load_config(file), (tmp_path, manifest), file)
 
-    assert target.make_planner is not None
-    plan = target.make_planner(target.lengths).plan([5, target.longest])
+    planner = target.planner()
+    assert planner is not None
+    plan = planner.plan([5, target.longest])
 
     assert target.longest == 64
     assert {row for call in plan.calls for row in call.rows} == {0, 1}
