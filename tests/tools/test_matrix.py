@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_archive import make_archive, make_model
-from tools.matrix.__main__ import BEGIN, END, PAGE, Result, table, with_table
 
 SERVE = Path(__file__).parents[2] / "tools" / "matrix" / "host.py"
 IDS = [3, 1, 4, 1, 5]
@@ -41,16 +40,3 @@ def test_an_archive_for_several_threads_is_served_and_its_answer_compared(
 
     assert f"{1 - code} of 1 exact" in done.stdout, done.stdout + done.stderr
     assert done.returncode == code
-
-
-def test_the_table_is_written_between_its_marks() -> None:
-    results = [
-        Result("serve: Python 3.9", "179 of 179 exact"),
-        Result("serve: Python 3.11", "exit code 1", holds=False),
-    ]
-
-    page = with_table(PAGE.read_text("utf-8"), table(results))
-
-    assert page.startswith(PAGE.read_text("utf-8").partition(BEGIN)[0] + BEGIN)
-    assert page.endswith(END + PAGE.read_text("utf-8").partition(END)[2])
-    assert "| serve: Python 3.9 | 179 of 179 exact |\n| serve: Python 3.11 | **exit code 1** |\n" in page

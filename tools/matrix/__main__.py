@@ -2,26 +2,25 @@
 
 A packaging environment runs the core of the tests and packages every test model. A host has TorchServe without this
 package: it serves these archives through TorchServe's own loader, and every answer is compared with eager mode.
-Environments stay in `.matrix/`. The table in docs/backends.md is written anew. Releases of torch bring gigabytes.
+Environments stay in `.matrix/`. The printed table is that of docs/backends.md. Releases of torch bring gigabytes.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "backends.md"
 WORK = ROOT / ".matrix"
-BEGIN, END = "<!-- make matrix writes this table -->\n", "<!-- end of the table -->\n"
 # pyproject.toml tells uv that torch needs nothing of CUDA, which is so for the build of the lock file alone.
 _UV = (str(Path(sys.executable).with_name("uv")), "--no-config")
 _TESTS = ("pytest>=8,<9", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "orjson", "vermin", "editables")
@@ -72,54 +71,35 @@ HOSTS = (
 )
 
 
-class Result(NamedTuple):
-    """A row of the table."""
-
-    title: str
-    text: str
-    holds: bool = True
-
-
 class NotHere(RuntimeError):
     """An interpreter or a package that this machine does not have. The message is for the table."""
 
 
 def main() -> int:
-    """Run the environments; returns 1 if a result does not hold."""
+    """Run the environments, and print a table; returns 1 if a result does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tools.matrix", description=__doc__)
-    parser.add_argument("--only", default="", help="only rows whose title contains this text; no page is written")
+    parser.add_argument("--only", default="", help="only rows whose title contains this text")
     parser.add_argument("--jobs", type=int, default=1, help="environments at a time, of some 4 GB each (default: 1)")
     options = parser.parse_args()
     WORK.mkdir(exist_ok=True)
-    results: list[Result] = []
+    results: dict[str, tuple[str, bool]] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for kind, run, rows in (("package", _package, PACKAGERS), ("serve", _serve, HOSTS)):
-            chosen = [row for row in rows if options.only in f"{kind}: {row.title}"]
-            results += pool.map(lambda row, kind=kind, run=run: _result(f"{kind}: {row.title}", run, row), chosen)
-    print(table(results))
-    if not options.only:
-        PAGE.write_text(with_table(PAGE.read_text("utf-8"), table(results)), "utf-8")
-    return 0 if all(result.holds for result in results) else 1
+        for kind, run, environments in (("package", _package, PACKAGERS), ("serve", _serve, HOSTS)):
+            rows = {f"{kind}: {row.title}": row for row in environments}
+            chosen = {title: row for title, row in rows.items() if options.only in title}
+            results |= zip(chosen, pool.map(partial(_result, run), chosen.values()), strict=True)
+    print(f"| {time.strftime('%Y-%m-%d')}, Linux, x86-64 | result |\n|---|---|")
+    for title, (text, holds) in results.items():
+        print(f"| {title} | {text if holds else f'**{text}**'} |")
+    return 0 if all(holds for _, holds in results.values()) else 1
 
 
-def table(results: Sequence[Result]) -> str:
-    """Return the results as they stand in the page."""
-    date = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
-    rows = [f"| {result.title} | {result.text if result.holds else f'**{result.text}**'} |" for result in results]
-    return "\n".join([f"| {date}, Linux, x86-64 | result |", "|---|---|", *rows, ""])
-
-
-def with_table(page: str, text: str) -> str:
-    """Return a page with another table between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + text + END + rest.partition(END)[2]
-
-
-def _result(title: str, run: Callable[[Environment], tuple[str, bool]], row: Environment) -> Result:
+def _result(run: Callable[[Environment], tuple[str, bool]], row: Environment) -> tuple[str, bool]:
+    """Return a cell of the table, and whether it holds."""
     try:
-        return Result(title, *run(row))
+        return run(row)
     except NotHere as error:
-        return Result(title, f"not run: {error}")
+        return f"not run: {error}", True
 
 
 def _package(row: Environment) -> tuple[str, bool]:
