@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,6 +74,7 @@ def search(name: str, findings: Path, corpus: Path, limits: list[str]) -> None:
 
     # instructions are added to each function of the decoders as it is imported
     with atheris.instrument_imports(include=[f"torchserve_neuron_lstm.{part}" for part in INSTRUMENTED]):
+        from .mutation import mutate
         from .targets import TARGETS, inputs
     logging.getLogger("torchserve_neuron_lstm").addHandler(logging.NullHandler())
     target = TARGETS[name]
@@ -85,11 +87,16 @@ def search(name: str, findings: Path, corpus: Path, limits: list[str]) -> None:
         except Exception as error:  # noqa: BLE001 - whatever a decoder raises is a finding
             keep(findings, content, error)
 
-    def mutate(content: bytes, most: int, seed: int) -> bytes:
+    def mutated(content: bytes, most: int, seed: int) -> bytes:
         random = Random(seed)
-        return bytes(atheris.Mutate(content, most) if random.random() < 0.1 else target.mutate(content, random))[:most]
 
-    atheris.Setup([sys.argv[0], *limits, str(corpus)], check, custom_mutator=mutate)
+        def change(part: bytes, words: Sequence[str]) -> bytes:
+            by_words = words and random.random() < 0.85
+            return mutate(part, words, random) if by_words else bytes(atheris.Mutate(part, most))
+
+        return target.mutate(content, change, random)[:most]
+
+    atheris.Setup([sys.argv[0], *limits, str(corpus)], check, custom_mutator=mutated)
     atheris.Fuzz()
 
 

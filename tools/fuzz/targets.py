@@ -14,9 +14,9 @@ import hmac
 import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -37,26 +37,16 @@ from torchserve_neuron_lstm.handlers.torchserve import handle
 from torchserve_neuron_lstm.sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
 from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
 
-from .mutation import WORDS, mutate_json, mutate_npy, mutate_octets
+from .mutation import WORDS
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "fuzz"
 LARGEST_REFUSAL = 8192
 """Bytes of a refusal: it repeats a little of the request, and an id."""
 KEYS, STATE_ID, STATE_BYTES, NOW = (bytes(range(32)), bytes(32)), bytes(range(16)), 12, 1_700_000_000
 SESSIONS = TokenSessions(KEYS, STATE_ID, STATE_BYTES, "model", 60.0, lambda: float(NOW))
-HEADERS = {
-    "accept": (NPY, JSON, f"{NPY}, {JSON};q=0.5", "*/*", ""),
-    "content-type": (NPY, JSON, "multipart/form-data; boundary=x", "application/octet-stream", "text/plain"),
-    "content-length": ("12", "99999999999", "-1", "1e3"),
-    JSON_LENGTH_HEADER: ("100", "-1", "0"),
-    "describe": ("True",),
-    "explain": ("True",),
-    "x-request-timeout-ms": ("50", "0", "1e3", "9" * 30),
-    "x-request-deadline-ms": (str(NOW * 1000 + 50), "1", "x"),
-    "x-client": ("a", "b", "\u00e9"),
-    **dict.fromkeys(("session", "start", "end", "X-Start"), ("true", "1", "0", "2", "x", "open", "")),
-    "step": ("0", "2", "9" * 19, "-1", "\u0663"),
-}
+
+Change = Callable[[bytes, Sequence[str]], bytes]
+"""A function that changes text by some words, or bytes if there are none."""
 
 
 class PropertyViolation(AssertionError):
@@ -69,19 +59,28 @@ def require(holds: bool, what: str, cause: BaseException | None = None) -> None:
         raise PropertyViolation(what if cause is None else f"{what}: {type(cause).__name__}: {cause}"[:500]) from cause
 
 
-ARRIVALS, DECODED = ("body", "data", "bare", "form"), ("", "json", "text")
+ARRIVALS, DECODED = ("body", "data", "bare", "form"), ("raw", "json", "text")
+_LINES = """
+accept: application/x-npy|accept: */*|accept: application/json|content-type: application/x-npy|content-length: -1
+content-type: application/json|content-type: multipart/form-data; boundary=x|content-type: text/plain|describe: True
+content-length: 99999999999|Inference-Header-Content-Length: 100|explain: True|x-request-timeout-ms: 0|x-client: b
+x-request-timeout-ms: 1e3|x-request-deadline-ms: 1700000000050|x-request-deadline-ms: x|x-client: a|session: open
+session: x|start: true|start: 2|end: 1|end: x|X-Start: 1|step: 9999999999999999999|step: \u0663|session=open|step=x
+session=x|start=true|end=true|step=2|step: 2"""
+HEAD_WORDS = (*KIND_NAMES, *ARRIVALS, *DECODED, *(f"\n{line}\n" for line in _LINES.replace("\n", "|").split("|")))
+"""Words of the lines in front of a body."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request: as a file it is a line of JSON that says how it arrives, then the bytes of its body."""
+    """A request. A file of it has a line of how it arrives, lines of headers and fields, an empty one, and the body."""
 
     kind: str
     """The service that it is sent to."""
     body: bytes
     arrival: str = "body"
     """The place of the body in TorchServe's batch: a field of the row, the row itself, or none of these."""
-    decoded: str = ""
+    decoded: str = "raw"
     """`json` or `text`: TorchServe gives the value of a body of that content type, if it can."""
     headers: tuple[tuple[str, str], ...] = ()
     fields: tuple[tuple[str, str], ...] = ()
@@ -91,7 +90,7 @@ class Case:
         """Return the request as TorchServe would give it."""
         value: object = bytearray(self.body)
         with suppress(ValueError, RecursionError):  # TorchServe gives a body that it could not decode as it came
-            if self.decoded:
+            if self.decoded != "raw":
                 text = self.body.decode()
                 value = json.loads(text) if self.decoded == "json" else text
         fields: dict[str, object] = dict(self.fields)
@@ -100,20 +99,25 @@ class Case:
 
     def written(self) -> bytes:
         """Return the bytes that `read_case` reads."""
-        return json.dumps({**asdict(self), "body": None}).encode("ascii") + b"\n" + self.body
+        headers = [f"{name}: {text}" for name, text in self.headers]
+        fields = [f"{name}={text}" for name, text in self.fields]
+        return "\n".join((f"{self.kind} {self.arrival} {self.decoded}", *headers, *fields, "\n")).encode() + self.body
 
 
 def read_case(content: bytes) -> Case:
-    """Read a case from any bytes; those of none are a body."""
-    head, _, body = content.partition(b"\n")
-    with suppress(ValueError, TypeError, AttributeError, RecursionError):
-        facts = json.loads(head)
-        pairs = {key: tuple((name, text) for name, text in facts.get(key, ())) for key in ("headers", "fields")}
-        case = Case(**{**facts, **pairs, "body": body})
-        "".join(text for pair in case.headers + case.fields for text in pair).encode()  # TorchServe reads UTF-8
-        if case.kind in KIND_NAMES and case.arrival in ARRIVALS and case.decoded in DECODED:
-            return case
-    return Case(KIND_NAMES[0], content)
+    """Read a case from any bytes; those without an empty line are a body."""
+    head, separator, body = content.partition(b"\n\n")
+    if not separator:
+        return Case(KIND_NAMES[0], content)
+    first, *lines = head.decode(errors="replace").split("\n")  # TorchServe reads UTF-8
+    words = first.split(" ")
+    kind, arrival, decoded = (
+        next((name for name in names if name in words), names[0]) for names in (KIND_NAMES, ARRIVALS, DECODED)
+    )
+    headers = [line.partition(": ") for line in lines if ": " in line]
+    fields = [line.partition("=") for line in lines if ": " not in line]
+    pairs = (tuple((name, text) for name, _, text in group) for group in (headers, fields))
+    return Case(kind, body, arrival, decoded, *pairs)
 
 
 class Answer(NamedTuple):
@@ -199,36 +203,19 @@ def _json(text: bytes) -> Any:
         raise PropertyViolation(f"a JSON answer can be read: {error}") from error
 
 
-def mutate_request(content: bytes, random: Random) -> bytes:
-    """Change how a request arrives, or a part of its body; mostly into a request of the same format."""
-    case, choice = read_case(content), random.random()
-    if choice < 0.08:
-        return replace(case, kind=random.choice(KIND_NAMES)).written()
-    if choice < 0.13:
-        return replace(case, arrival=random.choice(ARRIVALS), decoded=random.choice(DECODED)).written()
-    if choice < 0.25:
-        name = random.choice(list(HEADERS))
-        pair = (random.choice((name, name.title(), name.upper())), random.choice(HEADERS[name]))
-        if random.random() < 0.3:
-            return replace(case, fields=(*case.fields[-3:], pair)).written()
-        return replace(case, headers=(*case.headers[-3:], pair)).written()
-    length = next((text for name, text in case.headers if name.lower() == JSON_LENGTH_HEADER.lower()), "")
-    if length.isdigit() and len(length) < 9 and choice < 0.8:  # tensors are bytes behind the JSON
-        text, tail = case.body[: int(length)], case.body[int(length) :]
-        if random.random() < 0.6:
-            text = _mutate_text(text, random)
-        else:
-            tail = mutate_octets(tail, random)
-        others = tuple(pair for pair in case.headers if pair[0].lower() != JSON_LENGTH_HEADER.lower())
-        return replace(case, body=text + tail, headers=((JSON_LENGTH_HEADER, str(len(text))), *others)).written()
-    is_npy = case.body.startswith(b"\x93NUMPY")
-    body = mutate_npy(random) if random.random() < (0.7 if is_npy else 0.03) else _mutate_text(case.body, random)
-    return replace(case, body=body).written()
-
-
-def _mutate_text(text: bytes, random: Random) -> bytes:
-    changed = mutate_json(text, WORDS, random) if random.random() < 0.85 else None
-    return mutate_octets(text, random) if changed is None else changed
+def mutate_request(content: bytes, change: Change, random: Random) -> bytes:
+    """Change how a request arrives, or its body; lengths in front of text that became another one mostly are right."""
+    head, empty, body = content.partition(b"\n\n")
+    if random.random() < 0.25:
+        return change(head, HEAD_WORDS) + empty + body
+    body = change(body, WORDS)
+    if random.random() < 0.1:
+        return head + empty + body
+    if body.startswith(b"\x93NUMPY"):
+        body = body[:8] + (body.find(b"}") - 9).to_bytes(2, "little", signed=True) + body[10:]
+    case, end = read_case(head + empty + body), str(body.rfind(b"}") + 1)  # tensors are bytes behind the JSON
+    pairs = ((name, end if name.lower() == JSON_LENGTH_HEADER.lower() else text) for name, text in case.headers)
+    return replace(case, headers=tuple(pairs)).written()
 
 
 def check_manifest(content: bytes) -> None:
@@ -249,18 +236,12 @@ def check_record(content: bytes) -> None:
     require(encode_session(session) == content, "a record that was read is written with the same bytes")
 
 
-def mutate_record(content: bytes, random: Random) -> bytes:
-    """Change bytes of a record, often of its fields, and mostly make its checksum right again: it is no secret."""
-    changed = bytearray(content)
-    if random.random() < 0.6 and len(content) >= 53:
-        value = random.choice((b"\x00", b"\x01", b"\x02", b"\x7f", b"\x80", b"\xff", b"\xff" * 4, bytes(4), b"\xc3"))
-        place = random.randrange(9, 54 - len(value))
-        changed[place : place + len(value)] = value
-    else:
-        changed = bytearray(mutate_octets(content, random))
-    if random.random() < 0.9 and len(changed) > 9:
-        changed[:9] = b"\x01" + blake2b(bytes(changed[9:]), digest_size=8, person=b"\x01").digest()
-    return bytes(changed)
+def mutate_record(content: bytes, change: Change, random: Random) -> bytes:
+    """Change a record, and mostly make its checksum right again: it is no secret."""
+    changed = change(content, ())
+    if random.random() < 0.1:
+        return changed
+    return b"\x01" + blake2b(changed[9:], digest_size=8, person=b"\x01").digest() + changed[9:]
 
 
 def check_token(content: bytes) -> None:
@@ -287,25 +268,22 @@ def signed(content: bytes, key: bytes) -> bytes:
     return urlsafe_b64encode(content + signature).rstrip(b"=")
 
 
-def mutate_token(content: bytes, random: Random) -> bytes:
+def mutate_token(content: bytes, change: Change, random: Random) -> bytes:
     """Change bytes behind the characters of a token and sign them, or change its characters."""
     if random.random() < 0.3:
-        return mutate_octets(content, random)
-    known = b""
+        return change(content, ())
+    signed_bytes = b""
     with suppress(ValueError):
-        known = urlsafe_b64decode(content + b"=" * (-len(content) % 4))[:-32]
-    changed = mutate_octets(known, random)
-    if random.random() < 0.5:
-        changed = bytes((random.choice((0, 1, 2, 3)),)) + changed[1:]
-    return signed(changed, random.choice((*KEYS, b"\x01" * 32)))
+        signed_bytes = urlsafe_b64decode(content + b"=" * (-len(content) % 4))[:-32]
+    return signed(change(signed_bytes, ()), random.choice((*KEYS, b"\x01" * 32)))
 
 
 def _request_seeds() -> dict[str, bytes]:
     cases = [json.loads(line) for line in (DATA / "requests.jsonl").read_text("ascii").splitlines()]
-    facts = [{key: case[key] for key in case if key not in ("name", "accepted", "body")} for case in cases]
     return {
-        case["name"]: json.dumps(head).encode() + b"\n" + case["body"].encode("latin-1")
-        for case, head in zip(cases, facts, strict=True)
+        case.pop("name"): Case(**{**case, "body": case["body"].encode("latin-1")}).written()
+        for case in cases
+        if case.pop("accepted") is not None
     }
 
 
@@ -330,7 +308,8 @@ class Target:
     """One decoder."""
 
     seeds: Callable[[], Mapping[str, bytes]]
-    mutate: Callable[[bytes, Random], bytes]
+    mutate: Callable[[bytes, Change, Random], bytes]
+    """A change by libFuzzer's mutator, so that more inputs reach what is behind a checksum or a signature."""
     check: Callable[[bytes], None]
     """It raises where the property does not hold, and nothing else."""
 
@@ -339,7 +318,7 @@ TARGETS = {
     "requests": Target(_request_seeds, mutate_request, check_request),
     "manifests": Target(
         lambda: {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()},
-        _mutate_text,
+        lambda content, change, _: change(content, WORDS),
         check_manifest,
     ),
     "records": Target(_record_seeds, mutate_record, check_record),
