@@ -25,10 +25,7 @@ Archive = Callable[[Any, str], int]
 
 
 def install() -> None:
-    """Wrap the archiver when it is imported, or now if it already is. Idempotent.
-
-    Idempotent, because a virtual environment can run a `.pth` file twice.
-    """
+    """Wrap the archiver when it is imported, or now; once: a virtual environment can run a `.pth` file twice."""
     if _ARCHIVER in sys.modules:
         wrap(sys.modules[_ARCHIVER])
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

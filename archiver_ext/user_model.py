@@ -27,20 +27,14 @@ _MOST_SHOWN = 200
 def load_model(
     model_file: Path, serialized_file: Path | None, config: ModelArguments, tell: Tell = tell_nothing
 ) -> torch.nn.Module:
-    """Load the user's model with its weights, in eval mode, on the CPU.
-
-    Raises `PackagingError`: the files and arguments make no such model; the message gives the reason and the remedy.
-    """
+    """Load the user's model with its weights, in eval mode, on the CPU."""
     model = build_model(model_file, config, tell)
     load_state_dict(model, serialized_file, tell)
     return model
 
 
 def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_nothing) -> torch.nn.Module:
-    """Make the user's model, in eval mode, freshly initialised; its forward() is the method to serve.
-
-    Raises `PackagingError`: the file and the arguments make no such model.
-    """
+    """Make the user's model, in eval mode, freshly initialised; its forward() is the method to serve."""
     return construct(
         load_class(model_file, config.class_name, tell), config.args, config.method, batched=config.batched
     )

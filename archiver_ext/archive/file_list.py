@@ -36,8 +36,6 @@ def write_list(tree: Path, stock_manifest: str | None = None) -> None:
     """Write the list of an unpacked archive, unsigned.
 
     `stock_manifest` is the text of MAR-INF/MANIFEST.json where torch-model-archiver is still to write it.
-
-    Raises `PackagingError`: a name cannot be in the list.
     """
     digests = {**digest_files(tree), FILE_NAME: sha256_of(tree / FILE_NAME)}
     if stock_manifest is not None:
@@ -48,10 +46,7 @@ def write_list(tree: Path, stock_manifest: str | None = None) -> None:
 
 
 def renewed_list(content: bytes, files: Mapping[str, Path]) -> tuple[bytes, bool]:
-    """Return a list with the sha256 of new files, unsigned, and whether it was signed before.
-
-    Raises `PackagingError`: the list is damaged.
-    """
+    """Return a list with the sha256 of new files, unsigned, and whether it was signed before."""
     digests, _, signature = parsed(content)
     return list_text(list_body({**digests, **{name: sha256_of(file) for name, file in files.items()}})), bool(signature)
 

@@ -28,8 +28,6 @@ def rewrite_manifest(archive: Path, text: str, destination: Path, read: bytes | 
     """Write `archive` to `destination` with this text as its variants.json; both may be the same file.
 
     `read` and the result are those of `rewrite_archive`.
-
-    Raises `PackagingError`: as `rewrite_archive`.
     """
     with private_directory() as private:
         written = private / FILE_NAME

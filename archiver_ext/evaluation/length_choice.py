@@ -39,8 +39,6 @@ def choose_lengths(
 
     `program` was lowered with provisional lengths; `scratch` is a private directory that does not exist yet; progress
     goes to `console` if it takes more than two seconds.
-
-    Raises `PackagingError`: no engine runs the program.
     """
     auto = config.buckets.length
     if not isinstance(auto, AutoLengths):

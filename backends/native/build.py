@@ -59,10 +59,7 @@ def build(directory: Path, precision: Precision = "float32") -> None:
 
 @cache
 def _has(compiler: str, options: tuple[str, ...]) -> bool:
-    """Whether a compiler knows these options, and its assembler the instructions.
-
-    GNU's assembler knows those of tiles from 2.36 on.
-    """
+    """Whether a compiler knows these options, and its assembler the instructions; GNU's knows tiles from 2.36 on."""
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "probe.cpp"
         source.write_text(_PROBE, encoding="utf-8")
