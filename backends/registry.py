@@ -43,8 +43,6 @@ class EngineSpec:
     cls: str
     data: tuple[str, ...] = ()
     """Files below this folder that the engine reads on a host, beside the modules that it imports."""
-    packages: tuple[str, ...] = ()
-    """Third-party packages that the engine's files import inside functions."""
     device: Optional[str] = None
     """Device that a host needs beside its processor, for people."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
@@ -55,16 +53,11 @@ ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine", "Native", auto={"serve_float32": 0, "serve_bfloat16": 0, "serve_float16": 0, "serve_int8": 0}
     ),
-    "inductor": EngineSpec(
-        "inductor",
-        "Inductor",
-        packages=("torch._inductor",),
-        auto={"trace": 0},  # ten seconds and more for each bucket: to serve, the YAML names it
-    ),
+    # Inductor takes ten seconds and more for each bucket: to serve, the YAML names it.
+    "inductor": EngineSpec("inductor", "Inductor", auto={"trace": 0}),
     "onnxruntime": EngineSpec(
         "onnxruntime",
         "OnnxRuntime",
-        packages=("onnxruntime",),
         auto={
             "serve_float32": 2,
             "serve_bfloat16": 2,
@@ -74,27 +67,18 @@ ENGINES: Mapping[str, EngineSpec] = {
             "choose_lengths": 0,
         },
     ),
-    "openvino": EngineSpec(
-        "openvino",
-        "OpenVino",
-        packages=("onnx", "openvino"),
-        auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
-    ),
+    # In float32 OpenVINO is slower than the others: docs/precision.md.
+    "openvino": EngineSpec("openvino", "OpenVino", auto={"serve_bfloat16": 3}),
     "cuda": EngineSpec(
         "cuda.engine",
         "Cuda",
         data=("cuda/kernels/recurrence.cu",),
-        packages=("cuda",),
         device="an NVIDIA GPU",
         auto={"serve_float32": 3, "serve_bfloat16": 4, "serve_float16": 3, "serve_int8": 3},
     ),
-    "vollo": EngineSpec(
-        "vollo.engine", "Vollo", packages=("vollo_compiler", "vollo_rt", "vollo_torch"), device="a Vollo accelerator"
-    ),
-    "neuronx": EngineSpec(
-        "aws_neuron.neuronx", "NeuronX", packages=("torch_neuronx",), device="an AWS Inferentia2 or Trainium device"
-    ),
-    "neuron": EngineSpec("aws_neuron.neuron", "Neuron", packages=("torch_neuron",), device="an AWS Inferentia device"),
+    "vollo": EngineSpec("vollo.engine", "Vollo", device="a Vollo accelerator"),
+    "neuronx": EngineSpec("aws_neuron.neuronx", "NeuronX", device="an AWS Inferentia2 or Trainium device"),
+    "neuron": EngineSpec("aws_neuron.neuron", "Neuron", device="an AWS Inferentia device"),
     "eager": EngineSpec("eager", "Eager", auto={"fallback": 0, "trace": 2, "choose_lengths": 1}),
 }
 """Built-in engines, in the order in which they are listed to users."""

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchserve_neuron_lstm.backends import registry
-
 PACKAGE = "torchserve_neuron_lstm"
 
 FOLDERS = (
@@ -60,14 +58,13 @@ WITHOUT_TORCH = ("bucketing/", "sessions/", *READS_MANIFEST)
 WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py", "bucketing/execute_chunks.py")
 
 
-def _place(spec: registry.EngineSpec) -> str:
-    """The engine's folder, or its file if it has no folder."""
-    folder, _, _ = spec.module.partition(".")
-    return f"backends/{folder}/" if folder != spec.module else f"backends/{folder}.py"
-
-
 ENGINE_FILES = (
-    *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
+    ("backends/inductor.py", ("torch._inductor",)),
+    ("backends/onnxruntime.py", ("onnxruntime",)),
+    ("backends/openvino.py", ("onnx", "openvino")),
+    ("backends/cuda/", ("cuda",)),
+    ("backends/vollo/", ("vollo_compiler", "vollo_rt", "vollo_torch")),
+    ("backends/aws_neuron/", ("torch_neuron", "torch_neuronx")),
     ("backends/inductor_compiler.py", ("torch._inductor",)),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
     ("sessions/redis/connections.py", ("redis",)),
