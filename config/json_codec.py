@@ -5,7 +5,6 @@ strings. Every key must be present, defaults or not. Types are not converted: an
 stays an integer. `Annotated` adds what a type cannot say:
 
 - `INFINITE`: a float that may be infinite. JSON has no infinity, so it is written as "inf" or "-inf".
-- `Key`: the key of a field, where it is not the field's name.
 - `NO_OTHER_KEYS`: an object without keys that its class does not know. Elsewhere such keys are ignored.
 - a function that raises a ValueError for a wrong value.
 
@@ -47,12 +46,6 @@ _NAMES = {
     list: "a list",
     dict: "an object",
 }
-
-
-class Key(NamedTuple):
-    """The key of a field in JSON."""
-
-    name: str
 
 
 class JsonError(ValueError):
@@ -169,7 +162,7 @@ def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
 def _write_object(kind: Any, value: Any) -> dict[str, Any]:
     members = _fields_of(kind)
     items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in members]
-    return {field.key: to_json(field.kind, item) for field, item in zip(members, items)}
+    return {field.name: to_json(field.kind, item) for field, item in zip(members, items)}
 
 
 def _write_leaf(kind: Any, value: Any) -> Any:
@@ -185,7 +178,7 @@ def _read_annotated(kind: Any, value: Any, path: str) -> Any:
     if INFINITE in marks and value in ("inf", "-inf"):
         return float(value)
     if NO_OTHER_KEYS in marks and isinstance(value, dict):
-        keys = [field.key for field in _fields_of(inner)]
+        keys = [field.name for field in _fields_of(inner)]
         if value.keys() - set(keys):
             raise JsonError(f"{path or 'top level'}: expected {', '.join(keys)}, got {', '.join(value)}")
     found = _read(inner, value, path)
@@ -231,9 +224,10 @@ def _read_object(kind: Any, value: Any, path: str) -> Any:
     given = _expect(dict, value, path)
     values = {}
     for field in _fields_of(kind):
-        if field.key not in given:
-            raise JsonError(f"{_member(path, field.key)} is missing")
-        values[field.name] = _read(field.kind, given[field.key], _member(path, field.key))
+        place = _member(path, field.name)
+        if field.name not in given:
+            raise JsonError(f"{place} is missing")
+        values[field.name] = _read(field.kind, given[field.name], place)
     return _call(path, kind, **values)
 
 
@@ -310,20 +304,16 @@ def _item_types(kind: Any, count: int) -> tuple[Any, ...]:
 
 class _Field(NamedTuple):
     name: str
-    key: str
     kind: Any
 
 
 @cache
 def _fields_of(kind: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
-    names = _names_of(kind) if is_dataclass(kind) else kind._fields
-    keys = {name: mark.name for name in names for mark in get_args(hints[name]) if isinstance(mark, Key)}
-    return tuple(_Field(name, keys.get(name, name), hints[name]) for name in names)
-
-
-def _names_of(kind: Any) -> list[str]:
-    return [field.name for field in fields(kind) if not field.metadata.get("packaging_only")]
+    if not is_dataclass(kind):
+        return tuple(_Field(name, hints[name]) for name in kind._fields)
+    written = (field for field in fields(kind) if not field.metadata.get("packaging_only"))
+    return tuple(_Field(field.name, hints[field.name]) for field in written)
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

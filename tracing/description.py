@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from ..backends.interface import LoadError
 from ..backends.signature import Signature
 from ..config import json_codec
-from ..config.json_codec import NO_OTHER_KEYS, Key
+from ..config.json_codec import NO_OTHER_KEYS
 from .longest_length import LongestLength
 
 
@@ -47,7 +47,7 @@ class TracedProgram:
     """Path in the directory of the trace."""
     signature: Signature
     """All inputs, states included, in order."""
-    weight_keys: Annotated[Mapping[str, str], Key("stored")]
+    weight_keys: Mapping[str, str]
     """Key of each weight among the tensors of the trace.
 
     `weights/NAME`, or `weights/NAME@BUCKET` if buckets differ in it; constants of the code are below `constants/`.
@@ -63,9 +63,9 @@ class TraceDescription:
     backend: str
     host: Mapping[str, str]
     programs: tuple[TracedProgram, ...]
-    in_tree: Annotated[str, Key("takes")]
+    in_tree: str
     """Structure of a call's arguments, without states, as serialised by pytree."""
-    out_tree: Annotated[str, Key("gives")]
+    out_tree: str
     """Structure of the outputs, without states."""
     aliases: tuple[tuple[int, int], ...]
     """Indices of each state among the inputs, and of its next value among the outputs."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.config import json_codec
-from torchserve_neuron_lstm.config.json_codec import INFINITE, JsonError, Key, from_json, parse_json, read_json, to_json
+from torchserve_neuron_lstm.config.json_codec import INFINITE, JsonError, from_json, parse_json, read_json, to_json
 
 
 def even(number: int) -> None:
@@ -36,7 +36,7 @@ class Layer:
     operators: Collection[str]
     settings: Mapping[str, Path]
     extra: Any = None
-    in_tree: Annotated[str, Key("takes")] = ""
+    in_tree: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -86,7 +86,7 @@ LAYER = {
     "operators": ["aten::sort"],
     "settings": {"workdir": "out"},
     "extra": None,
-    "takes": "*",
+    "in_tree": "*",
 }
 
 

@@ -146,7 +146,7 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
         ({"traced_json": b"{"}, "the description in the traced file is damaged"),
         ({"traced_json": b'{"format": 0}'}, "is not of format 1"),
         ({"traced_json": json.dumps({**description, "more": 1}).encode()}, "is damaged"),
-        ({"traced_json": json.dumps({**description, "takes": "x"}).encode()}, "is damaged"),
+        ({"traced_json": json.dumps({**description, "in_tree": "x"}).encode()}, "is damaged"),
     ):
         changed(good, bad, **members)
         with pytest.raises(LoadError, match=message):
