@@ -27,6 +27,14 @@ _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """Folders whose frames are between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _NO_CONTROL_FLOW = "choose between two tensors with torch.where, and leave out what only checks values"
+_FORMULA = re.compile(
+    r"Sym(Int|Bool|Float)\b|UnknownSize|__index__ method|failed to match any schema|BooleanAtom|be Rational|"
+    r"inconsistent min=|Expected op to be|symbolic sizes"
+)
+"""Parts of errors about a size that is a formula, where Python, torch or numpy need a number."""
+_SYMBOL = re.compile(r"\bs\d+\b")
+_NEEDS_NUMBER = "uses the number of timesteps, or a value computed from it, where a plain number is needed"
+_AS_TENSORS = "compute with tensors there, or with + - * // % alone"
 _NUMBER_OF_CLASSES = "give one_hot the number of classes, as in one_hot(ids, num_classes=26); it counts them otherwise"
 
 
@@ -162,7 +170,10 @@ def _left_transforms() -> Iterator[None]:
 
 
 def _untraced(name: str, error: Exception) -> str:
-    return f"{name} could not be traced: {type(error).__name__}: {_first_line(error)}{_line_of_causes(error)}"
+    reason, line = f"{type(error).__name__}: {_first_line(error)}", _line_of_causes(error)
+    if _FORMULA.search(reason):
+        return f"{name} {_NEEDS_NUMBER}{line}: {_AS_TENSORS}. In terms of T timesteps: {_SYMBOL.sub('T', reason)}"
+    return f"{name} could not be traced: {reason}{line}"
 
 
 def _first_line(error: Exception) -> str:

@@ -58,9 +58,14 @@ class RaggedRun(torch.fx.Interpreter):
         try:
             with torch.fx.traceback.set_current_meta(n):
                 return self._run(n)
-        except (NoRule, UnknownSize) as error:
+        except NoRule as error:
             name = ".".join(str(n.target).split(".")[:2])
             raise LoweringError(f"{name} mixes timesteps in a way that has no rule: {error}{at_line(n)}") from error
+        except LoweringError:
+            raise
+        except Exception as error:  # a rule calls torch's operators, which raise errors of many types
+            with explained_export_errors(f"{n.target} on a batch of requests{at_line(n)}"):
+                raise error
 
     def _run(self, n: torch.fx.Node) -> Any:
         if n.op == "placeholder":
@@ -88,6 +93,8 @@ class RaggedRun(torch.fx.Interpreter):
         return scan(self._batch, arguments, [_sizes(result) for result in found], _run_step)
 
     def _placeholder(self, n: torch.fx.Node) -> Value:
+        if n.name not in self._tensors and n.name not in self._inputs:
+            raise NoRule("an operator checks its result, as torch.linalg.inv does, so its place in the code counts")
         sizes = _sizes(n.meta["val"])
         if n.name in self._tensors:
             return Value(self._tensors[n.name], sizes, shared=True)
@@ -98,6 +105,8 @@ class RaggedRun(torch.fx.Interpreter):
         return Value(moved(tensor, spec.batch_dim, 0).unsqueeze(1 + spec.batch_dim), sizes, is_input=True)
 
     def _call(self, n: torch.fx.Node, found: Any) -> Any:
+        if any(isinstance(node.meta.get("val"), torch.SymBool) for node in n.all_input_nodes):
+            raise NoRule("a comparison of numbers of timesteps is a value: compare tensors, such as lengths")
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         sizes = tuple(_sizes(result) for result in results)
         dtypes = tuple(result.dtype for result in results)
