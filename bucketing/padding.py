@@ -127,16 +127,16 @@ def item_bytes(dtype: torch.dtype) -> int:
     return torch.empty(0, dtype=dtype).element_size()
 
 
-def zeros(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:
-    """Return zeros for one request of `length` timesteps, or for a batch of so many rows.
+def filler(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:
+    """Return `spec.pad_value` everywhere in one request of `length` timesteps, or in a batch of so many rows.
 
-    >>> zeros(TensorSpec("ids", "int64", ("batch", "time")), length=3)
+    >>> filler(TensorSpec("ids", "int64", ("batch", "time")), length=3)
     tensor([0, 0, 0])
-    >>> zeros(TensorSpec("ids", "int64", ("batch", "time")), length=3, batch=1)
-    tensor([[0, 0, 0]])
+    >>> filler(TensorSpec("ids", "int64", ("batch", "time"), pad_value=1), length=3, batch=1)
+    tensor([[1, 1, 1]])
     """
     sizes = spec.item_sizes(length) if batch is None else spec.sizes(batch, length)
-    return torch.zeros(sizes, dtype=torch_dtype(spec))
+    return torch.full(sizes, spec.pad_value, dtype=torch_dtype(spec))
 
 
 class _Padding(dict[int, torch.Tensor]):
@@ -144,12 +144,12 @@ class _Padding(dict[int, torch.Tensor]):
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
-        self.longest = _padding_item(spec, 0)
+        self.longest = filler(spec, 0)
 
     def __missing__(self, timesteps: int) -> torch.Tensor:
         (dim,) = self.spec.item_time_dims
         if timesteps > self.longest.shape[dim]:
-            self.longest = _padding_item(self.spec, 1 << timesteps.bit_length())
+            self.longest = filler(self.spec, 1 << timesteps.bit_length())
         view = self[timesteps] = self.longest.narrow(dim, 0, timesteps)
         return view
 
@@ -190,7 +190,7 @@ def _stacked(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) ->
     padded = [_pad_item(item, spec, bucket.length) for item in items]
     if spec.batch_dim is None:
         return padded[0].contiguous()
-    dummies = [_padding_item(spec, bucket.length)] * (bucket.batch - len(items))
+    dummies = [filler(spec, bucket.length)] * (bucket.batch - len(items))
     return torch.stack(padded + dummies, spec.batch_dim)
 
 
@@ -201,13 +201,9 @@ def _moved(tensor: torch.Tensor, dim: int, to: int) -> torch.Tensor:
 def _pad_item(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     if not spec.item_time_dims:
         return item
-    padded = _padding_item(spec, length)
+    padded = filler(spec, length)
     _first_timesteps(padded, spec, item.shape[spec.item_time_dims[0]]).copy_(item)
     return padded
-
-
-def _padding_item(spec: TensorSpec, length: int) -> torch.Tensor:
-    return torch.full(spec.item_sizes(length), spec.pad_value, dtype=torch_dtype(spec))
 
 
 def _first_timesteps(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:

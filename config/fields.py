@@ -161,7 +161,7 @@ def _two_ascending(values: Any) -> tuple[int | float, int | float]:
     return least, largest
 
 
-PadValue = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+PadValue = Annotated[int | float | None, PlainValidator(_number), WithJsonSchema({"type": "number"})]
 ValueRange = Annotated[
     tuple[int | float, int | float],
     PlainValidator(_two_ascending),

@@ -72,8 +72,8 @@ class OwnModel:
     mask: Optional[MaskForm]
     draws: bool
     """Whether it draws random numbers."""
-    answers_zeros: bool
-    """Whether it answers a request of zeros, with which a host tries it."""
+    answers_filler: bool
+    """Whether it answers a request of padding alone, with which a host tries it."""
     rewritten: tuple[str, ...]
     """Tensors that it writes into without a trace: they are put back after every request."""
     recurrences: Optional[Annotated[str, relative_path]]

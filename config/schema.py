@@ -107,8 +107,11 @@ class InputConfig(Strict):
     """The element type that forward() expects, as in int64 for ids or float32 for features."""
     shape: Shape
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
-    pad_value: PadValue = 0
-    """The value on padded timesteps. It never affects an output; an embedding must accept it."""
+    pad_value: PadValue = None
+    """The value on padded timesteps; left out, 0 or the value of `range` next to it.
+
+    It never affects an output. The layers must accept it: an embedding, a division.
+    """
     range: ValueRange | None = None
     """The least and the largest value of a request, both included, as in [1, 4999] for ids without 0.
 
@@ -135,6 +138,12 @@ class InputConfig(Strict):
     @classmethod
     def _castable(cls, value: float, info: ValidationInfo) -> float:
         return _held(value, info.data.get("dtype"))
+
+    @property
+    def padding(self) -> float:
+        """The value on padded timesteps."""
+        least, most = self.range or (0, 0)
+        return max(least, min(0, most)) if self.pad_value is None else self.pad_value
 
 
 def _held(value: float, dtype: str | None) -> float:
@@ -283,7 +292,7 @@ class NeuronLstmBlock(Strict):
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """The inputs in the order of forward()."""
         return tuple(
-            TensorSpec(name, entry.dtype, entry.shape, entry.pad_value, value_range=entry.range)
+            TensorSpec(name, entry.dtype, entry.shape, entry.padding, value_range=entry.range)
             for name, entry in self.inputs.items()
         )
 

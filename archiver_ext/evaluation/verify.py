@@ -110,7 +110,7 @@ def _worst_result(
         except IndexError as failed:
             raise RuntimeError(
                 f"{failed}: a position that the model computes from values is outside of the sequence, in a row that "
-                "fills a batch and holds zeros and `pad_value` only. Compute it from the lengths, or clamp it"
+                "fills a batch and holds `pad_value` only. Compute it from the lengths, or clamp it"
             ) from failed
         for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
             allowed = case.rounding or (0.0,) * len(specs)

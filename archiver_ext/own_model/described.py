@@ -47,7 +47,7 @@ def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig
         arguments=_arguments(config),
         mask=_mask(config),
         draws=False,
-        answers_zeros=True,
+        answers_filler=True,
         rewritten=(),
         recurrences=None,
         imports_late=not is_script and imports_late(file),

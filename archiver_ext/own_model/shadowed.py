@@ -47,7 +47,7 @@ def prepare_shadow(
             raise PackagingError(f"{description.name} draws random numbers, so no answer can be compared")  # noqa: TRY301 - it is told as the others
     except PackagingError as error:
         raise PackagingError(f"neuron_lstm.shadow: {error}. Leave `shadow` out to package it without") from error
-    described = replace(description, answers_zeros=trial.answers_zeros, rewritten=trial.rewritten)
+    described = replace(description, answers_filler=trial.answers_filler, rewritten=trial.rewritten)
     return PreparedShadow(Shadow(settings.share, settings.on_difference, described), constants, trial.requests)
 
 

@@ -140,6 +140,13 @@ def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: floa
     assert isinstance(config.input_specs[0].pad_value, type(kept))
 
 
+@pytest.mark.parametrize(("values", "padding"), [("[1, 9]", 1), ("[-9, -2]", -2), ("[-1, 1]", 0), ("[0, 4]", 0)])
+def test_a_pad_value_that_is_left_out_is_the_value_of_the_range_next_to_0(values: str, padding: int) -> None:
+    config = parsed(inputs=f"{{x: {{dtype: int64, shape: [batch, time], range: {values}}}}}")
+
+    assert config.input_specs[0].pad_value == padding
+
+
 @pytest.mark.parametrize(
     ("key", "dtype", "value", "said"),
     [
