@@ -31,7 +31,7 @@ from .dimension_moves import join_moves
 from .recurrence_rules import scan
 from .row_rule import each_row
 from .rules import rule_for_spectra, rule_of
-from .sizes import SizeExpr, UnknownSize, evaluate, expression, in_python, is_ragged, never_falls, written
+from .sizes import SizeExpr, evaluate, expression, in_python, is_ragged, never_falls, written
 from .spectrum_rules import NO_CONVOLUTION, Spectrum
 from .value import Batch, Call, NoRule, Value, moved
 
@@ -63,9 +63,9 @@ class RaggedRun(torch.fx.Interpreter):
             raise LoweringError(f"{name} mixes timesteps in a way that has no rule: {error}{at_line(n)}") from error
         except LoweringError:
             raise
-        except Exception as error:  # a rule calls torch's operators, which raise errors of many types
+        except Exception:  # a rule calls torch's operators, which raise errors of many types
             with explained_export_errors(f"{n.target} on a batch of requests{at_line(n)}"):
-                raise error
+                raise
 
     def _run(self, n: torch.fx.Node) -> Any:
         if n.op == "placeholder":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -15,6 +16,8 @@ _KEEPS_ZERO = {
     f"aten.{name}"
     for name in ("to", "_to_copy", "clone", "contiguous", "alias", "detach", "relu", "tanh", "neg", "dropout")
 }
+_EXACT_SCALARS = {"mul", "div", "floor_divide"}
+"""Operators that take a scalar beside tensors of half precision in float32."""
 
 
 def is_ragged_number(argument: object) -> bool:
@@ -25,29 +28,52 @@ def is_ragged_number(argument: object) -> bool:
 def pointwise(batch: Batch, call: Call) -> Results:
     """Broadcast from the right; a number that depends on the timesteps becomes one number for each row."""
     rank = len(call.sizes[0])
-    shared = call.shared and not any(map(is_ragged_number, call.arguments.values()))
+    numbers = {name: batch.number(value) for name, value in call.arguments.items() if is_ragged_number(value)}
+    shared = call.shared and not numbers
+    dtype = _dtype_of_scalars(call, [*numbers.values()])
 
-    def aligned(argument: Any) -> Any:
+    def aligned(name: str, argument: Any) -> Any:
         if isinstance(argument, Value):
-            return argument.tensor if argument.shared else unsqueezed(argument.tensor, rank - argument.rank)
-        if is_ragged_number(argument):
-            return _as_scalar(batch.number(argument), call).reshape(-1, *[1] * rank)
+            if argument.shared:
+                return argument.tensor
+            is_cast = dtype is not None and argument.rank == 0 and name != "condition"
+            return unsqueezed(argument.tensor.to(dtype) if is_cast else argument.tensor, rank - argument.rank)
+        if name in numbers:
+            return numbers[name].to(dtype or numbers[name].dtype).reshape(-1, *[1] * rank)
         return in_python(argument)
 
-    results = call.run(**{name: aligned(argument) for name, argument in call.arguments.items()})
+    results = call.run(**{name: aligned(name, argument) for name, argument in call.arguments.items()})
     if len(call.sizes) > 1:
         return tuple(Value(tensor, sizes, shared) for tensor, sizes in zip(results, call.sizes, strict=True))
     keeps_zero = not shared and str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
     return Value(results, call.sizes[0], shared, keeps_zero)
 
 
-def _as_scalar(number: torch.Tensor, call: Call) -> torch.Tensor:
-    """Return a number of each row in the type to which torch casts a Python float beside the tensors of the call."""
-    dtypes = [value.tensor.dtype for value in call.values()]
-    if not number.is_floating_point() or not dtypes:
-        return number
-    dtype = reduce(torch.promote_types, dtypes)
-    return number.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
+def _dtype_of_scalars(call: Call, numbers: Sequence[torch.Tensor]) -> torch.dtype | None:
+    """Return the dtype to which torch casts numbers, and tensors of no dimensions of one request; None to leave them.
+
+    In a batch they have a dimension of rows, and would change the dtype in which the other tensors are computed.
+
+    Raises `NoRule`: torch rounds the other tensors, but not these.
+    """
+    scalars, others = set[torch.dtype](), set[torch.dtype]()
+    for name, value in call.arguments.items():
+        if isinstance(value, Value) and name != "condition":
+            (others if value.rank else scalars).add(value.tensor.dtype)
+    if not (scalars or (numbers and others)):
+        return None
+    array = dtype = reduce(torch.promote_types, others or scalars)
+    if others and scalars:
+        dtype = torch.result_type(
+            torch.empty(1, dtype=array), torch.empty((), dtype=reduce(torch.promote_types, scalars))
+        )
+    if numbers:
+        dtype = torch.result_type(torch.empty((), dtype=dtype), any(map(torch.is_floating_point, numbers)) * 1.0 or 1)
+    if dtype in (torch.float16, torch.bfloat16) and str(call.target).split(".")[1] in _EXACT_SCALARS:
+        if array is not dtype:
+            raise NoRule("integers and a number of half precision")
+        return torch.float32
+    return None if call.dtypes[0].is_floating_point and not dtype.is_floating_point else dtype
 
 
 def same(batch: Batch, call: Call) -> Results:
