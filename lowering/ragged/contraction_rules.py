@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .sizes import is_ragged
-from .value import Batch, Call, NoRule, Results, Value, in_dim, unsqueezed, with_ones, without_ones
+from .value import Batch, Call, NoRule, Results, Value, in_dim, reject_split_blocks, unsqueezed, with_ones, without_ones
 
 
 def linear(batch: Batch, call: Call) -> Results:
@@ -15,6 +15,7 @@ def linear(batch: Batch, call: Call) -> Results:
     value, weight, bias = call.value("input"), call.value("weight"), call.get("bias")
     if is_ragged(value.sizes[-1]):
         raise NoRule("a layer with weights for each timestep")
+    reject_split_blocks(value, -1)
     if weight.shared and (bias is None or bias.shared):
         rows, ones = without_ones(value, 1)  # so that an engine sees the layer behind a recurrence
         return Value(with_ones(call.run(input=rows.tensor), ones, shared=value.shared), call.sizes[0], value.shared)
@@ -29,6 +30,7 @@ def bilinear(batch: Batch, call: Call) -> Results:
     first, second, weight, bias = (call.get(name) for name in ("input1", "input2", "weight", "bias"))
     if not weight.shared or (bias is not None and not bias.shared):
         raise NoRule("a bilinear layer whose weights are computed from the request")
+    reject_split_blocks(first, -1)
     return call.result(call.run(input1=batch.every_row(first), input2=batch.every_row(second)))
 
 
@@ -41,6 +43,7 @@ def matmul(batch: Batch, call: Call) -> Results:
 
 
 def _matmul(batch: Batch, first: Value, second: Value, rank: int) -> torch.Tensor:
+    reject_split_blocks(first, -1)
     inner = second.rank - 2 if second.rank > 1 else 0
     if is_ragged(first.sizes[-1]):
         a, b = batch.masked(first, [first.rank - 1], 0), batch.masked(second, [inner], 0)
@@ -65,6 +68,8 @@ def attention(batch: Batch, call: Call) -> Results:
     query, key, value = (call.value(name) for name in ("query", "key", "value"))
     if is_ragged(query.sizes[-1]):
         raise NoRule("attention over queries whose elements are timesteps")
+    reject_split_blocks(query, -1)
+    reject_split_blocks(value, -2)
     keys = key.sizes[-2]
     tensors = {"query": batch.every_row(query), "key": batch.every_row(key), "value": batch.every_row(value)}
     mask: Value | None = call.get("attn_mask")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .sizes import SizeExpr, evaluate, is_ragged
-from .value import Batch, Call, NoRule, Results, Value
+from .value import Batch, Call, NoRule, Results, Value, reject_split_blocks
 
 
 def recurrence(batch: Batch, call: Call) -> Results:
@@ -20,6 +20,7 @@ def recurrence(batch: Batch, call: Call) -> Results:
     """
     x = call.value("x")
     items, steps = x.sizes[0], x.sizes[1]
+    reject_split_blocks(x, -1)
     lengths = None
     if is_ragged(steps):
         if call["lengths"] is not None:

@@ -16,6 +16,9 @@ class NoRule(Exception):
     """A call that has no rule over ragged batches; the message is the reason."""
 
 
+_BLOCK = 32
+
+
 @dataclass(frozen=True)
 class Value:
     """A tensor of every request, [B, *padded sizes]; or one that all requests share, [*padded sizes].
@@ -206,6 +209,21 @@ def _plain(argument: Any) -> Any:
             raise NoRule("a tensor of every request was left in a call without rows")
         return argument.tensor
     return argument
+
+
+def reject_split_blocks(value: Value, dim: int) -> None:
+    """Refuse a product of half precision that sums over numbers of elements that are not read in whole blocks.
+
+    Instructions for them take pairs of elements, in blocks of at most 32. At the end of a row they take the first
+    elements of the next row times 0, so that a NaN or an infinity of one request would reach another one.
+
+    Raises `NoRule`: such a product.
+    """
+    if value.tensor.dtype not in (torch.bfloat16, torch.float16):
+        return
+    size = value.sizes[dim]
+    if is_ragged(size) or int(size) % (2 if size < _BLOCK else _BLOCK):
+        raise NoRule("a product of half precision, of which a processor reads parts of two requests together")
 
 
 def unsqueezed(tensor: torch.Tensor, count: int, place: int = 1) -> torch.Tensor:

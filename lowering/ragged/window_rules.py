@@ -11,7 +11,7 @@ import torch
 from .indexing_rules import taken
 from .shape_rules import unraveled
 from .sizes import is_ragged
-from .value import Batch, Call, NoRule, Results, Rule, Value
+from .value import Batch, Call, NoRule, Results, Rule, Value, reject_split_blocks
 
 
 def _with_own_ends(batch: Batch, value: Value, dims: Iterable[int]) -> Value:
@@ -45,6 +45,7 @@ def convolution(spatial: int) -> Rule:
         dims = list(range(value.rank - spatial, value.rank))
         if is_ragged(value.sizes[dims[0] - 1]):
             raise NoRule("a convolution whose channels are timesteps")
+        reject_split_blocks(value, dims[0] - 1)
         along_time = [is_ragged(value.sizes[dim]) for dim in dims]
         reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
         value = _with_own_ends(batch, value, dims) if reads_beyond else value
