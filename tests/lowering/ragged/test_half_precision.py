@@ -18,7 +18,8 @@ class Projected(nn.Module):
         self.layer = nn.Linear(features, 8).bfloat16()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x.bfloat16()).float()
+        y: Tensor = self.layer(x.bfloat16())
+        return y.float()
 
 
 @pytest.mark.parametrize("features", [6, 32, 64])
@@ -38,6 +39,6 @@ def test_a_product_whose_rows_are_read_together_is_refused(features: int) -> Non
     config = one_input(f"[batch, time, {features}]", length="[7]", batch="[4]")
 
     with pytest.raises(
-        LoweringError, match=r"half precision, of which .*test_half_precision.py:\d+: return self.layer"
+        LoweringError, match=r"half precision, of which .*test_half_precision.py:\d+: y: Tensor = self.layer"
     ):
         lower(Projected(features), config)
