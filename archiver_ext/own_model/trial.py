@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...backends.signature import dtype_name
-from ...bucketing.padding import torch_dtype, filler
+from ...bucketing.padding import filler, torch_dtype
 from ...config.schema import ServingConfig
 from ...handlers.runtime.kept_state import bits_of
 from ...handlers.runtime.own_model import OwnProgram

@@ -29,7 +29,7 @@ from ...bucketing.cost import CostModel
 from ...bucketing.errors import BUG
 from ...bucketing.execute import Pad, Tensors, execute
 from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
-from ...bucketing.padding import lengths_tensor, pad, filler
+from ...bucketing.padding import filler, lengths_tensor, pad
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, role_buckets

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from ...bucketing.execute import Tensors
-from ...bucketing.padding import torch_dtype, filler
+from ...bucketing.padding import filler, torch_dtype
 from ...bucketing.shapes import CarriedValue
 from ...sessions.session import Session
 from ..responses import RequestError
