@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions
 
 from .quotients import NoQuotient, Quotient, least, quotient
-from .written_views import Memory, memory_of
+from .written_views import Fact
 
 _SIDES = "_neuron_lstm_sides"
 
@@ -57,20 +57,18 @@ def indicator(value: Any) -> Any:
     return differs if name == "ne" else 1 - differs
 
 
-_KNOWN = "_neuron_lstm_known"
+_NUMBERS = Fact("numbers")
 
 
 def with_known_values(tensor: torch.Tensor, values: Any) -> torch.Tensor:
     """Attach the known numbers to a tensor, and return it. They hold until something writes to its memory."""
-    memory = memory_of(tensor)
-    setattr(tensor, _KNOWN, (np.array(values, dtype=object), memory, memory.writes))
+    _NUMBERS.note(tensor, np.array(values, dtype=object))
     return tensor
 
 
 def known_values(tensor: object) -> Any:
     """Return the known numbers of a tensor as an array of objects; None if they are not known."""
-    recorded: tuple[Any, Memory, int] | None = getattr(tensor, _KNOWN, None)
-    return None if recorded is None or recorded[1].writes != recorded[2] else recorded[0]
+    return _NUMBERS.of(tensor)
 
 
 _FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
@@ -236,7 +234,8 @@ def in_dtype(values: Any, dtype: torch.dtype) -> Any:
             return _elementwise(lambda value: _ROUNDED["trunc"](indicator(value)), values, [])
         except NoQuotient:
             return None
-    return values if dtype in (torch.float32, torch.float64, torch.bool) else None
+    fits = dtype == torch.uint8 and all(isinstance(value, int) and 0 <= value <= 255 for value in values.reshape(-1))
+    return values if fits or dtype in (torch.float32, torch.float64, torch.bool) else None
 
 
 def in_python(values: Any) -> Any:

@@ -14,11 +14,9 @@ import torch
 from ..packing.padded_batch import same_size
 from .known_numbers import known_values
 from .value_ranges import EXACT
-from .written_views import SAME_ELEMENTS, memory_of
+from .written_views import SAME_ELEMENTS, Fact
 
-_END = "_neuron_lstm_positions_end"
-_IN_ORDER = "_neuron_lstm_positions_in_order"
-_ONLY_TRUE = "_neuron_lstm_only_true"
+_END, _IN_ORDER, _ONLY_TRUE, _COUNTED = (Fact(name) for name in ("end", "in_order", "only_true", "counted"))
 _MOVED = SAME_ELEMENTS | {
     *("expand_as", "to", "type", "type_as", "long", "int", "float", "double", "getitem"),
 }
@@ -28,31 +26,18 @@ _BELOW = {"lt": True, "ge": False}
 _REFLECTED = {"gt": "lt", "le": "ge"}
 
 
-class _End:
-    """The number that all elements of a tensor are below, and of what has the same ones, until one is changed."""
-
-    def __init__(self, number: Any) -> None:
-        self.number = number
-
-
-def forget_positions(tensor: object) -> None:
-    """Forget the end of positions that are changed in place, also that of views."""
-    if (end := getattr(tensor, _END, None)) is not None:
-        end.number = None
-
-
 def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
     """Record the end of positions that a call returns."""
     if not isinstance(result, torch.Tensor):
         return
     if name == "arange" and (end := _counted(args, kwargs)) is not None:
-        setattr(result, _END, _End(end))
-        setattr(result, _IN_ORDER, True)
-    elif args and _moves(name) and _end_of(args[0]) is not None:
-        setattr(result, _END, getattr(args[0], _END))
-        setattr(result, _IN_ORDER, getattr(args[0], _IN_ORDER) and _keeps_order(name, args, result))
+        _END.note(result, end)
+        _IN_ORDER.note(result, True)
+    elif args and _moves(name) and (end := _END.of(args[0])) is not None:
+        _END.note(result, end)
+        _IN_ORDER.note(result, _IN_ORDER.of(args[0]) and _keeps_order(name, args, result))
     elif name in ("eq", "__eq__") and (place := _place(args, result)) is not None:
-        setattr(result, _ONLY_TRUE, (place, memory := memory_of(result), memory.writes))
+        _ONLY_TRUE.note(result, place)
 
 
 def _moves(name: str) -> bool:
@@ -67,9 +52,9 @@ def _keeps_order(name: str, args: Sequence[Any], result: torch.Tensor) -> bool:
 
 def _place(args: Sequence[Any], result: torch.Tensor) -> Any:
     """Return the first or the last position, if it is compared with one row of all positions; None for others."""
-    positions, number = (args if _end_of(args[0]) is not None else args[::-1]) if len(args) == 2 else (None, None)
-    end, place = _end_of(positions), _number(number)
-    if end is None or place is None or not getattr(positions, _IN_ORDER):
+    positions, number = (args if _IN_ORDER.of(args[0]) else args[::-1]) if len(args) == 2 else (None, None)
+    end, place = _END.of(positions), _number(number)
+    if place is None or not _IN_ORDER.of(positions):
         return None
     rows = [size for size in result.shape if not same_size(size, end)]
     one_row = len(rows) == result.dim() - 1 and all(type(size) is int and size == 1 for size in rows)
@@ -78,8 +63,7 @@ def _place(args: Sequence[Any], result: torch.Tensor) -> Any:
 
 def only_true(mask: object) -> Any:
     """Return the place of the only element that is true, among all elements; None if it is not known."""
-    place, memory, writes = getattr(mask, _ONLY_TRUE, (None, None, 0))
-    return place if memory is not None and memory.writes == writes else None
+    return _ONLY_TRUE.of(mask)
 
 
 def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -90,19 +74,14 @@ def _counted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return numbers[-1] if isinstance(numbers[-1], (int, torch.SymInt)) else None
 
 
-def _end_of(tensor: object) -> Any:
-    end = getattr(tensor, _END, None) if isinstance(tensor, torch.Tensor) else None
-    return None if end is None else end.number
-
-
 def compared_with_size(name: str, first: Any, others: Sequence[Any]) -> bool | None:
     """Return the result of comparing positions with the number of timesteps; None for others."""
     if len(others) != 1:
         return None
     second = others[0]
-    if _end_of(first) is None:
+    if _END.of(first) is None:
         first, second, name = second, first, _REFLECTED.get(name, "")
-    end, number = _end_of(first), _number(second)
+    end, number = _END.of(first), _number(second)
     return _BELOW.get(name) if end is not None and number is not None and same_size(number, end) else None
 
 
@@ -114,22 +93,19 @@ def _number(value: object) -> Any:
     return value if isinstance(value, torch.SymInt) else None
 
 
-_COUNTED = "_neuron_lstm_counted"
 _MOST = 64
 """Numbers of a range that is noted."""
 
 
 def note_counted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-    """Note the numbers of a range; forget those of a tensor that a call changes in place."""
+    """Note the numbers of a range."""
     if name == "arange" and args and all(type(value) is int for value in args) and not kwargs.keys() - {"device"}:
         numbers = range(*args)
         if len(numbers) <= _MOST:
-            setattr(result, _COUNTED, [*numbers])
-    elif args and (name.endswith("_") or name == "__setitem__") and getattr(args[0], _COUNTED, None) is not None:
-        delattr(args[0], _COUNTED)
+            _COUNTED.note(result, [*numbers])
 
 
 def counted_numbers(tensor: object) -> list[int] | None:
     """Return the numbers of a range; None for another tensor."""
-    numbers: list[int] | None = getattr(tensor, _COUNTED, None)
+    numbers: list[int] | None = _COUNTED.of(tensor)
     return numbers if numbers is None else [*numbers]

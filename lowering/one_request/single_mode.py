@@ -30,9 +30,9 @@ from .positions import note_counted, note_positions_after, only_true
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import RepeatedList, joined, symbolic_array
-from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
+from .uniform_values import uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-from .written_views import note_views_after, shares_memory
+from .written_views import note_views_after, note_write, shares_memory, written_tensors
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
 """Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""
@@ -66,7 +66,8 @@ class SingleRequestMode(TorchFunctionMode):
             args = tuple(getattr(argument, TENSOR_TYPE, argument) for argument in args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
-        forget_changed(name, args, kwargs)
+        for tensor in written_tensors(name, args, kwargs):
+            note_write(tensor)
         result = _CALLS.get(name, func)(*args, **kwargs)
         note_views_after(args, kwargs, result)
         follow_packed(name, args, kwargs, result)
@@ -123,18 +124,18 @@ def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     """Record results whose elements are all equal; the number of a result with one element is known."""
     if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
         return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
-    value = uniform_after(name, args, kwargs)
+    value = uniform_after(name, args, kwargs, result)
     if value is not None:
-        for tensor in pytree.tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and (tensor.dtype != torch.int64 or name not in ("max", "min")):
-                with_uniform_value(tensor, value, source=None if name in _COPIES else args[0])
+        for tensor in [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]:
+            wraps = tensor.dtype in _SMALL_INTEGERS and not 0 <= value <= 127
+            if not wraps and (tensor.dtype != torch.int64 or name not in ("max", "min")):
+                with_uniform_value(tensor, value)
                 if _is_single(tensor):
                     with_known_values(tensor, np.full(tuple(tensor.shape), value, dtype=object))
     return result
 
 
-_COPIES = {"clone", "__deepcopy__", "repeat", "flip"}
-"""Functions whose results never share memory with their argument."""
+_SMALL_INTEGERS = (torch.uint8, torch.int8, torch.int16)
 
 
 def _is_single(result: Any) -> bool:
@@ -340,6 +341,14 @@ def _written(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return None
 
 
+def _chosen(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Choose by a mask of bytes, which eager mode takes and the exporter does not."""
+    if func is not torch.where or len(args) != 3 or args[0].dtype != torch.uint8:
+        return NotImplemented
+    with mode:
+        return torch.where(args[0].bool(), *args[1:])
+
+
 def _places_to_invert(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return the inverse of the only permutation of one row, where torch inverts it: what it then writes is the same.
 
@@ -384,5 +393,6 @@ _RULES: dict[str, Callable[..., Any]] = {
     "scatter_": _inverted,
     "__getitem__": _key,
     "masked_select": _selected,
+    "where": _chosen,
     "__setitem__": _written,
 }

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from .positions import compared_with_size, forget_positions
+from .positions import compared_with_size
 from .value_ranges import COMPARED, within_range
-from .written_views import SAME_ELEMENTS, note_write, written_tensors
+from .written_views import SAME_ELEMENTS, Fact
 
-_UNIFORM = "_neuron_lstm_uniform"
+_UNIFORM = Fact("uniform")
 _KEPT = SAME_ELEMENTS | {
     *("expand_as", "narrow", "select", "chunk", "split", "max", "min", "amax", "amin", "mean", "getitem", "unbind"),
     *("view_as", "movedim", "swapaxes", "diagonal", "ravel", "reversed"),
@@ -24,6 +24,10 @@ _KEPT = SAME_ELEMENTS | {
 """Functions whose results have the elements of their first argument, or a mean of them."""
 _MOVED = {"getitem", "expand_as", "to", "type"}
 """Functions for which another tensor gives positions, a shape or a type, and no elements."""
+_FILLED = {
+    name: filled for filled, kind in enumerate(("zeros", "ones")) for name in (kind, f"{kind}_like", f"new_{kind}")
+}
+"""Functions that make a mask whose elements are all equal, with the number of each."""
 
 
 def _inverse(value: Any) -> Any:
@@ -44,35 +48,21 @@ _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class _Elements:
-    """The value of all elements of a tensor and of its views, until one of them is changed in place."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def with_uniform_value(tensor: torch.Tensor, value: Any, source: object = None) -> torch.Tensor:
-    """Record on a tensor that all of its elements are `value`, and return it.
-
-    `source` is a tensor with which it may share its memory.
-    """
-    shared = _elements(source)
-    setattr(tensor, _UNIFORM, shared if shared is not None and shared.value is value else _Elements(value))
+def with_uniform_value(tensor: torch.Tensor, value: Any) -> torch.Tensor:
+    """Record on a tensor that all of its elements are `value`, and return it."""
+    _UNIFORM.note(tensor, value)
     return tensor
-
-
-def _elements(tensor: object) -> _Elements | None:
-    return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
 
 
 def uniform_value(tensor: object) -> Any:
     """Return the value of all elements of a tensor; None if it is not known."""
-    elements = _elements(tensor)
-    return None if elements is None else elements.value
+    return _UNIFORM.of(tensor)
 
 
-def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> Any:
     """Return the value of all elements of a call's result; None if it is not known."""
+    if name in _FILLED and isinstance(result, torch.Tensor) and result.dtype in (torch.bool, torch.uint8):
+        return as_number(_FILLED[name], result.dtype)
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     own, plain, others = uniform_value(args[0]), name.strip("_"), [*args[1:], *kwargs.values()]
@@ -92,15 +82,6 @@ def _of_uniform(name: str, own: Any, others: Sequence[Any]) -> Any:
         return _UNARY[name](own)
     number = others[0] if len(others) == 1 and isinstance(others[0], (bool, int, float)) else None
     return _WITH_NUMBER[name](own, number) if number is not None and name in _WITH_NUMBER else None
-
-
-def forget_changed(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Forget the range of tensors that a call changes in place, and their values, also those of views."""
-    for tensor in written_tensors(name, args, kwargs):
-        if (elements := _elements(tensor)) is not None:
-            elements.value = None
-        note_write(tensor)
-        forget_positions(tensor)
 
 
 def _cast(own: Any, others: Sequence[Any]) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .written_views import SAME_ELEMENTS, Memory, memory_of
+from .written_views import SAME_ELEMENTS, Fact
 
-_RANGE = "_neuron_lstm_range"
+_RANGE = Fact("range")
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
@@ -43,14 +43,8 @@ def with_range(
 ) -> torch.Tensor:
     """Record on a tensor that its elements are within bounds, if there are any, and return it."""
     if bounds is not None:
-        _record(tensor, ValueRange(bounds, use))
+        _RANGE.note(tensor, ValueRange(bounds, use))
     return tensor
-
-
-def _record(tensor: torch.Tensor, known: ValueRange) -> None:
-    """Record bounds that hold until something is written to the tensor or to a view of the same memory."""
-    memory = memory_of(tensor)
-    setattr(tensor, _RANGE, (known, memory, memory.writes))
 
 
 def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -61,8 +55,8 @@ def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def value_range(tensor: object) -> ValueRange | None:
     """Return the bounds of all elements of a tensor; None if they are not known."""
-    recorded: tuple[ValueRange, Memory, int] | None = getattr(tensor, _RANGE, None)
-    return None if recorded is None or recorded[1].writes != recorded[2] else recorded[0]
+    known: ValueRange | None = _RANGE.of(tensor)
+    return known
 
 
 def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
@@ -71,7 +65,7 @@ def note_range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if isinstance(result, tuple) and result:
         result = result[0]  # sorted values, before the order of them
     if known is not None and isinstance(result, torch.Tensor) and result.dtype in EXACT:
-        _record(result, known)
+        _RANGE.note(result, known)
 
 
 def _range_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ValueRange | None:

@@ -65,7 +65,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.writes = 0
-        """Calls that have written to it: facts about its elements hold until the next one."""
+        """Calls that have written to it."""
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:
@@ -75,6 +75,23 @@ def memory_of(tensor: torch.Tensor) -> Memory:
         memory = Memory()
         setattr(tensor, _MEMORY, memory)
     return memory
+
+
+class Fact:
+    """A fact about the elements of a tensor, which holds until something writes to its memory."""
+
+    def __init__(self, name: str) -> None:
+        self._attribute = f"_neuron_lstm_{name}"
+
+    def note(self, tensor: torch.Tensor, value: Any) -> None:
+        """Record the fact; None is that it is not known."""
+        memory = memory_of(tensor)
+        setattr(tensor, self._attribute, (value, memory, memory.writes))
+
+    def of(self, tensor: object) -> Any:
+        """Return the fact about a tensor; None if it is not known."""
+        value, memory, writes = getattr(tensor, self._attribute, (None, None, 0))
+        return value if memory is not None and memory.writes == writes else None
 
 
 def shares_memory(tensor: torch.Tensor) -> bool:

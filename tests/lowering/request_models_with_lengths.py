@@ -118,7 +118,10 @@ def changed_mask(m: Model, x: Tensor, lengths: Tensor) -> Any:
     mask = torch.arange(x.size(1)) < lengths[:, None]
     view, copy = mask.unsqueeze(2), mask.clone()
     view[:, 0] = False
-    return (x * mask.unsqueeze(2)).sum(1), x[copy].view_as(x), view.sum((1, 2))
+    steps = torch.ones_like(copy, dtype=torch.uint8).t()
+    assert steps[0].all()
+    chosen = torch.where(steps.t().unsqueeze(2), x, -x)
+    return (x * mask.unsqueeze(2)).sum(1), x[copy].view_as(x), view.sum((1, 2)), chosen
 
 
 def likelihoods(m: Model, x: Tensor, lengths: Tensor) -> Any:
