@@ -65,6 +65,12 @@ _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.de
 
 That also gives its shape where it is decomposed later, so the exporter's decompositions must be there from the start.
 """
+_KERNELS = (
+    torch.ops.aten.grid_sampler_2d.default,
+    torch.ops.aten.multi_margin_loss.default,
+    torch.ops.aten.multilabel_margin_loss_forward.default,
+)
+"""Operators whose kernels leave out NaN, which torch's decompositions of them do not."""
 _AFTER_WRITES = (torch.ops.aten.zero.default,)
 """Functional forms of operators that write in place: they are decomposed in the pass that makes them."""
 _MOST_PASSES = 4
@@ -112,7 +118,7 @@ def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., A
     found: dict[Any, Callable[..., Any]] = {}
     composed = _exporters_decompositions()
     for target in targets:
-        if target.namespace != "aten" or rule_of(target) is not None or target in _DECOMPOSED:
+        if target.namespace != "aten" or rule_of(target) is not None or target in (*_DECOMPOSED, *_KERNELS):
             continue
         if target in composed:
             found[target] = composed[target]
