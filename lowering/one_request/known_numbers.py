@@ -71,19 +71,15 @@ def known_values(tensor: object) -> Any:
     return _NUMBERS.of(tensor)
 
 
+def known_number(tensor: object) -> Any:
+    """Return the only number of a tensor; None if it is not known, or one of several."""
+    known = known_values(tensor)
+    return known.item() if known is not None and known.size == 1 else None
+
+
 _FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
-_SIZED = {
-    *_FACTORIES,
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "view",
-    "reshape",
-    "expand",
-    "repeat",
-    "narrow",
-    "select",
+_SIZED = _FACTORIES | {
+    *("new_zeros", "new_ones", "new_full", "new_empty", "view", "reshape", "expand", "repeat", "narrow", "select")
 }
 
 
@@ -240,7 +236,12 @@ def in_dtype(values: Any, dtype: torch.dtype) -> Any:
 
 def in_python(values: Any) -> Any:
     """Return numbers as Python has them."""
-    return _elementwise(lambda value: value.in_python() if isinstance(value, Quotient) else value, values, [])
+    return _elementwise(plain, values, [])
+
+
+def plain(number: Any) -> Any:
+    """Return a number as Python has it."""
+    return number.in_python() if isinstance(number, Quotient) else number
 
 
 _RESHAPED = {"index_select", "flip", "squeeze", "unsqueeze", "flatten", "view", "reshape"}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..packing.padded_batch import same_size
-from .known_numbers import known_values
+from .known_numbers import known_number
 from .value_ranges import EXACT
 from .written_views import SAME_ELEMENTS, Fact
 
@@ -87,10 +87,7 @@ def compared_with_size(name: str, first: Any, others: Sequence[Any]) -> bool | N
 
 def _number(value: object) -> Any:
     """Return the only number of a tensor, or a number itself; None if it is not known."""
-    known = known_values(value)
-    if known is not None:
-        return known.reshape(-1)[0] if known.size == 1 else None
-    return value if isinstance(value, torch.SymInt) else None
+    return value if isinstance(value, torch.SymInt) else known_number(value)
 
 
 _MOST = 64

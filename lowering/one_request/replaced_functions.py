@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from ..exporter.model_attributes import replaced, user_file, user_modules
 from ..packing.padded_batch import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
-from .known_numbers import in_dtype, in_python, known_values
+from .known_numbers import in_dtype, in_python, known_number, known_values, plain
 from .positions import counted_numbers
 from .single_mode import TENSOR_TYPE, SingleRequestMode
 from .symbolic_arrays import arrays_of_symbolic_sizes, is_symbolic_array, tensor_of
@@ -111,9 +111,8 @@ def _extreme(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return `max` or `min` that takes the only known number of a tensor."""
 
     def extreme(*arguments: Any, **options: Any) -> Any:
-        known = known_values(arguments[0]) if len(arguments) == 1 else None
-        single = known is not None and known.size == 1
-        return in_python(known).reshape(-1)[0] if single else original(*arguments, **options)
+        number = known_number(arguments[0]) if len(arguments) == 1 else None
+        return original(*arguments, **options) if number is None else plain(number)
 
     return extreme
 

@@ -19,8 +19,10 @@ from ..packing.padded_batch import TracedLengths
 from .known_numbers import (
     in_dtype,
     in_python,
+    known_number,
     known_values,
     out_of_place,
+    plain,
     values_after,
     with_known_values,
     with_symbols,
@@ -150,21 +152,18 @@ def _constant(array: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    known = known_values(args[0])
-    return NotImplemented if known is None or known.size != 1 else in_python(known).reshape(-1)[0]
+    return NotImplemented if (number := known_number(args[0])) is None else plain(number)
 
 
 def _index(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Return a known number as the index of a list, as in `order[ids[i]] = i`."""
-    known = known_values(args[0])
-    single = known is not None and known.size == 1
-    return known.item() if single and isinstance(known.item(), int) else NotImplemented
+    number = known_number(args[0])
+    return number if isinstance(number, int) else NotImplemented
 
 
 def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    known = known_values(args[0])
-    if known is not None and known.size == 1:
-        return bool(known.reshape(-1)[0])
+    if (number := known_number(args[0])) is not None:
+        return bool(number)
     passed = truth_that_passes(sys._getframe(2))
     return NotImplemented if passed is None else passed
 
