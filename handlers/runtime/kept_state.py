@@ -75,13 +75,19 @@ class KeptState:
         """Note what `_is_changed` compares."""
         self._versions = list(map(version_of, self._tensors))
         self._sizes = list(map(len, self._filled))
-        self._objects = list(self._all_objects())
+        self._objects = self._all_objects()
 
-    def _all_objects(self) -> Iterable[Any]:
-        """Yield the objects that are held, and the keys of dicts; of a module of torch, without what each has."""
-        of_modules = [read(held) for read, held in self._modules]
-        values = chain(map(dict.values, self._dicts), map(MappingProxyType.values, self._classes), of_modules)
-        return chain(chain.from_iterable(self._iterated), chain.from_iterable(values))
+    def _all_objects(self) -> list[Any]:
+        """Return the objects that are held, and the keys of dicts; of a module of torch, without what each has."""
+        objects: list[Any] = []
+        add = objects.extend
+        for held in self._iterated:
+            add(held)
+        for mapping in (*self._dicts, *self._classes):
+            add(mapping.values())
+        for read, attributes in self._modules:
+            add(read(attributes))
+        return objects
 
     def _is_changed(self) -> bool:
         """Whether any place is changed: one pass over all, because most requests change none."""

@@ -136,7 +136,7 @@ class Comparison:
             raise DiffersAtLength(
                 f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps): the model "
                 "does something else at some numbers of timesteps, such as a branch on the number or another last step "
-                "of a loop",
+                "of a loop, or torch has another kernel for several rows",
                 length,
                 in_size=False,
             )
