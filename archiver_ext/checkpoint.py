@@ -167,6 +167,9 @@ def load_state_dict(
 
     `tell` gets a sentence if the file holds more than a state dict with the model's own names. `source` is the file's
     name in messages about its numbers (default: its own), for a copy under another name.
+
+    Raises `PackagingError`: no file for a model that has weights, a file that holds no state dict or another model's,
+    or weights in another precision, or that are NaN or infinite.
     """
     expected = model.state_dict()
     if serialized_file is None:
@@ -217,6 +220,8 @@ def check_finite(model: torch.nn.Module, source: str) -> None:
     """Refuse weights that are NaN or infinite; `source` names their file.
 
     Buffers and frozen parameters may be infinite: a mask of attention often is.
+
+    Raises `PackagingError`: names the first of them, and how many there are.
     """
     found = list(_not_finite(model))
     if found:

@@ -25,7 +25,10 @@ Archive = Callable[[Any, str], int]
 
 
 def install() -> None:
-    """Wrap the archiver when it is imported, or now; once: a virtual environment can run a `.pth` file twice."""
+    """Wrap the archiver when it is imported, or now if it already is. Idempotent.
+
+    Idempotent, because a virtual environment can run a `.pth` file twice.
+    """
     if _ARCHIVER in sys.modules:
         wrap(sys.modules[_ARCHIVER])
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -36,6 +39,8 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
     """Replace `package_model` of the archiver's module by one that knows our handler; once only.
 
     `archive(config, manifest)` returns an exit code; the default makes our archive.
+
+    Raises `SystemExit`: this archiver has no `package_model`, and our handler was asked for.
     """
     stock = getattr(archiver, "package_model", None)
     if stock is None:

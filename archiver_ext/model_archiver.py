@@ -76,6 +76,9 @@ def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
     """Return the path of the archive, after checking that it may be written there.
 
     The archiver warns before it overwrites; `quiet` suppresses that, if nothing is overwritten yet.
+
+    Raises `PackagingError`: a bad model name, an export path that is no directory, an archive that exists without
+    --force.
     """
     with _refusals(), _replace_attribute(logging.getLogger(), "disabled", quiet):
         ModelExportUtils.validate_inputs(flags.model_name, flags.export_path)
@@ -94,6 +97,8 @@ def stage(flags: Flags, directory: Path) -> Path:
     """Copy the user's files as the archiver lays them out, but no handler, into `directory`/MODEL_NAME.
 
     The files that the archiver would later leave out (`__pycache__`, hidden folders) are deleted.
+
+    Raises `PackagingError`: a file does not exist or cannot be copied.
     """
     with _refusals(), _replace_attribute(tempfile, "tempdir", str(directory)):
         staged = ModelExportUtils.copy_artifacts(

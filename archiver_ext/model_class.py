@@ -33,6 +33,8 @@ def load_class(file: Path, name: str | None = None, tell: Tell = tell_nothing) -
 
     The file's imports must be `importable`. Of several classes, one is taken if it uses all the others and none of them
     uses it; `tell` gets a sentence that says so. A file without classes may define one function of tensors.
+
+    Raises `PackagingError`: the file fails to import, there is no such class, or several can be meant.
     """
     module = _import(file)
     defined = {model.__name__: model for model in dict.fromkeys(_models(module)) if model.__module__ == module.__name__}

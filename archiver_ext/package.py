@@ -275,7 +275,10 @@ def unused_input_notes(program: LoweredModel, config: ServingConfig) -> tuple[st
 
 
 def check_codec(codec: str | None, directory: Path) -> None:
-    """Refuse a codec `module:Class` that is not in the archive. Its module must be `importable`."""
+    """Refuse a codec `module:Class` that is not in the archive. Its module must be `importable`.
+
+    Raises `PackagingError`: no such file among the extra files, it fails to import, or defines no such class.
+    """
     if codec is None:
         return
     name, _, class_name = codec.partition(":")
@@ -299,7 +302,10 @@ def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> Lowere
 
 
 def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
-    """Refuse a bucket selector that is not in the archive or does not work. Files must be `importable`."""
+    """Refuse a bucket selector that is not in the archive or does not work. Files must be `importable`.
+
+    Raises `PackagingError`: it is not among the extra files, or fails for some lengths, which are named.
+    """
     reference = config.buckets.kernel
     if reference is None:
         return

@@ -115,7 +115,10 @@ _SEGMENTS = "segments.json"
 
 
 def cpu_operators(manifest: Manifest, reader: ArchiveReader) -> list[str]:
-    """List the operators, each once, that the programs of an archive leave to the CPU."""
+    """List the operators, each once, that the programs of an archive leave to the CPU.
+
+    Raises `ArchiveError`: the list of a program's segments is damaged.
+    """
     files = reader.files_of({f"{variant.directory}/{_SEGMENTS}" for variant in manifest.variants})
     return list(dict.fromkeys(name for file in sorted(files) for name in _on_cpu(file, files[file], reader)))
 

@@ -27,14 +27,20 @@ _MOST_SHOWN = 200
 def load_model(
     model_file: Path, serialized_file: Path | None, config: ModelArguments, tell: Tell = tell_nothing
 ) -> torch.nn.Module:
-    """Load the user's model with its weights, in eval mode, on the CPU."""
+    """Load the user's model with its weights, in eval mode, on the CPU.
+
+    Raises `PackagingError`: the files and arguments make no such model; the message gives the reason and the remedy.
+    """
     model = build_model(model_file, config, tell)
     load_state_dict(model, serialized_file, tell)
     return model
 
 
 def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_nothing) -> torch.nn.Module:
-    """Make the user's model, in eval mode, freshly initialised; its forward() is the method to serve."""
+    """Make the user's model, in eval mode, freshly initialised; its forward() is the method to serve.
+
+    Raises `PackagingError`: the file and the arguments make no such model.
+    """
     return construct(
         load_class(model_file, config.class_name, tell), config.args, config.method, batched=config.batched
     )
@@ -43,7 +49,10 @@ def build_model(model_file: Path, config: ModelArguments, tell: Tell = tell_noth
 def construct(
     model_class: type[torch.nn.Module], args: Mapping[str, Any], method: str | None = None, *, batched: bool = True
 ) -> torch.nn.Module:
-    """Call the class with the keyword arguments of `neuron_lstm.model.args`."""
+    """Call the class with the keyword arguments of `neuron_lstm.model.args`.
+
+    Raises `PackagingError`: they do not fit the class's signature, its constructor fails, or it has no such method.
+    """
     given = _bound(model_class, args)
     try:
         model = model_class(**given)
@@ -100,6 +109,8 @@ def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> 
 
     The signature of `model.forward` is then the method's. If it is not `batched`, it gets the tensors of a batch of one
     request without their first dimension, and its outputs get one.
+
+    Raises `PackagingError`: the class has no such method.
     """
     method = getattr(model, name, None)
     if not callable(method) or isinstance(method, torch.nn.Module):

@@ -91,7 +91,10 @@ def are_threads_lost() -> bool:
 
 
 def set_torch_threads(threads: int) -> None:
-    """Set the number of threads of torch's operators."""
+    """Set the number of threads of torch's operators.
+
+    Raises `LoadError`: more than one cannot work in this process; the message says what to do.
+    """
     if threads > 1 and are_threads_lost():
         raise LoadError(
             f"torch cannot run on {threads} threads here: this process is a fork of one that had computed, and does "

@@ -48,6 +48,8 @@ def reject_instruction_flags(args: Sequence[str]) -> None:
     """Reject compiler arguments that choose an instruction set.
 
     Hosts are checked only for the instruction set of the target.
+
+    Raises `CompileError`: an argument chooses an instruction set.
     """
     for arg in args:
         if arg.startswith("-m") and not arg.startswith("-mtune="):

@@ -31,7 +31,10 @@ from .target_machine import cpu_target
 def compile_library(
     program: ExportedProgram, bucket: Bucket, settings: CompileSettings, library: Path, calls: Path
 ) -> None:
-    """Write the library for one bucket, and the list of the operators that it calls."""
+    """Write the library for one bucket, and the list of the operators that it calls.
+
+    Raises `CompileError`: inductor or the C++ compiler rejects the program, an argument or the working directory.
+    """
     cpp_compiler.reject_instruction_flags(settings.args)
     with _scratch(settings.workdir) as scratch:
         package = scratch / "program.pt2"
@@ -52,6 +55,8 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
     """A directory for intermediate files: deleted afterwards, or kept below `workdir`.
 
     A kept one is deleted by the next compilation.
+
+    Raises `CompileError`: inductor cannot use that directory, because it does not quote paths in commands.
     """
     if workdir is None:
         with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:

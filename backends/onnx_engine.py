@@ -67,7 +67,10 @@ class OnnxEngine(Backend):
         directory: Path,
         check: Callable[[Sequence[torch.Tensor]], None] = lambda outputs: None,
     ) -> None:
-        """Load a compiled program, run it on example inputs if it has any, and check the outputs."""
+        """Load a compiled program, run it on example inputs if it has any, and check the outputs.
+
+        Raises `CompileError`: the engine does not support the program, because one of these fails.
+        """
         from .exported_tensors import weights_of
 
         try:

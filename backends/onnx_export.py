@@ -115,6 +115,8 @@ def missing_translation(node: torch.fx.Node) -> str | None:
     """Return which operator of a call of an exported program the exporter cannot translate.
 
     None if it can.
+
+    Raises `CompileError`: the exporter is not installed.
     """
     if _is_scan(node):
         return _SCAN

@@ -87,7 +87,10 @@ _HERE = Path(__file__).parent
 
 
 def get_backend(name: str) -> Backend:
-    """Return the engine of this name: a built-in one, or one that an installed distribution provides."""
+    """Return the engine of this name: a built-in one, or one that an installed distribution provides.
+
+    Raises `LoadError`: there is no such engine, or its distribution cannot be imported. The message lists the engines.
+    """
     if name in _built_in():
         spec = ENGINES[name]
         engine: type[Backend] = getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls)

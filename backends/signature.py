@@ -74,7 +74,10 @@ class Signature:
         return tuple(torch.ones([int(n) for n in kind.shape], dtype=kind.torch_dtype) for kind in self.inputs.values())
 
     def pick_weights(self, weights: Weights) -> dict[str, torch.Tensor]:
-        """Select the program's weights, shared and not copied."""
+        """Select the program's weights, shared and not copied.
+
+        Raises `LoadError`: a weight is missing, or its shape or dtype is another.
+        """
         problems = [
             f"{name}: {describe_tensor(weights[name]) if name in weights else 'missing'}, "
             f"compiled with {wanted.dtype} {list(wanted.shape)}"

@@ -26,6 +26,8 @@ def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
     """Yield the directory, or a temporary copy of these files where code may be mapped.
 
     The copy may be deleted once the code is mapped.
+
+    Raises `LoadError`: the directory is on a file system mounted noexec, and no other directory is available.
     """
     if not _is_noexec(directory):
         yield directory
@@ -102,6 +104,8 @@ def check_host(packaged: Mapping[str, str]) -> None:
     """Refuse code of another machine.
 
     The processor would kill the process at the first unknown instruction.
+
+    Raises `LoadError`: this machine is not of the kind that `host` returned while packaging.
     """
     for key, value in {"system": sys.platform, "machine": platform.machine()}.items():
         if packaged.get(key, value) != value:

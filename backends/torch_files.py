@@ -43,7 +43,10 @@ class _LateFailure(io.RawIOBase):
 
 @contextmanager
 def torch_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for `torch.save` or `torch.export.save`."""
+    """Open a file for `torch.save` or `torch.export.save`.
+
+    Raises `OSError`: it cannot be opened or written; what is there of it is no whole file.
+    """
     with path.open("wb") as file:
         late = _LateFailure(file)
         yield late  # type: ignore[misc]  # binary, as torch requires

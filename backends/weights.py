@@ -17,6 +17,8 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file, to be read on use.
 
     They are contiguous and on the CPU. The file must not change as long as a tensor is in use.
+
+    Raises `WeightsError`: there is no such file, it is damaged, or it is not a flat dict of tensors.
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
@@ -52,7 +54,10 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_checkpoint(path: Path) -> Any:
-    """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code."""
+    """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code.
+
+    Raises `WeightsError`: it is damaged, or holds objects of other classes.
+    """
     _require_content(path)
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
     # The torch of hosts with old accelerators cannot map files.

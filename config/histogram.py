@@ -41,7 +41,11 @@ class LengthHistogram:
     """Number of sequences of each length, by model. None: those of lists, and of log lines without a worker's name."""
 
     def histogram(self, model: str | None = None) -> dict[int, int]:
-        """Return the sequences of one model, and those without a model's name."""
+        """Return the sequences of one model, and those without a model's name.
+
+        Raises `SeveralModelsError`: no model is given and there are several.
+        Raises `LengthsError`: there are no lengths of `model`.
+        """
         names = sorted(name for name in self.by_model if name is not None)
         if model is None and len(names) > 1:
             raise SeveralModelsError(f"has lengths of {len(names)} models: {', '.join(names)}")
@@ -63,7 +67,10 @@ def _sum(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 
 def read_lengths(path: Path) -> dict[int, int]:
-    """Read the number of sequences of each length from a file, a list or a log of one model, ascending."""
+    """Read the number of sequences of each length from a file, a list or a log of one model, ascending.
+
+    Raises `LengthsError`: it cannot be read, or it has no lengths, or something else.
+    """
     try:
         regular, size = path.is_file(), path.stat().st_size
         data = path.read_bytes() if regular and size <= _LARGEST_FILE else b""

@@ -74,7 +74,10 @@ def read_text(path: Path) -> str:
 
 
 def read_json(kind: type[T], path: Path) -> T:
-    """Read a JSON file that holds one value of type `kind`."""
+    """Read a JSON file that holds one value of type `kind`.
+
+    Raises `JsonError`: the file is missing or damaged; the message names it and advises to package the model again.
+    """
     try:
         return from_json(kind, parse_json(read_text(path)))
     except (OSError, ValueError) as error:

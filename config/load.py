@@ -21,7 +21,10 @@ ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def load_config(path: Path) -> ServingConfig:
-    """Load the configuration from a file."""
+    """Load the configuration from a file.
+
+    Raises `ConfigError`: it cannot be read, or something in it cannot be used.
+    """
     return parse_config(_text(path), str(path), path.parent)
 
 
@@ -42,6 +45,8 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
     """Parse the text of a configuration.
 
     `source` names the file in messages, `folder` is the one that holds it.
+
+    Raises `ConfigError`: something in it, or in the histogram it names, cannot be used.
     """
     document = YamlDocument(source)
     document.read(text)
@@ -60,6 +65,8 @@ def load_block(path: Path) -> NeuronLstmBlock:
     """Load the plug-in's block of a file in an archive.
 
     The archive does not have the histogram that the block may name.
+
+    Raises `ConfigError`: it cannot be read, or something in it cannot be used.
     """
     document = YamlDocument(str(path))
     document.read(_text(path))

@@ -205,7 +205,10 @@ _DISTRIBUTION = "torchserve-neuron-lstm"
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read and check variants.json in the archive's root."""
+    """Read and check variants.json in the archive's root.
+
+    Raises `ManifestError`: it is missing, malformed, of another format, or names files outside the archive.
+    """
     path = directory / FILE_NAME
     try:
         text = read_text(path)
@@ -215,7 +218,10 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(text: str) -> Manifest:
-    """Parse and check the text of variants.json."""
+    """Parse and check the text of variants.json.
+
+    Raises `ManifestError`: it is malformed, of another format, or names files outside the archive.
+    """
     try:
         written = parse_json(text)
     except ValueError as error:
@@ -232,7 +238,10 @@ def parse_manifest(text: str) -> Manifest:
 
 
 def verify_files(directory: Path, manifest: Manifest) -> None:
-    """Compare every file that the manifest lists with its digest; other files are ignored."""
+    """Compare every file that the manifest lists with its digest; other files are ignored.
+
+    Raises `ManifestError`: files are missing, changed or cannot be read; the first of them are named.
+    """
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
     for name, digest in sorted(manifest.files.items()):

@@ -13,7 +13,10 @@ from .manifest import FILE_NAME, FORMAT, Manifest, ManifestError, parse_manifest
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """Return the text of variants.json. Equal manifests have equal texts."""
+    """Return the text of variants.json. Equal manifests have equal texts.
+
+    Raises `ManifestError`: a number is not finite, or `read_manifest` would refuse the text.
+    """
     try:
         written = {"format": FORMAT, **to_json(Manifest, _with_sorted_mappings(manifest))}
         text = json.dumps(written, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

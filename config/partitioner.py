@@ -74,7 +74,10 @@ class PartitionerConfig:
 
     @property
     def max_workers(self) -> int:
-        """Number of operators that are probed by compiling at a time; above 1, each in a separate process."""
+        """Number of operators that are probed by compiling at a time.
+
+        Above 1, each compilation has a separate process.
+        """
         given = self._analyze("max_workers")
         return 1 if given is None else given
 

@@ -274,7 +274,10 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Yield keys that contradict each other, and keys that streaming excludes."""
+        """Yield keys that contradict each other, and keys that streaming excludes.
+
+        They are inputs, buckets, lengths, mask and constants.
+        """
         yield from compiler_option_errors(given)
         yield from contradictions(given)
 

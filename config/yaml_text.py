@@ -42,7 +42,10 @@ class YamlDocument:
     nodes: dict[Location, yaml.Node] = field(default_factory=dict)
 
     def read(self, text: str) -> None:
-        """Read the values of known keys from a text, and every problem that does not end the reading."""
+        """Read the values of known keys from a text, and every problem that does not end the reading.
+
+        Raises `ConfigError`: it is not YAML, or not a mapping.
+        """
         root = _parse_mapping(text, self.source)
         try:
             for location, line, message in _duplicate_keys(root):

@@ -42,6 +42,8 @@ def check_packed_files(archive: Path, trusted_keys: Path | None) -> int:
     """Compare every file of a .mar or a folder with its list, and the signature with the keys, if given.
 
     Nothing of it is run or unpacked. Returns the number of files.
+
+    Raises `PackagingError`: it is a .tar.gz, or not as it was packaged and signed, or cannot be read.
     """
     keys = None if trusted_keys is None else str(trusted_keys)
     try:

@@ -15,7 +15,10 @@ from ..errors import PackagingError
 
 
 def list_body(digests: Mapping[str, str]) -> bytes:
-    """Return the lines that a signature is over, for the sha256 of each file by its path."""
+    """Return the lines that a signature is over, for the sha256 of each file by its path.
+
+    Raises `PackagingError`: a name cannot be in the list.
+    """
     lines = [TITLE, *(f"{digest}  {name}" for name, digest in sorted(digests.items()))]
     for name in digests:
         if "\n" in name:
@@ -36,6 +39,8 @@ def write_list(tree: Path, stock_manifest: str | None = None) -> None:
     """Write the list of an unpacked archive, unsigned.
 
     `stock_manifest` is the text of MAR-INF/MANIFEST.json where torch-model-archiver is still to write it.
+
+    Raises `PackagingError`: a name cannot be in the list.
     """
     digests = {**digest_files(tree), FILE_NAME: sha256_of(tree / FILE_NAME)}
     if stock_manifest is not None:
@@ -46,7 +51,10 @@ def write_list(tree: Path, stock_manifest: str | None = None) -> None:
 
 
 def renewed_list(content: bytes, files: Mapping[str, Path]) -> tuple[bytes, bool]:
-    """Return a list with the sha256 of new files, unsigned, and whether it was signed before."""
+    """Return a list with the sha256 of new files, unsigned, and whether it was signed before.
+
+    Raises `PackagingError`: the list is damaged.
+    """
     digests, _, signature = parsed(content)
     return list_text(list_body({**digests, **{name: sha256_of(file) for name, file in files.items()}})), bool(signature)
 

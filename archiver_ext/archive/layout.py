@@ -50,6 +50,8 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
     """Refuse user files that would overwrite each other, or files of this package.
 
     `given` are the files that have a flag.
+
+    Raises `PackagingError`: names each of them.
     """
     taken = [name for name in _OURS if (tree / name).exists()]
     if taken:

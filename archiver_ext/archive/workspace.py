@@ -106,7 +106,10 @@ def _write_to_disk(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths of one file system in one step: renameat2(2). False: the system cannot."""
+    """Exchange two paths of one file system in one step: renameat2(2). False: the system cannot.
+
+    Raises `OSError`: both are where they were.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         return False

@@ -28,6 +28,8 @@ def rewrite_manifest(archive: Path, text: str, destination: Path, read: bytes | 
     """Write `archive` to `destination` with this text as its variants.json; both may be the same file.
 
     `read` and the result are those of `rewrite_archive`.
+
+    Raises `PackagingError`: as `rewrite_archive`.
     """
     with private_directory() as private:
         written = private / FILE_NAME
@@ -41,6 +43,8 @@ def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path,
     `files` maps paths that are in the archive already to the new files. The archive's list SHA256SUMS is renewed.
     `read` is that list when the archive was read for this; None: it is not compared. Returns whether the archive was
     signed: the signature holds no longer, and is removed.
+
+    Raises `PackagingError`: it cannot be read or written, or is another one by now.
     """
     content = ArchiveReader(archive).file_list()
     if read is not None and content != read:
@@ -57,6 +61,8 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
 
     A folder stays a folder. Everything is written beside the destination first: the previous archive is replaced in one
     step, or stays. In a folder, a manifest and the list are replaced one right after the other.
+
+    Raises `PackagingError`: it cannot be written.
     """
     place = destination.resolve()  # a link stays
     try:
@@ -136,6 +142,8 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
 
     Returns that path. It is written beside its destination first, in a hidden folder, and read back: within one file
     system a move is one step.
+
+    Raises `PackagingError`: it cannot be written there, or an archive is there by now and --force was not given.
     """
     destination = model_archiver.check_destination(flags)
     try:

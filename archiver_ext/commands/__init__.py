@@ -64,7 +64,10 @@ def add_archive_output(command: argparse.ArgumentParser) -> None:
 
 
 def check_output(output: Path, given: Path, what: str, option: str = "-o") -> None:
-    """Refuse an output that would replace another file of the command, under whatever name."""
+    """Refuse an output that would replace another file of the command, under whatever name.
+
+    Raises `ArchiveError`: both are the same file; `what` says which.
+    """
     from ...inference.errors import ArchiveError
 
     if output.exists() and given.exists() and output.samefile(given):

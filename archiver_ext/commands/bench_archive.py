@@ -108,7 +108,10 @@ def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MAX_BAT
 
 
 def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]]) -> BenchmarkResult:
-    """Time an archive with random inputs of these lengths."""
+    """Time an archive with random inputs of these lengths.
+
+    Raises `PackagingError`: it does not serve one of the lengths.
+    """
     serving = torch.get_num_threads()  # as the engine set it
     accepted = tuple(tuple(_accepted(length, archive) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)

@@ -145,6 +145,8 @@ def starting_config(
 
     `args` are the keyword arguments that the class is made with; they are written under `model`, with the name of the
     class and of the method that is served instead of forward(), if they are given.
+
+    Raises `PackagingError`: the class cannot be made with `args`, or they cannot be written as YAML.
     """
     from ..user_model import construct
     from .infer_inputs import infer_inputs

@@ -115,7 +115,10 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
 def print_manifest(
     manifest: Manifest, console: Console, times: Sequence[Mapping[str, float]] = (), on_cpu: Sequence[str] = ()
 ) -> None:
-    """Print a manifest for people, the cost of a session's next timestep, and the operators that run on the CPU."""
+    """Print the manifest of an archive for people.
+
+    Then the cost of a session's next timestep, and the operators that run on the CPU.
+    """
     remarks = cost_lines(manifest.backend, manifest.measurement, bool(manifest.padding_costs), on_cpu)
     print_lines(console, *_facts(manifest), *remarks, *busy_line(manifest.measurement))
     console.print(_table_of_programs(manifest))

@@ -56,6 +56,8 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     """Count the sessions in the store of `archive`, served as `name`; None: under the archive's own name.
 
     This changes nothing: a missing file is not created.
+
+    Raises `PackagingError`: the archive has no sessions, its clients keep them, or the store cannot be read.
     """
     from ...handlers.streaming.open_sessions import open_store
     from ...inference.errors import NamelessArchiveError

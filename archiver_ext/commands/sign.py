@@ -42,7 +42,11 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def sign(archive: Path, key_file: Path, destination: Path) -> None:
-    """Write `archive` to `destination` with a signature; both may be the same."""
+    """Write `archive` to `destination` with a signature; both may be the same.
+
+    Raises `PackagingError`: the key is not usable, or the archive is not as it was packaged or cannot be written.
+    Nothing was written then.
+    """
     from ...handlers.neuron_lstm import LIST
     from ...inference.private_directory import private_directory
     from ...inference.reader import ArchiveReader

@@ -39,6 +39,8 @@ def choose_lengths(
 
     `program` was lowered with provisional lengths; `scratch` is a private directory that does not exist yet; progress
     goes to `console` if it takes more than two seconds.
+
+    Raises `PackagingError`: no engine runs the program.
     """
     auto = config.buckets.length
     if not isinstance(auto, AutoLengths):
@@ -54,7 +56,10 @@ def choose_lengths(
 def measured_costs(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
 ) -> CostModel:
-    """Measure the largest batch size at some lengths, with the first engine that runs the program."""
+    """Measure the largest batch size at some lengths, with the first engine that runs the program.
+
+    Raises `PackagingError`: no engine runs the program.
+    """
     scratch.mkdir()
     file = scratch / "program.pt2"
     save_program(program.exported, file)

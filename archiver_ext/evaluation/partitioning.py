@@ -44,6 +44,8 @@ def with_cpu_fallback(
     """Return the engine if it supports every operator of every program, else a partitioned one.
 
     Each program is examined in the bucket beside it.
+
+    Raises `PackagingError`: the segments violate the limits of `config`.
     """
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
     whole = all(segment.place == "device" for segments in found for segment in segments.segments)

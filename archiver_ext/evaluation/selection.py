@@ -36,7 +36,10 @@ MARGIN = 0.15
 
 
 def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
-    """Choose the engines to compile for, and report those that this machine cannot compile for."""
+    """Choose the engines to compile for, and report those that this machine cannot compile for.
+
+    Raises `PackagingError`: the engine asked for by name is unknown, or cannot be used here or with these options.
+    """
     if config.engine != AUTO:
         return [_by_name(config)], []
     names = config.auto.engines

@@ -78,7 +78,10 @@ class CaseBatch:
 def draw_cases(
     program: ProgramInfo, grid: BucketGrid, reference: Reference, report: ProgressCallback, longest: int = 1
 ) -> tuple[VerificationCase, ...]:
-    """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone."""
+    """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
+
+    Raises `PackagingError`: the eager model fails on a request, or all its outputs are NaN or infinite.
+    """
     rng = torch.Generator().manual_seed(0)
     lengths = lengths_to_try(grid.lengths, program.shortest)
     lengths += [longest] * (longest > grid.lengths[-1])

@@ -27,6 +27,8 @@ def verify_programs(
     """Verify loaded programs against eager mode in each bucket of the grid.
 
     Batches in planned shapes, and sessions, count for the largest bucket.
+
+    Raises `ToleranceExceeded`: an output differs from eager mode by more than the tolerance.
     """
     manifest = loaded.manifest
     buckets, tolerance = manifest.grid.buckets, manifest.tolerance

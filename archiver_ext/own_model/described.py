@@ -29,7 +29,10 @@ _MODULE = re.compile(r"[^\W\d][\w-]*", re.ASCII)
 
 
 def describe_own_model(model: torch.nn.Module, file: Path, config: ServingConfig, reason: str) -> OwnModel:
-    """Describe the model that was made of a file with the configuration's arguments."""
+    """Describe the model that was made of a file with the configuration's arguments.
+
+    Raises `PackagingError`: a host cannot import the file, imports another one, or finds no such class in it.
+    """
     given = config.model
     is_script = isinstance(model, RecursiveScriptModule)  # not a class of the file that derives from it
     if is_script:

@@ -31,7 +31,10 @@ Answer = tuple[int, tuple[Observed, ...]]
 def learned_outputs(
     answers: Sequence[Answer], batch_dims: Sequence[int | None], names: Sequence[str] | None
 ) -> tuple[TensorSpec, ...]:
-    """Return the layouts of the outputs; `batch_dims` are those of each output."""
+    """Return the layouts of the outputs; `batch_dims` are those of each output.
+
+    Raises `PackagingError`: the number, the names, the dtypes or the dimensions of the outputs differ by request.
+    """
     places = _places(answers)
     if not places:
         raise PackagingError("the model returns no tensor and no number: there is nothing to answer with")

@@ -77,7 +77,11 @@ def _observed(place: str, tensor: torch.Tensor) -> Observed:
 
 
 def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int) -> Trial:
-    """Answer requests twice, the second time in the opposite order, and compare the answers bit for bit."""
+    """Answer requests twice, the second time in the opposite order, and compare the answers bit for bit.
+
+    Raises `EagerFailure`: the model fails on one request, and not only at some numbers of timesteps.
+    Raises `PackagingError`: its answers differ, and not because it draws random numbers.
+    """
     program = make(())
     with _kept_generators():
         lengths, failure = _taken(program, name, config, lengths_to_answer(config, shortest))
@@ -107,7 +111,10 @@ def try_model(make: MakeProgram, name: str, config: ServingConfig, shortest: int
 
 
 def _taken(program: OwnProgram, name: str, config: ServingConfig, lengths: Sequence[int]) -> tuple[list[int], str]:
-    """Return the numbers of timesteps that the model takes, such as multiples of 32, and why it fails at others."""
+    """Return the numbers of timesteps that the model takes, such as multiples of 32, and why it fails at others.
+
+    Raises `EagerFailure`: it fails at all of them.
+    """
     requests = islice(_drawn(config, lengths), len(lengths))
     failures = {r.length: error for r in requests if (error := _failure(program, r, name, config)) is not None}
     taken = [length for length in lengths if length not in failures]

@@ -114,7 +114,10 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
 
 
 def read_artifact(directory: Path) -> tuple[SourceProgram, dict[str, str]]:
-    """Read the program and the versions that `write_artifact` wrote."""
+    """Read the program and the versions that `write_artifact` wrote.
+
+    Raises `LoadError`: a file is missing or damaged.
+    """
     signature = read_signature(directory)
     facts = read_program_file(_Facts, directory / _FACTS)
     try:
@@ -127,7 +130,11 @@ def read_artifact(directory: Path) -> tuple[SourceProgram, dict[str, str]]:
 
 
 def require_toolchain(toolchain: Toolchain, packaged: str) -> Any:
-    """Import the toolchain's package on a serving host."""
+    """Import the toolchain's package on a serving host.
+
+    Raises `LoadError`: it is missing, a placeholder, or of another minor release than `packaged`, which compiled
+    programs.
+    """
     reason = unavailable_reason(toolchain)
     if reason is not None:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")

@@ -34,7 +34,10 @@ _LEGACY_OPERATORS: Mapping[str, str] = {
 
 
 def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> SourceProgram:
-    """Export a program as Python source for one bucket."""
+    """Export a program as Python source for one bucket.
+
+    Raises `CompileError`: it branches on data, which a traced program cannot.
+    """
     signature = signature_of(program, bucket)
     with quiet():
         fixed = specialize(program, bucket).run_decompositions({})

@@ -55,6 +55,8 @@ def trace(
 
     `options` must be representable in JSON. `python` is the interpreter; None: this one. `strip_weights`: save the
     module without its weights, which the compiler must have kept apart.
+
+    Raises `CompileError`: the interpreter does not start or lacks the toolchain, or it crashed.
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)

@@ -140,7 +140,10 @@ def _tag_refusal(target: torch._ops.OpOverload) -> str | None:
 
 
 def check_capturable(module: GraphModule) -> None:
-    """Check every call of a graph and of its branches."""
+    """Check every call of a graph and of its branches.
+
+    Raises `CompileError`: calls cannot be part of a CUDA graph; all of them are named.
+    """
     graphs = [part.graph for part in module.modules() if isinstance(part, GraphModule)]
     found = [reason for graph in graphs for node in graph.nodes if (reason := capture_refusal(node)) is not None]
     if found:

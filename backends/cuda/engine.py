@@ -123,6 +123,9 @@ class Cuda(Backend):
         """Move the weights to the GPU once, and capture the programs as the rehearsals call them.
 
         Without a GPU, if emulation is enabled, the same source runs on the CPU.
+
+        Raises `LoadError`: there is no such GPU, or its memory does not suffice; the message says for what, and what
+        would fit. Or this torch lacks an operator, or the weights do not match.
         """
         if self.simulation() is not None:
             return {key: _on_cpu(directory, weights) for key, directory in programs.items()}
@@ -136,7 +139,10 @@ class Cuda(Backend):
 def load_on_device(
     device: Device, programs: Mapping[Key, Path], weights: Weights, rehearsals: Sequence[Rehearsal[Key]] = ()
 ) -> Mapping[Key, LoadedProgram]:
-    """Load programs onto a device, and capture them as the rehearsals call them."""
+    """Load programs onto a device, and capture them as the rehearsals call them.
+
+    Raises `LoadError`: as `Cuda.load_together`.
+    """
     if device.kernel is not None:
         try:
             return _load(device, programs, weights, rehearsals, device.kernel)

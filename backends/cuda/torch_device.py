@@ -58,7 +58,10 @@ def gpu_index(setting: str | None, count: int) -> int:
 
 
 def gpu_name(setting: str | None) -> str | None:
-    """Return the name of the GPU that `device` names; None if this machine has no GPU."""
+    """Return the name of the GPU that `device` names; None if this machine has no GPU.
+
+    Raises `LoadError`: `device` is the name of none, or this machine has fewer.
+    """
     if gpu_missing() is not None:
         return None
     return str(torch.cuda.get_device_name(gpu_index(setting, torch.cuda.device_count())))

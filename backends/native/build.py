@@ -48,7 +48,11 @@ void tiles() { _tile_dpbf16ps(0, 1, 2); }
 
 
 def build(directory: Path, precision: Precision = "float32") -> None:
-    """Write every library whose instructions the compiler and its assembler know, compiled side by side."""
+    """Write every library whose instructions the compiler and its assembler know, compiled side by side.
+
+    Raises `CompileError`: the compiler rejects the source, for example without vector extensions, or this kind of
+    machine does not compute in this precision.
+    """
     compiler = cpp_compiler.compiler()
     chosen = [one for one in instruction_sets(precision) if not one.extensions or _has(compiler, one.options)]
     with ThreadPoolExecutor(len(chosen)) as pool:
@@ -59,7 +63,10 @@ def build(directory: Path, precision: Precision = "float32") -> None:
 
 @cache
 def _has(compiler: str, options: tuple[str, ...]) -> bool:
-    """Whether a compiler knows these options, and its assembler the instructions; GNU's knows tiles from 2.36 on."""
+    """Whether a compiler knows these options, and its assembler the instructions.
+
+    GNU's assembler knows those of tiles from 2.36 on.
+    """
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory) / "probe.cpp"
         source.write_text(_PROBE, encoding="utf-8")

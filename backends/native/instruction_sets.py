@@ -54,7 +54,10 @@ _AVX512 = frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})
 
 
 def instruction_sets(precision: Precision = "float32") -> tuple[InstructionSet, ...]:
-    """Return those of this kind of machine, the fastest first; every host has the last."""
+    """Return those of this kind of machine, the fastest first; every host has the last.
+
+    Raises `CompileError`: this kind of machine has none for this precision.
+    """
     least = target_machine.cpu_target().isa
     if platform.machine() != "x86_64":
         if precision != "float32":

@@ -71,6 +71,8 @@ def _check_complete(file: Path) -> None:
     """Check that a library is not truncated.
 
     The loader would map it, and reading beyond its end kills the process.
+
+    Raises `OSError`: the table of sections, which the linker writes last, is missing.
     """
     with file.open("rb") as library:
         header = library.read(64)
@@ -130,6 +132,8 @@ class LayerStack:
         """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction.
 
         With a projection to `projected` units, it has four.
+
+        Raises `MemoryError`: out of memory.
         """
         code = pool.library.code
         self.kept = (pool, tuple(packed))  # the library reads them by address
@@ -150,6 +154,8 @@ class LayerStack:
         """Multiply each row of `table[N, F]` by the first layer's W_ih, once for all calls with this table.
 
         Returns whether it was done: the sums, S x H floats for a row and direction, take `most_bytes` at most.
+
+        Raises `MemoryError`: out of memory.
         """
         library = self._library
         padded = -(-self._hidden // library.lanes) * library.lanes
@@ -179,6 +185,10 @@ class LayerStack:
         All are float32, but for ids int64; `lengths` are int64[B] of 0 to T; states are contiguous, h [L*D, B, P] and
         c [L*D, B, H], or None for zeros. Without `outputs`, y is None. With `time_major`, the memory layout of y is
         [T, B, D*P].
+
+        Raises `ValueError`: a length is not within 0 to T.
+        Raises `IndexError`: an id before a row's end is not that of a row of the table.
+        Raises `MemoryError`: out of memory.
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         y = self._empty_outputs(rows, steps, time_major=time_major) if outputs else None
@@ -225,6 +235,8 @@ class LinearLayer:
 
         With `time_major`, the memory layout of y is [T, B, O]. `lengths` are int64[B] if x is zero after each row's
         length, which is then skipped; else None.
+
+        Raises `MemoryError`: out of memory.
         """
         rows, steps = x.shape[0], x.shape[1]
         lengths = None if lengths is None else lengths.contiguous()

@@ -90,7 +90,10 @@ def _probe_by_compiling(
 
 
 def _kind(node: Node) -> str:
-    """Return a key of a call's operator, shapes, dtypes and numbers: an engine supports all calls of a key, or none."""
+    """Return a key that calls share of which an engine supports all or none.
+
+    They have the same operator, the same shapes and dtypes, and the same numbers as arguments.
+    """
 
     def layout(source: Node) -> str:
         value = source.meta["val"]

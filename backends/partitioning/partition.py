@@ -38,6 +38,9 @@ def partition(program: ExportedProgram, supported: Supported, config: Partitione
     """Partition a program of fixed sizes between an engine and the CPU.
 
     `supported` is called for each operator that `config` does not name itself.
+
+    Raises `PartitionError`: the segments violate an option of `config`.
+    Raises `CompileError`: the program has control flow, or writes to its buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)

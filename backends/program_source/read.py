@@ -44,6 +44,9 @@ def load_source(
     """Return the program of a source as a function of its inputs, over these weights.
 
     `layers` are the engine's functions that the source calls when it is loaded. `path` is named in messages.
+
+    Raises `LoadError`: this torch has not all its operators, or the source is damaged.
+    Raises `MemoryError`: an engine's layer does not fit into memory.
     """
     namespace: dict[str, Any] = {"torch": torch, "math": math, **FUNCTIONS, **(layers or {})}
     try:

@@ -139,6 +139,8 @@ def graph_source(
 
     `weights` are the names of the tensors that placeholders stand for. `layers` are functions that are called when the
     program is loaded, with weights and literals alone, and their names.
+
+    Raises `CompileError`: the graph has an operator that source cannot express.
     """
     return "\n".join(_Writer(module, weights, layers or {}).lines()) + "\n"
 

@@ -28,7 +28,10 @@ _OTHER_METHODS = ("load", "save", "ip_core")
 
 
 def accelerator_config(arguments: Sequence[str]) -> str:
-    """Return the accelerator configuration that the compiler's arguments name, by its current name."""
+    """Return the accelerator configuration that the compiler's arguments name, by its current name.
+
+    Raises `CompileError`: none is named, or an unknown one. The message lists those that the compiler has.
+    """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     name = parser.parse_args(list(arguments)).config
@@ -62,6 +65,8 @@ def build_program(
     """Compile a module for inputs of these shapes to a `vollo_compiler.Program`.
 
     With `streaming_axis` the program takes one timestep of its inputs at a time and keeps its state on the accelerator.
+
+    Raises `CompileError`: the compiler does not support the module, or the program does not fit the accelerator.
     """
     from vollo_compiler import AllocationError, Config
     from vollo_torch.fx import nnir, prepare_shape

@@ -246,7 +246,10 @@ class VolloContext:
     """A program on its own accelerator while the object exists. Not run on hardware by this project."""
 
     def __init__(self, program: Any) -> None:
-        """Load `program`, a `vollo_compiler.Program` or the path of one, onto the next accelerator."""
+        """Load `program`, a `vollo_compiler.Program` or the path of one, onto the next accelerator.
+
+        Raises `LoadError`: there is no further accelerator.
+        """
         import vollo_rt
 
         index = next(_accelerators)

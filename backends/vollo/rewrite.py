@@ -106,14 +106,20 @@ def _is_zero(node: torch.fx.Node) -> bool:
 
 
 def reject_recurrences(program: torch.export.ExportedProgram) -> None:
-    """Refuse a program with a recurrence that Vollo does not support."""
+    """Refuse a program with a recurrence that Vollo does not support.
+
+    Raises `CompileError`: the message has the reason and the line of the model.
+    """
     for node in program.graph.nodes:
         if reason := recurrence_refusal(node):
             raise CompileError(f"Vollo does not support {_name(node)}{_source_suffix(node)}: {reason}")
 
 
 def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
-    """Refuse a rewritten program with an operator that neither Vollo nor the CPU beside it runs."""
+    """Refuse a rewritten program with an operator that neither Vollo nor the CPU beside it runs.
+
+    Raises `CompileError`: the message has the operator, the reason, and the line of the model, as `program` has it.
+    """
     lines = {str(node.target): _source_suffix(node) for node in reversed(program.graph.nodes)}
     refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
     if refused:
@@ -141,6 +147,8 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     """Rewrite a program of fixed sizes with Vollo's operators in place of every LSTM.
 
     `reject_recurrences` must have accepted it.
+
+    Raises `CompileError`: an LSTM must be unrolled and has too many timesteps.
     """
     for node in fixed.graph.nodes:
         if node.target is _LSTM:

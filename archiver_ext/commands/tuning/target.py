@@ -66,6 +66,8 @@ def find_target(config: ServingConfig | None, archive: tuple[Path, Manifest] | N
     """Find what is tuned: the lengths of the configuration, or else of the archive.
 
     The archive, if there is one, has the engine and the costs. `file` is that of the configuration, for messages.
+
+    Raises `PackagingError`: there are no lengths to tune, or they are the user's to choose.
     """
     if config is not None and config.buckets.length is None:
         raise PackagingError(f"{file}: no input has a time dimension, so there are no lengths to tune")

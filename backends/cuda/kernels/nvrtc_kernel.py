@@ -199,7 +199,10 @@ def _compiler_log(program: Any) -> str:
 
 
 def _check(answer: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of an answer of CUDA, after its error code."""
+    """Return the values of an answer of CUDA, after its error code.
+
+    Raises `KernelError`: the code is one of an error.
+    """
     code, *values = answer
     if int(code):
         raise KernelError(f"{code.name}: the kernel for recurrent layers cannot be compiled or launched on this GPU")
