@@ -11,7 +11,7 @@ So a chunk needs the timesteps before its first one: as many as the padding has.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,8 +19,9 @@ from torch.fx import Node
 
 from ..graph_calls import argument, operator_name, rank, rule_table
 from ..outputs import axis_of
-from ..ragged.sizes import expression, product
+from ..ragged.sizes import expression
 from .timestep_rules import INDEPENDENT, PER_TIMESTEP, TaintMap, constant_value
+from .timestep_taint import transfer
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,7 @@ class PastReads:
             return None
         name = operator_name(node)
         rule = _RULES.get(name)
-        if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
-            rule = _pointwise
-        read = None if rule is None else rule(self, node)
+        read = (None if rule is None else rule(self, node)) or self.local(node)
         if read is None or read[0].delay < 0 or (read[1] is not None and node.kwargs):
             return None  # the call that takes the place of a read has positional arguments only
         is_new = read[1] is not None or name in _CONVOLUTIONS or (rule is _cut and _is_whole(node, read[0]))
@@ -108,9 +107,18 @@ class PastReads:
         difference = expression(size) - expression(axes["time"])
         return int(difference) if difference.is_Integer else None
 
-    def time_dims(self, node: Node, extra: int) -> list[int]:
-        """Return the dimensions of a node's tensor with so many more timesteps than the request."""
-        return [dim for dim, size in enumerate(node.meta["val"].shape) if self.extra_steps(size) == extra]
+    def local(self, node: Node) -> Read | None:
+        """Return the time dimension of a call that takes extended tensors and keeps their timesteps apart."""
+        known = [(source, self.of[source]) for source in node.all_input_nodes if source in self.of]
+        before = {source: self.taints.of[source] for source in node.all_input_nodes}
+        if not known or PER_TIMESTEP in before.values() or operator_name(node) == "aten.cumsum":
+            return None
+        first, time = known[0]
+        taints = TaintMap({**self.taints.axes, "time": first.meta["val"].shape[time.dim]}, self.taints.lengths)
+        alike = dict.fromkeys([source for source, own in known if own.extra_steps == time.extra_steps], PER_TIMESTEP)
+        taints.of.update({**before, **alike})
+        dim = taints.time_dim_of(node) if transfer(taints, node) == PER_TIMESTEP else None
+        return None if dim is None else (replace(time, dim=dim, delay=min(own.delay for _, own in known)), None)
 
     def is_constant(self, node: object) -> bool:
         """Whether an argument is no tensor, or one that depends on no timestep."""
@@ -191,10 +199,8 @@ def _window(reads: PastReads, node: Node) -> _Window | None:
 def _cut(reads: PastReads, node: Node) -> Read | None:
     """Some of the timesteps, one after the other."""
     time = reads.extended(argument(node, "self"))
-    if time is None or argument(node, "step", 1) != 1:
+    if time is None or argument(node, "step", 1) != 1 or int(argument(node, "dim")) % rank(node) != time.dim:
         return None
-    if int(argument(node, "dim")) % rank(node) != time.dim:
-        return time, None
     start, extra = argument(node, "start") or 0, reads.extra_steps(node.meta["val"].shape[time.dim])
     if not isinstance(start, int) or start < 0 or extra is None or extra < 0:
         return None
@@ -238,63 +244,6 @@ def _cut_end(reads: PastReads, node: Node) -> TimeOffset | None:
     return TimeOffset(time.dim, extra, time.delay)
 
 
-def _over_features(reads: PastReads, node: Node) -> Read | None:
-    """A layer over the last dimensions, of which none is time."""
-    source = argument(node, "input")
-    time = reads.extended(source)
-    dims = 1 if operator_name(node) == "aten.linear" else len(argument(node, "normalized_shape"))
-    others = [other for other in node.all_input_nodes if other is not source]
-    if time is None or time.dim >= rank(source) - dims or not all(map(reads.is_constant, others)):
-        return None
-    return time, None
-
-
-def _along_another(reads: PastReads, node: Node) -> Read | None:
-    """A function along one dimension, which is not time."""
-    source = node.all_input_nodes[0]
-    time, dim = reads.extended(source), int(argument(node, "dim", -1))
-    return None if time is None or dim % rank(source) == time.dim else (time, None)
-
-
-def _pointwise(reads: PastReads, node: Node) -> Read | None:
-    """Tensors whose time dimensions are aligned, counted from the right, and ones without time."""
-    if any(map(reads.taints.is_time_expression, node.all_input_nodes)):
-        return None  # a value depends on the number of timesteps
-    times = {source: reads.extended(source) for source in node.all_input_nodes if not reads.is_constant(source)}
-    found = [
-        TimeOffset(rank(source) - time.dim, time.extra_steps, time.delay) for source, time in times.items() if time
-    ]
-    if len(found) != len(times) or len({(time.dim, time.extra_steps) for time in found}) != 1:
-        return None
-    return TimeOffset(rank(node) - found[0].dim, found[0].extra_steps, min(time.delay for time in found)), None
-
-
-def _view(reads: PastReads, node: Node) -> Read | None:
-    """Other dimensions, split and merged: each timestep stays one."""
-    source = node.all_input_nodes[0]
-    time = reads.extended(source)
-    found = [] if time is None else reads.time_dims(node, time.extra_steps)
-    if time is None or len(found) != 1:
-        return None
-    old, new = source.meta["val"].shape, node.meta["val"].shape
-    same = product(old[: time.dim]) == product(new[: found[0]])
-    return (TimeOffset(found[0], time.extra_steps, time.delay), None) if same else None
-
-
-def _moved(reads: PastReads, node: Node) -> Read | None:
-    """Other positions of dimensions: the time dimension is the one with as many timesteps."""
-    time = reads.extended(node.all_input_nodes[0])
-    found = [] if time is None else reads.time_dims(node, time.extra_steps)
-    return (TimeOffset(found[0], time.extra_steps, time.delay), None) if time is not None and len(found) == 1 else None
-
-
-def _batch_norm(reads: PastReads, node: Node) -> Read | None:
-    """In eval mode a fixed affine map per channel, which is dimension 1."""
-    time = reads.extended(argument(node, "input"))
-    is_fixed = argument(node, "training") is False and all(map(reads.is_constant, node.all_input_nodes[1:]))
-    return (time, None) if time is not None and time.dim != 1 and is_fixed else None
-
-
 _CONVOLUTIONS = {f"aten.{kind}{spatial}d" for kind in ("conv", "conv_transpose") for spatial in (1, 2, 3)}
 Rule = Callable[[PastReads, Node], Read | None]
 _RULES: dict[str, Rule] = rule_table(
@@ -303,12 +252,6 @@ _RULES: dict[str, Rule] = rule_table(
     (_transposed, "conv_transpose1d conv_transpose2d conv_transpose3d"),
     (_cut, "narrow slice"),
     (_concatenation, "cat"),
-    (_pointwise, "to _to_copy clone dropout feature_dropout where hardswish"),
-    (_over_features, "linear layer_norm"),
-    (_along_another, "glu softmax log_softmax"),
-    (_view, "view reshape _unsafe_view flatten unflatten"),
-    (_moved, "transpose permute movedim unsqueeze squeeze contiguous alias detach"),
-    (_batch_norm, "batch_norm"),
 )
 
 

@@ -59,7 +59,8 @@ class TaintMap:
 
     def has_time(self, size: Any) -> bool:
         """Whether a size is an expression of the number of padded timesteps."""
-        return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
+        symbols: Any = self.axes["time"].node.expr.free_symbols
+        return not isinstance(size, int) and not symbols.isdisjoint(size.node.expr.free_symbols)
 
     def has_derived_time_size(self, node: Node) -> bool:
         """Whether a tensor has a size computed from time but not equal to it, as `x[:, 1:]` has."""
