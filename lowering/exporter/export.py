@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from ...config.forward import MaskConfig
 from ...config.schema import NeuronLstmBlock
 from ..errors import InputsDoNotFit, is_torch_file
 from .arguments import mask_of_lengths, nested_arguments
-from .model_attributes import replaced, restored_attributes, with_listed_weights
+from .model_attributes import replaced, replaced_each, restored_attributes, with_listed_weights
 from .written_text import text_as_in_eager_mode
 
 
@@ -155,6 +154,9 @@ def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
         yield
 
 
+_FLAGS = ("_is_exporting_flag", "_is_compiling_flag")
+
+
 class _TorchsFlag:
     """A flag of a compiler that is set for torch's own code; other code runs as in eager mode."""
 
@@ -167,17 +169,14 @@ def _as_in_eager_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(forward)
     def as_in_eager_mode(*arguments: Any) -> Any:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(text_as_in_eager_mode())
-            for name in ("_is_exporting_flag", "_is_compiling_flag"):
-                if getattr(torch.compiler, name, False):
-                    stack.enter_context(replaced(torch.compiler, name, _TorchsFlag()))
+        set_flags = [name for name in _FLAGS if getattr(torch.compiler, name, False)]
+        with text_as_in_eager_mode(), replaced_each((torch.compiler, name, _TorchsFlag()) for name in set_flags):
             return forward(*arguments)
 
     return as_in_eager_mode
 
 
-@contextlib.contextmanager
+@contextmanager
 def _lines_of_all_functions() -> Iterator[None]:
     """In this context, keep the lines of every function that `forward()` calls, such as other methods."""
     original = getattr(TracerBase, "_filter_traceback_frames", None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,15 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             setattr(owner, name, before)
         else:
             delattr(owner, name)
+
+
+@contextmanager
+def replaced_each(attributes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Set attributes, given as owner, name and value, as `replaced` does."""
+    with ExitStack() as stack:
+        for owner, name, value in attributes:
+            stack.enter_context(replaced(owner, name, value))
+        yield
 
 
 @contextmanager

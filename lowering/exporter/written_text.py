@@ -7,10 +7,10 @@ trace holds for that number of timesteps; the values of a tensor are not known. 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partialmethod
 from types import FrameType
 from typing import Any
@@ -20,20 +20,19 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 from ..errors import LoweringError, calling_line, is_torch_file, is_users, source_suffix
-from .model_attributes import replaced
+from .model_attributes import replaced_each
 
 _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _TENSORS = (FakeTensor, FunctionalTensor)
 
 
-@contextlib.contextmanager
-def text_as_in_eager_mode() -> Iterator[None]:
+def text_as_in_eager_mode() -> AbstractContextManager[None]:
     """In this context, text that the model's own code makes of sizes has their numbers, and fixes them."""
-    with contextlib.ExitStack() as stack:
-        for name in ("__repr__", "__str__"):
-            for kind in (*_NUMBERS, *_TENSORS):
-                stack.enter_context(replaced(kind, name, partialmethod(_written, getattr(kind, name))))
-        yield
+    return replaced_each(
+        (kind, name, partialmethod(_written, getattr(kind, name)))
+        for name in ("__repr__", "__str__")
+        for kind in (*_NUMBERS, *_TENSORS)
+    )
 
 
 def _written(value: Any, original: Callable[..., str], *arguments: Any, **options: Any) -> str:

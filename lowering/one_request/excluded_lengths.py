@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partialmethod
 
 import torch
 
 from ..errors import PartialTrace, calling_line, source_suffix
-from ..exporter.model_attributes import replaced
+from ..exporter.model_attributes import replaced_each
 from ..exporter.shape_conditions import Condition, ShapeConditions
 from ..exporter.timestep_branches import Branch, branch_error
 
@@ -75,8 +75,7 @@ def _fixed(name: str, condition: Condition, fixing: Sequence[str]) -> PartialTra
     )
 
 
-@contextlib.contextmanager
-def noted_conversions(lines: list[str]) -> Iterator[None]:
+def noted_conversions(lines: list[str]) -> AbstractContextManager[None]:
     """Append the user's lines at which a symbolic size becomes a number, as in `np.ones(T)`."""
 
     def converted(own: torch.SymInt, original: Callable[[torch.SymInt], int]) -> int:
@@ -84,7 +83,6 @@ def noted_conversions(lines: list[str]) -> Iterator[None]:
         lines.extend(() if line is None else (line,))
         return original(own)
 
-    with contextlib.ExitStack() as stack:
-        for name in ("__index__", "__int__"):
-            stack.enter_context(replaced(torch.SymInt, name, partialmethod(converted, getattr(torch.SymInt, name))))
-        yield
+    return replaced_each(
+        (torch.SymInt, name, partialmethod(converted, getattr(torch.SymInt, name))) for name in ("__index__", "__int__")
+    )

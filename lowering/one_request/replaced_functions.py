@@ -18,7 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
-from ..exporter.model_attributes import replaced, user_file, user_modules
+from ..exporter.model_attributes import replaced_each, user_file, user_modules
 from ..packing.padded_batch import TracedLengths
 from ..packing.recurrence_fit import unchecked_packed_states
 from .known_numbers import in_dtype, in_python, known_number, known_values, plain
@@ -35,18 +35,9 @@ _CACHED = type(cache(len))
 @contextlib.contextmanager
 def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Iterator[None]:
     """Replace what fixes a symbolic size or a known number, such as `len`, `int` and `tolist`."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, function in [
-            *_tensor_methods(),
-            *_torch_functions(mode),
-            *((module, name, _builtins()[name]) for module, name in _free_builtins(model)),
-            *_cached_functions(),
-        ]:
-            stack.enter_context(replaced(owner, name, function))
-        stack.enter_context(followed_quotients())
-        stack.enter_context(arrays_of_symbolic_sizes())
-        stack.enter_context(unchecked_packed_states())
-        stack.enter_context(_without_fast_path())
+    functions = [*_tensor_methods(), *_torch_functions(mode), *_free_builtins(model), *_cached_functions()]
+    arrays, states = arrays_of_symbolic_sizes(), unchecked_packed_states()
+    with replaced_each(functions), followed_quotients(), arrays, states, _without_fast_path():
         yield
 
 
@@ -79,9 +70,14 @@ def _torch_functions(mode: SingleRequestMode) -> list[tuple[Any, str, Any]]:
     ]
 
 
-def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str]]:
-    """Return the model's modules and the names of Python's functions that they do not define themselves."""
-    return [(module, name) for module in user_modules(model) for name in _builtins() if name not in vars(module)]
+def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:
+    """Return what stands in for functions of Python in the model's modules that do not define them themselves.
+
+    The exporter has its own `max` and `min` while it traces, so these are looked up then.
+    """
+    ours = {"len": _length, "isinstance": _is_instance, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
+    modules = user_modules(model)
+    return [(module, name, own) for module in modules for name, own in ours.items() if name not in vars(module)]
 
 
 def _cached_functions() -> list[tuple[Any, str, Any]]:
@@ -171,14 +167,6 @@ class _RangeType(type):
 _TYPES = {
     name: kind(f"_{name}", (), {}) for name, kind in (("int", _IntegerType), ("type", _TypeType), ("range", _RangeType))
 }
-
-
-def _builtins() -> dict[str, Any]:
-    """Return what stands in for functions of Python in the user's modules while forward() is traced.
-
-    The exporter has its own `max` and `min` while it traces, so these are looked up then.
-    """
-    return {"len": _length, "isinstance": _is_instance, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
 
 
 _TENSOR_TYPES = {

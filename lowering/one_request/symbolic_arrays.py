@@ -6,8 +6,8 @@ tensors, which take symbolic sizes, with numpy's types and rules of promotion.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch._numpy import _dtypes
 from torch.utils import _pytree as pytree
 
-from ..exporter.model_attributes import replaced
+from ..exporter.model_attributes import replaced_each
 from .symbolic_quotients import SymbolicArray
 
 torch_numpy: Any = torch._numpy
@@ -60,18 +60,18 @@ def tensor_of(array: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-@contextlib.contextmanager
-def arrays_of_symbolic_sizes() -> Iterator[None]:
+def arrays_of_symbolic_sizes() -> AbstractContextManager[None]:
     """In this context, functions of numpy take symbolic sizes, and the arrays that they make of them."""
-    with contextlib.ExitStack() as stack:
-        for name in (*_FACTORIES, *_OF_ARRAYS):
-            original = getattr(np, name)
-            symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
-            if name in ("array", "asarray"):
-                original = partial(_array, original)
-            stack.enter_context(replaced(np, name, _Function(original, symbolic, _FACTORIES.get(name, 0))))
-        stack.enter_context(replaced(_dtypes, "dtype", partial(_known_dtype, _dtypes.dtype)))
-        yield
+    functions = [(np, name, _function(name)) for name in (*_FACTORIES, *_OF_ARRAYS)]
+    return replaced_each([*functions, (_dtypes, "dtype", partial(_known_dtype, _dtypes.dtype))])
+
+
+def _function(name: str) -> _Function:
+    original = getattr(np, name)
+    symbolic = {"eye": _eye, "identity": _eye}.get(name) or getattr(torch_numpy, name)
+    if name in ("array", "asarray"):
+        original = partial(_array, original)
+    return _Function(original, symbolic, _FACTORIES.get(name, 0))
 
 
 def _array(original: Callable[..., Any], values: Any, dtype: Any = None, **options: Any) -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import math
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partialmethod
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from ..errors import LoweringError, calling_line, source_suffix
-from ..exporter.model_attributes import replaced
+from ..exporter.model_attributes import replaced_each
 from .quotients import NoQuotient, noted_quotient, quotient
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
@@ -30,23 +31,16 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
 _ROUNDINGS: dict[str, Callable[[Any], Any]] = {"__floor__": math.floor, "__ceil__": math.ceil, "__trunc__": math.trunc}
 
 
-@contextlib.contextmanager
-def followed_quotients() -> Iterator[None]:
+def followed_quotients() -> AbstractContextManager[None]:
     """Note on floats of sizes which quotients they are, and round those exactly."""
-    with contextlib.ExitStack() as stack:
-
-        def replace(owner: type, name: str, ours: Callable[..., Any]) -> None:
-            stack.enter_context(replaced(owner, name, partialmethod(ours, getattr(owner, name))))
-
-        for owner in (torch.SymInt, torch.SymFloat):
-            for name, function in _ARITHMETIC.items():
-                replace(owner, name, _computed(function))
-        for name in ("__mul__", "__rmul__"):
-            replace(torch.SymInt, name, _repeating)
-        for name, rounding in _ROUNDINGS.items():
-            replace(torch.SymFloat, name, _rounded(rounding))
-            replace(torch.SymInt, name, lambda own, original: own)
-        yield
+    ours: list[tuple[type, str, Callable[..., Any]]] = [
+        *((kind, name, _computed(f)) for kind in (torch.SymInt, torch.SymFloat) for name, f in _ARITHMETIC.items()),
+        *((torch.SymFloat, name, _rounded(rounding)) for name, rounding in _ROUNDINGS.items()),
+        *((torch.SymInt, name, lambda own, original: own) for name in _ROUNDINGS),
+        *((torch.SymInt, name, _repeating) for name in ("__mul__", "__rmul__")),
+    ]
+    # one after the other: the last two are called around those of the first line
+    return replaced_each((kind, name, partialmethod(function, getattr(kind, name))) for kind, name, function in ours)
 
 
 def _computed(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
