@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, cast
 
-import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -93,6 +92,8 @@ class RaggedRun(torch.fx.Interpreter):
         return scan(self._batch, arguments, [_sizes(result) for result in found], _run_step)
 
     def _placeholder(self, n: torch.fx.Node) -> Value:
+        if not self._inputs:  # the graph of one step of a loop takes the values of a batch in order
+            return next(self.args_iter)  # type: ignore[no-any-return]  # a value
         if n.name not in self._tensors and n.name not in self._inputs:
             raise NoRule("an operator checks its result, as torch.linalg.inv does, so its place in the code counts")
         sizes = _sizes(n.meta["val"])
@@ -112,7 +113,7 @@ class RaggedRun(torch.fx.Interpreter):
         dtypes = tuple(result.dtype for result in results)
         read = frozenset(user.args[1] for user in n.users if user.target is operator.getitem)
         call = Call(n.target, self._arguments(n), sizes, dtypes, read)  # type: ignore[arg-type]  # an operator
-        if call.shared and not any(map(is_ragged, _all_sizes(call))) and not is_recurrent(n.target):
+        if call.shared and not any(map(is_ragged, call.all_sizes())) and not is_recurrent(n.target):
             return self._shared(call, found)
         rule = rule_for_spectra(n.target) if self._takes_spectra(n) else rule_of(n.target) or each_row
         assert rule is not None
@@ -148,25 +149,9 @@ class RaggedRun(torch.fx.Interpreter):
         return {**defaults, **given, **kwargs}
 
 
-class _StepRun(RaggedRun):
-    """Interpreter of the graph of one step of a loop, which takes the values of a batch in order."""
-
-    def __init__(self, graph: torch.fx.GraphModule, batch: Batch) -> None:
-        super().__init__(graph, {}, {}, batch)
-
-    def _placeholder(self, n: torch.fx.Node) -> Value:
-        value: Value = next(self.args_iter)
-        return value
-
-
 def _run_step(graph: torch.fx.GraphModule, values: Sequence[Value], batch: Batch) -> Sequence[Value]:
-    results: Sequence[Value] = _StepRun(graph, batch).run(*values)
+    results: Sequence[Value] = RaggedRun(graph, {}, {}, batch).run(*values)
     return results
-
-
-def _all_sizes(call: Call) -> list[SizeExpr]:
-    own = [size for sizes in (*call.sizes, *(value.sizes for value in call.values())) for size in sizes]
-    return own + [argument for argument in call.arguments.values() if isinstance(argument, sympy.Expr)]
 
 
 def _number(argument: Any) -> Any:

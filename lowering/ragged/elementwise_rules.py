@@ -86,44 +86,22 @@ def clamp(batch: Batch, call: Call) -> Results:
     if not any(map(is_ragged_number, (call["min"], call["max"]))):
         return pointwise(batch, call)
     value = call.value()
-
-    def limit(name: str) -> torch.Tensor | None:
-        number = call[name]
-        own = None if number is None else batch.number(sympy.sympify(number))
-        return None if own is None else own.reshape(-1, *[1] * value.rank).to(call.dtypes[0])
-
-    return call.result(torch.clamp(batch.rows_of(value), limit("min"), limit("max")))
+    given = {name: batch.number(sympy.sympify(call[name])) for name in ("min", "max") if call[name] is not None}
+    limits = {name: own.reshape(-1, *[1] * value.rank).to(call.dtypes[0]) for name, own in given.items()}
+    return call.result(torch.clamp(batch.rows_of(value), **limits))
 
 
 def factory(batch: Batch, call: Call) -> Results:
-    """Create the same tensor for all rows; a fill that depends on the timesteps differs between rows."""
+    """Create the same tensor for all rows; a fill that depends on the request differs between rows."""
     (sizes,) = call.sizes
-    fill: Any = call.get("fill_value")
-    name = str(call.target).split(".")[1]
+    fill: Any = call.get("fill_value", call.get("s"))
     if fill is None:
-        fill = 1 if "ones" in name else 0
-    if is_ragged_number(fill):
-        column = batch.number(fill).to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
-        return call.result(column.expand(batch.rows, *batch.padded_sizes(sizes)))
-    if isinstance(fill, Value):
-        return pointwise_fill(batch, call, fill)
-    number = in_python(fill)
-    return Value(torch.full(batch.padded_sizes(sizes), number, dtype=call.dtypes[0]), sizes, shared=True)
-
-
-def pointwise_fill(batch: Batch, call: Call, fill: Value) -> Results:
-    """Create a tensor filled with a tensor of one element."""
-    (sizes,) = call.sizes
-    tensor = unsqueezed(batch.every_row(fill), len(sizes) - fill.rank).to(call.dtypes[0])
-    return call.result(tensor.expand(batch.rows, *batch.padded_sizes(sizes)))
-
-
-def scalar(batch: Batch, call: Call) -> Results:
-    """Create a tensor of no dimensions from a number."""
-    number = call.get("s")
-    if is_ragged_number(number):
-        return call.result(batch.number(number).to(call.dtypes[0]))
-    return Value(torch.full((), in_python(number), dtype=call.dtypes[0]), (), shared=True)
+        fill = 1 if "ones" in str(call.target) else 0
+    if isinstance(fill, Value) or is_ragged_number(fill):
+        own = batch.every_row(fill) if isinstance(fill, Value) else batch.number(fill)
+        own = own.to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
+        return call.result(own.expand(batch.rows, *batch.padded_sizes(sizes)))
+    return Value(torch.full(batch.padded_sizes(sizes), in_python(fill), dtype=call.dtypes[0]), sizes, shared=True)
 
 
 def arange(batch: Batch, call: Call) -> Results:
@@ -143,17 +121,17 @@ def arange(batch: Batch, call: Call) -> Results:
 def fourier(batch: Batch, call: Call) -> Results:
     """Transform dimensions that are not ragged, such as the samples of a frame."""
     value = call.value()
-    dims = normalized_dims(call["dim"], value.rank)
-    if any(is_ragged(value.sizes[dim]) for dim in dims):
+    if any(is_ragged(value.sizes[dim]) for dim in normalized_dims(call["dim"], value.rank)):
         raise NoRule("a Fourier transform over the timesteps")
-    rows = 0 if value.shared else 1
-    return Value(call.run(self=value.tensor, dim=[dim + rows for dim in dims]), call.sizes[0], value.shared)
+    return each_alike(batch, call)
 
 
-def parts(batch: Batch, call: Call) -> Results:
-    """Read complex numbers as pairs of real ones, or make them of such pairs: in the last dimension."""
-    value = call.value()
-    return Value(call.run(self=value.tensor), call.sizes[0], value.shared)
+def each_alike(batch: Batch, call: Call) -> Results:
+    """Run an operator that treats each row like all others.
+
+    So are complex numbers read as pairs of real ones, and windows taken: those within a row's own size come first.
+    """
+    return Value(call.after_rows(), call.sizes[0], call.shared)
 
 
 def copy(batch: Batch, call: Call) -> Results:

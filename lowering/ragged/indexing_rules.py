@@ -66,11 +66,6 @@ def select(batch: Batch, call: Call) -> Results:
 
 def slice_(batch: Batch, call: Call) -> Results:
     """Read a range of positions."""
-    if call.target is torch.ops.aten.narrow.default:
-        start = call["start"]
-        arguments = {name: call[name] for name in ("self", "dim", "start")}
-        arguments |= {"end": start + call["length"], "step": 1}
-        call = replace(call, target=torch.ops.aten.slice.Tensor, arguments=arguments)
     value, (sizes,) = call.value(), call.sizes
     dim, start, step = normalized(call["dim"], value.rank), call["start"] or 0, call.get("step") or 1
     # A narrow has a length; one from a negative start may end at 0, which is the end.
@@ -78,30 +73,29 @@ def slice_(batch: Batch, call: Call) -> Results:
     axis = dim if value.shared else dim + 1
     if sizes == value.sizes and step == 1:
         return value
-    first, count, is_cut = plain_number(start), batch.padded(sizes[dim]), is_ragged(sizes[dim])
+    first, count = plain_number(start), batch.padded(sizes[dim])
     if is_ragged(value.sizes[dim]):
-        is_same_in_all = first is not None
-    else:  # a table, such as positional encodings, may be cut to the timesteps
-        is_same_in_all = first is not None and step == 1 if is_cut else sympy.sympify(start).is_Integer
-    if not is_same_in_all:
-        own = own_position(batch, start, value.sizes[dim]).unsqueeze(1)
-        if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
-            last = batch.padded(value.sizes[dim]) - 1
-            own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
-        return call.result(taken(batch.every_row(value), dim + 1, own))
-    if not is_ragged(value.sizes[dim]):
-        if is_cut:
-            return replace(value, tensor=value.tensor.narrow(axis, int(start), count), sizes=sizes)
+        if first is not None:
+            return _from_front(value, sizes, axis, slice(first, end, step), count)
+    elif not is_ragged(sizes[dim]) and sympy.sympify(start).is_Integer:
         tensor = torch.ops.aten.slice.Tensor(value.tensor, axis, int(start), None if end is None else int(end), step)
         return replace(value, tensor=tensor, sizes=sizes)
-    assert first is not None
-    to_end = end is None or end == sys.maxsize
-    tensor = value.tensor
+    elif first is not None and step == 1:  # a table, such as positional encodings, is cut to the timesteps
+        return replace(value, tensor=value.tensor.narrow(axis, first, count), sizes=sizes)
+    own = own_position(batch, start, value.sizes[dim]).unsqueeze(1)
+    if (start, sizes[dim]) != (-1, 1):  # the last position is read as `select` does
+        last = batch.padded(value.sizes[dim]) - 1
+        own = (own.clamp(min=0) + torch.arange(count) * step).clamp(max=last)
+    return call.result(taken(batch.every_row(value), dim + 1, own))
+
+
+def _from_front(value: Value, sizes: tuple[SizeExpr, ...], axis: int, part: slice, count: Any) -> Value:
+    """Read timesteps that are the same for every row."""
+    tensor, first, to_end = value.tensor, part.start, part.stop in (None, sys.maxsize)
     if not to_end:
-        tensor = tensor.narrow(axis, first, (count - 1) * step + 1)
-        first = 0
-    if first or step != 1:
-        tensor = tensor[(slice(None),) * axis + (slice(first, None, step),)]
+        tensor, first = tensor.narrow(axis, first, (count - 1) * part.step + 1), 0
+    if first or part.step != 1:
+        tensor = tensor[(slice(None),) * axis + (slice(first, None, part.step),)]
     return replace(value, tensor=tensor, sizes=sizes, zero_beyond=value.zero_beyond and to_end)
 
 
@@ -234,5 +228,5 @@ def unbind(batch: Batch, call: Call) -> Results:
     dim = normalized(call["dim"], value.rank)
     if is_ragged(value.sizes[dim]):
         raise NoRule("a loop over timesteps")
-    parts = value.tensor.unbind(dim if value.shared else dim + 1)
-    return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in zip(parts, call.sizes, strict=True))
+    parts = zip(call.after_rows(), call.sizes, strict=True)
+    return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in parts)

@@ -27,10 +27,8 @@ def reduction(neutral: float) -> Rule:
             tensor = tensor.flatten(1) if value.rank else tensor.unsqueeze(1)
             return _results(call, value, dims, _over_all(call, tensor))
         name = "dim" if "dim" in call.arguments else "dims"
-        many = not isinstance(call[name], int)
-        if not many and call[name] is not None:
-            return _results(call, value, dims, call.run(self=tensor, **{name: dims[0] + 1}))
-        return _results(call, value, dims, call.run(self=tensor, **{name: shifted(dims)}))
+        place = dims[0] + 1 if isinstance(call[name], int) else shifted(dims)
+        return _results(call, value, dims, call.run(self=tensor, **{name: place}))
 
     return rule
 
@@ -52,13 +50,9 @@ def extreme_position(neutral: float) -> Rule:
 
 def _over_all(call: Call, tensor: torch.Tensor) -> torch.Tensor:
     """Reduce [B, N] to [B] by an operator that has no dimensions among its arguments."""
-    operator = call.target.overloadpacket
     name = str(call.target).split(".")[1]
-    if name in ("max", "min"):
-        result: torch.Tensor = getattr(torch, f"a{name}")(tensor, 1)
-        return result
-    options = {key: call[key] for key in ("dtype",) if call.get(key) is not None}
-    reduced: torch.Tensor = operator(tensor, 1, **options)
+    operator: Any = getattr(torch, f"a{name}") if name in ("max", "min") else call.target.overloadpacket
+    reduced: torch.Tensor = operator(tensor, 1, **({"dtype": call["dtype"]} if call.get("dtype") is not None else {}))
     return reduced
 
 
@@ -71,10 +65,10 @@ def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Res
     return call.results(results, shared=value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims))
 
 
-def count(batch: Batch, value: Value, dims: Sequence[int]) -> Any:
-    """Return the number of elements in these dimensions: a number, or one for each row."""
+def _count(batch: Batch, value: Value, dims: Sequence[int], rank: int) -> Any:
+    """Return the number of elements in these dimensions: a number, or one for each row in a tensor of this rank."""
     total = product([value.sizes[dim] for dim in dims])
-    return batch.own(total) if is_ragged(total) else int(total)
+    return unsqueezed(batch.own(total), rank - 1) if is_ragged(total) else int(total)
 
 
 def mean(batch: Batch, call: Call) -> Results:
@@ -82,15 +76,15 @@ def mean(batch: Batch, call: Call) -> Results:
     value = call.value()
     dims = _reduced(call, value)
     keep = bool(call.get("keepdim"))
-    tensor = _mean(batch, value, batch.rows_of(value), dims, keep).to(call.dtypes[0])
+    tensor = mean_of_rows(batch, value, batch.rows_of(value), dims, keep).to(call.dtypes[0])
     return _results(call, value, dims, tensor)
 
 
-def _mean(batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int], keep: bool) -> torch.Tensor:
+def mean_of_rows(batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int], keep: bool) -> torch.Tensor:
+    """Return the mean over each row's own elements of a tensor with the sizes of a value."""
     tensor = batch.masked(Value(tensor, value.sizes), dims, 0)
     total = tensor.sum(shifted(dims), keepdim=keep) if dims else tensor
-    number = count(batch, value, dims)
-    return total / (number.reshape(-1, *[1] * (total.dim() - 1)) if isinstance(number, torch.Tensor) else number)
+    return total / _count(batch, value, dims, total.dim())
 
 
 def variance(root: bool, with_mean: bool = False) -> Rule:
@@ -105,10 +99,11 @@ def variance(root: bool, with_mean: bool = False) -> Rule:
         correction = 1 if correction is None else float(correction)
         tensor = batch.rows_of(value)
         left, center = _centered(batch, value, tensor, dims)
-        squares = _mean(batch, value, left**2, dims, keep)
-        number: Any = count(batch, value, dims)
-        number = number.reshape(-1, *[1] * (squares.dim() - 1)) if isinstance(number, torch.Tensor) else number
-        result = squares * number / _at_least_zero(number - correction) if correction else squares
+        squares = mean_of_rows(batch, value, left**2, dims, keep)
+        number = _count(batch, value, dims, squares.dim())
+        left_over = number - correction
+        left_over = left_over.clamp(min=0) if isinstance(left_over, torch.Tensor) else max(left_over, 0)
+        result = squares * number / left_over if correction else squares
         result = result.sqrt() if root else result
         if not with_mean:
             return _results(call, value, dims, result)
@@ -116,10 +111,6 @@ def variance(root: bool, with_mean: bool = False) -> Rule:
         return _results(call, value, dims, (result, own))
 
     return rule
-
-
-def _at_least_zero(number: Any) -> Any:
-    return number.clamp(min=0) if isinstance(number, torch.Tensor) else max(number, 0)
 
 
 def softmax(batch: Batch, call: Call) -> Results:
@@ -131,7 +122,7 @@ def softmax(batch: Batch, call: Call) -> Results:
     # A column of padding holds minus infinity only if the row is a dummy, which has at least one position.
     shared = value.shared and not is_ragged(value.sizes[dim])
     result = call.run(self=tensor, dim=dim + 1)
-    return Value(result.squeeze(0) if shared else result, value.sizes, shared)
+    return call.results(result, shared=shared)
 
 
 def scan(batch: Batch, call: Call) -> Results:
@@ -160,7 +151,7 @@ def layer_norm(batch: Batch, call: Call) -> Results:
     tensor = batch.rows_of(value)
     if "rms" in name:
         eps = torch.finfo(tensor.dtype).eps if call["eps"] is None else float(call["eps"])
-        tensor = tensor * torch.rsqrt(_mean(batch, value, tensor**2, dims, keep=True) + eps)
+        tensor = tensor * torch.rsqrt(mean_of_rows(batch, value, tensor**2, dims, keep=True) + eps)
     else:
         tensor = _standardized(batch, value, tensor, dims, call["eps"])
     for key, function in (("weight", torch.mul), ("bias", torch.add)):
@@ -219,7 +210,7 @@ def _standardized(
     batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int], epsilon: float
 ) -> torch.Tensor:
     left = _centered(batch, value, tensor, dims)[0]
-    spread = _mean(batch, value, left**2, dims, keep=True)
+    spread = mean_of_rows(batch, value, left**2, dims, keep=True)
     return left * torch.rsqrt(spread + float(epsilon))
 
 
@@ -230,9 +221,9 @@ def _centered(
 
     The mean is rounded: what is left of it would count where all elements are far from zero.
     """
-    center = _mean(batch, value, tensor, dims, keep=True)
+    center = mean_of_rows(batch, value, tensor, dims, keep=True)
     left = tensor - center
-    rest = _mean(batch, value, left, dims, keep=True)
+    rest = mean_of_rows(batch, value, left, dims, keep=True)
     return left - rest, center
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
 from torch.utils import _pytree as pytree
 
@@ -32,9 +31,7 @@ def each_row(batch: Batch, call: Call) -> Results:
     Raises `NoRule`: a dimension or a number does, or torch cannot run the operator for several rows.
     """
     leaves, tree = pytree.tree_flatten(dict(call.arguments))
-    sizes: list[object] = [size for own in call.sizes for size in own]
-    sizes += [size for leaf in leaves for size in (leaf.sizes if isinstance(leaf, Value) else (leaf,))]
-    if any(isinstance(size, sympy.Expr) and is_ragged(size) for size in sizes):
+    if any(map(is_ragged, call.all_sizes())):
         raise NoRule("the operator is not known")
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Value) and not leaf.shared]
     plain = [leaf.tensor if isinstance(leaf, Value) else in_python(leaf) for leaf in leaves]

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from .elementwise_rules import is_ragged_number
+from .elementwise_rules import each_alike, is_ragged_number
 from .indexing_rules import taken
 from .sizes import SizeExpr, are_equal, evaluate, in_python, is_ragged
 from .value import Batch, Call, NoRule, Results, Value, in_dim, normalized, normalized_dims, shifted, unsqueezed
@@ -23,13 +23,11 @@ def view(batch: Batch, call: Call) -> Results:
     value, (sizes,) = call.value(), call.sizes
     groups = _groups(value.sizes, sizes)
     if not all(_keeps_prefix(before, after) for before, after in groups):
-        return call.result(reshaped(batch, batch.every_row(value), groups).reshape(_with_rows(batch, sizes)))
+        return call.result(
+            reshaped(batch, batch.every_row(value), groups).reshape(batch.rows, *batch.padded_sizes(sizes))
+        )
     rows = [] if value.shared else [batch.rows]
     return replace(value, tensor=value.tensor.reshape(*rows, *batch.padded_sizes(sizes)), sizes=sizes)
-
-
-def _with_rows(batch: Batch, sizes: Sequence[SizeExpr]) -> list[Any]:
-    return [batch.rows, *batch.padded_sizes(sizes)]
 
 
 def _groups(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> list[tuple[list[SizeExpr], list[SizeExpr]]]:
@@ -76,10 +74,7 @@ def permuted(batch: Batch, call: Call) -> Results:
 
 def unsqueeze(batch: Batch, call: Call) -> Results:
     """Insert a dimension of size 1."""
-    value = call.value()
-    dim = normalized(call["dim"], value.rank + 1)
-    tensor = value.tensor.unsqueeze(dim if value.shared else dim + 1)
-    return replace(value, tensor=tensor, sizes=call.sizes[0])
+    return replace(call.value(), tensor=call.after_rows(), sizes=call.sizes[0])
 
 
 def squeeze(batch: Batch, call: Call) -> Results:
@@ -205,22 +200,11 @@ def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Res
     return call.result(tensor)
 
 
-def unfold(batch: Batch, call: Call) -> Results:
-    """Take windows: those that begin within a row's own size and end within it are the first ones."""
-    value = call.value()
-    dim = normalized(call["dimension"], value.rank)
-    tensor = value.tensor.unfold(dim if value.shared else dim + 1, call["size"], call["step"])
-    return Value(tensor, call.sizes[0], value.shared)
-
-
 def diagonal(batch: Batch, call: Call) -> Results:
     """Read the diagonal of two dimensions. Raises `NoRule`: which one depends on the timesteps."""
-    value, offset = call.value(), in_python(call["offset"])
-    if not isinstance(offset, int):
+    if is_ragged_number(call["offset"]):
         raise NoRule("a diagonal that depends on the timesteps")
-    dims = [normalized(call[name], value.rank) + 1 for name in ("dim1", "dim2")]
-    tensor = batch.rows_of(value).diagonal(offset, *dims)
-    return call.results(tensor, shared=value.shared)
+    return each_alike(batch, call)
 
 
 _Groups = Sequence[tuple[Sequence[SizeExpr], Sequence[SizeExpr]]]

@@ -12,8 +12,8 @@ from typing import Any
 import sympy
 import torch
 
-from .elementwise_rules import is_ragged_number, pointwise
-from .sizes import SizeExpr, are_equal, in_python, is_ragged, never_less
+from .elementwise_rules import each_alike, is_ragged_number, pointwise
+from .sizes import SizeExpr, are_equal, is_ragged, never_less
 from .value import Batch, Call, NoRule, Results, Value, normalized
 
 NO_CONVOLUTION = "a Fourier transform over the timesteps that is no part of a convolution"
@@ -37,7 +37,7 @@ def transform(batch: Batch, call: Call) -> Results:
     value, dim, samples = call.value(), _dim(call), call["n"]
     size = value.sizes[dim]
     if not is_ragged(size) and not is_ragged_number(samples):
-        return _as_it_is(call, dim)
+        return each_alike(batch, call)
     samples = size if samples is None else sympy.sympify(samples)
     if not never_less(samples, size) or call["norm"] not in (None, "backward"):
         raise NoRule(NO_CONVOLUTION)
@@ -69,7 +69,7 @@ def inverse(batch: Batch, call: Call) -> Results:
     if not isinstance(value, Spectrum):
         if is_ragged(value.sizes[dim]) or is_ragged_number(samples):
             raise NoRule(NO_CONVOLUTION)
-        return _as_it_is(call, dim)
+        return each_alike(batch, call)
     own = call.sizes[0][dim]
     is_inverse = str(call.target) == value.inverse and value.place == value.rank - dim
     if not is_inverse or not are_equal(own, value.samples) or call["norm"] not in (None, "backward"):
@@ -80,10 +80,3 @@ def inverse(batch: Batch, call: Call) -> Results:
 
 def _dim(call: Call) -> int:
     return normalized(int(call["dim"]), call.value().rank)
-
-
-def _as_it_is(call: Call, dim: int) -> Results:
-    value = call.value()
-    rows = 0 if value.shared else 1
-    made = call.run(self=value.tensor, n=in_python(call["n"]), dim=dim + rows)
-    return Value(made, call.sizes[0], value.shared)

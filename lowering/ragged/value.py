@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
+from torch.utils import _pytree as pytree
 
-from .sizes import SizeExpr, evaluate, is_ragged
+from .sizes import SizeExpr, evaluate, in_python, is_ragged
 
 
 class NoRule(Exception):
@@ -172,6 +174,12 @@ class Call:
                 if isinstance(value, Value):
                     yield value
 
+    def all_sizes(self) -> list[SizeExpr]:
+        """Return the sizes of tensors and results, and numbers that are computed from sizes."""
+        leaves = [argument for argument in pytree.tree_leaves(dict(self.arguments)) if not isinstance(argument, Value)]
+        tensors = [size for sizes in (*self.sizes, *(value.sizes for value in self.values())) for size in sizes]
+        return tensors + [leaf for leaf in leaves if isinstance(leaf, sympy.Expr)]
+
     @property
     def shared(self) -> bool:
         """Whether all rows share every tensor of the call."""
@@ -189,6 +197,16 @@ class Call:
         keywords = {name: _plain(given[name]) for name in named if given[name] is not None}
         return self.target.overloadpacket(*positional, **keywords)
 
+    def after_rows(self) -> Any:
+        """Run the operator on its tensor, with its dimensions counted after the rows, if the tensor has any."""
+        value = self.value()
+        if value.shared:
+            return self.run(**{name: in_python(number) for name, number in self.arguments.items()})
+        name = next(name for name, argument in self.arguments.items() if argument is value)
+        dims = {key: _after_rows(number) for key, number in self.arguments.items() if key.startswith("dim")}
+        numbers = {key: in_python(number) for key, number in self.arguments.items() if key not in dims}
+        return self.run(**{**numbers, **dims, name: value.tensor})
+
     def result(self, tensor: torch.Tensor, *, zero_beyond: bool = False) -> Value:
         """Return the only result, which has rows."""
         return Value(tensor, self.sizes[0], zero_beyond=zero_beyond)
@@ -199,6 +217,13 @@ class Call:
         pairs = zip(listed, self.sizes, strict=True)
         values = tuple(Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in pairs)
         return values if len(values) > 1 else values[0]
+
+
+def _after_rows(dims: Any) -> Any:
+    """Return dimensions of a tensor with rows; those counted from the end stay."""
+    if isinstance(dims, (list, tuple)):
+        return [_after_rows(dim) for dim in dims]
+    return dims + 1 if dims >= 0 else dims
 
 
 def _plain(argument: Any) -> Any:

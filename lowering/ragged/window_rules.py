@@ -9,6 +9,7 @@ import sympy
 import torch
 
 from .indexing_rules import taken
+from .reduction_rules import mean_of_rows
 from .shape_rules import unraveled
 from .sizes import is_ragged
 from .value import Batch, Call, NoRule, Results, Rule, Value, reject_split_blocks
@@ -146,37 +147,19 @@ def adaptive_pool(spatial: int) -> Rule:
         dims = list(range(call.value().rank - spatial, call.value().rank))
         value = _with_own_ends(batch, call.value(), dims)
         wanted: list[Any] = list(call["output_size"])
+        changed = [(dim, size) for dim, size in zip(dims, wanted, strict=True) if value.sizes[dim] != size]
+        ragged = [(dim, size) for dim, size in changed if is_ragged(value.sizes[dim])]
+        if any(size != 1 for _, size in ragged):
+            raise NoRule("pooling of the timesteps to a size other than 1")
         tensor = batch.rows_of(value)
-        for dim, size in zip(dims, wanted, strict=True):
-            if not is_ragged(value.sizes[dim]):
-                continue
-            if size != 1:
-                if value.sizes[dim] == size:
-                    continue
-                raise NoRule("pooling of the timesteps to a size other than 1")
-            tensor = _pooled(batch, Value(tensor, value.sizes), dim)
-        sizes = [1 if is_ragged(value.sizes[dim]) and w == 1 else w for dim, w in zip(dims, wanted, strict=True)]
-        pooled = _pool_rest(call, value, tensor, dims, sizes, spatial)
-        return _unfolded(batch, call, pooled[0], pooled[1], value.shared)
+        for dim, _ in ragged:
+            tensor = mean_of_rows(batch, value, tensor, [dim], keep=True)
+        tensor, folded = _folded(value, tensor, spatial)
+        if len(ragged) < len(changed):
+            tensor = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, wanted)))
+        return _unfolded(batch, call, tensor, folded, value.shared)
 
     return rule
-
-
-def _pooled(batch: Batch, value: Value, dim: int) -> torch.Tensor:
-    total = batch.masked(value, [dim], 0).sum(dim + 1, keepdim=True)
-    return total / batch.own(value.sizes[dim]).reshape(-1, *[1] * (total.dim() - 1))
-
-
-def _pool_rest(
-    call: Call, value: Value, tensor: torch.Tensor, dims: Sequence[int], sizes: Sequence[int], spatial: int
-) -> tuple[torch.Tensor, bool]:
-    folded_tensor, folded = _folded(value, tensor, spatial)
-    if all(
-        value.sizes[dim] == size or size == 1 == folded_tensor.shape[d - len(dims)]
-        for d, (dim, size) in enumerate(zip(dims, sizes, strict=True))
-    ):
-        return folded_tensor, folded
-    return call.run(self=folded_tensor, output_size=list(sizes)), folded
 
 
 def upsample(batch: Batch, call: Call) -> Results:
