@@ -13,7 +13,7 @@ def operator_name(node: Node) -> str:
     if node.target is operator.getitem:
         return "getitem"
     target = str(node.target)
-    return target if target.endswith((".int", ".Tensor")) and "sym_size" in target else base_name(target)
+    return target if "sym_size" in target else ".".join(target.split(".")[:2])
 
 
 def display_name(node: Node) -> str:
@@ -21,12 +21,6 @@ def display_name(node: Node) -> str:
     while node.target is operator.getitem:
         node = node.all_input_nodes[0]
     return operator_name(node)
-
-
-def base_name(target: str) -> str:
-    """Drop the overload: `aten.sum.dim_IntList` becomes `aten.sum`."""
-    parts = target.split(".")
-    return ".".join(parts[:2]) if len(parts) >= 2 else target
 
 
 def operands(node: Node) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ _KEEPS_VALUES = {
     for name in (
         *("to", "_to_copy", "view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "contiguous"),
         *("clone", "slice", "select", "expand", "detach", "flatten", "alias", "movedim", "unflatten"),
-        *("lift_fresh_copy", "detach_", "cpu"),
+        *("lift_fresh_copy", "cpu"),
     )
 }
 

@@ -2,11 +2,9 @@
 
 A model can be chunked under two conditions. First, every value at a timestep depends on that timestep, on earlier ones
 through a recurrence or a cumulative sum, on a fixed number of those before it (`past_timesteps.py`), on its position
-(`positions.py`), and on values of the whole request.
-Second, every value computed from all timesteps is a final state, a last timestep, or a sum, maximum or minimum over
-time. These values are carried. The transfer rules that exclude padding (`timestep_rules.py`) also show that a value
-depends on its own timestep alone. Timesteps may use the lengths only to detect padding, in a comparison with their
-positions: within a chunk, the lengths count the chunk's own timesteps.
+(`position_calls.py`), and on values of the whole request. Second, every value computed from all timesteps is a final
+state, a last timestep, or a sum, maximum or minimum over time. These values are carried. Timesteps may use the lengths
+only to detect padding, in a comparison with their positions: in a chunk, the lengths count its own timesteps.
 """
 
 from __future__ import annotations
@@ -19,13 +17,12 @@ import torch
 
 from ...bucketing.shapes import TensorSpec
 from ..errors import at_line, node_line, source_suffix
-from ..exporter.subgraph import CASTS_LIKE
 from ..graph_calls import argument, dims_argument, display_name, operator_name
 from ..outputs import output_nodes, symbolic_sizes, user_inputs
 from .carry_source import CarryKind, CarrySource
 from .past_timesteps import PastReads
 from .position_calls import PositionValues
-from .scans import find_shared_write, is_scan, scan_of
+from .scans import find_write, is_scan, scan_of
 from .timestep_rules import (
     COMPARISONS,
     FACTORIES,
@@ -35,13 +32,11 @@ from .timestep_rules import (
     VALUE_PRESERVING,
     Tainted,
     TaintMap,
-    first_number,
     is_timestep_local,
 )
 from .timestep_taint import transfer
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
-_BIDIRECTIONAL = -2, -1  # the position of the argument, from the end
 _REDUCTIONS: dict[str, CarryKind] = {
     "aten.sum": "sum",
     "aten.amax": "max",
@@ -70,8 +65,8 @@ def find_carried_values(
     for spec in inputs:
         if spec.batch_dim is None:
             raise NotChunkable(f"input {spec.name} has no batch dimension")
-    if (write := find_shared_write(exported)) is not None:
-        raise NotChunkable(f"{operator_name(write)} writes into a tensor that is used elsewhere{at_line(write)}")
+    if (write := find_write(exported)) is not None:
+        raise NotChunkable(f"{operator_name(write)} writes into a tensor{at_line(write)}")
     walk = _Walk(TaintMap(symbolic_sizes(exported, inputs), user_inputs(exported)[-1]))
     for node in exported.graph.nodes:
         if node.op != "output":
@@ -122,10 +117,7 @@ class _Walk:
             self.check_timestep(node)
 
     def reads_past(self, node: torch.fx.Node) -> bool:
-        """Whether a node reads past timesteps, or is between such a read and its end; if so, record it.
-
-        Raises `NotChunkable`: it also needs the end of the sequence, or the number of timesteps.
-        """
+        """Whether a node reads past timesteps, or is between such a read and its end; if so, record it."""
         read = self.reads.follow(node)
         if read is None:
             return False
@@ -141,10 +133,7 @@ class _Walk:
         return True
 
     def visit_scan(self, node: torch.fx.Node) -> bool:
-        """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan.
-
-        Raises `NotChunkable`: a step needs more than its own timestep.
-        """
+        """Whether a node is a scan, its step, or one of its results; if so, record the states of the scan."""
         if is_scan(node):
             self.check_scan(node)
             states = range(len(scan_of(node).first))
@@ -160,10 +149,7 @@ class _Walk:
         return True
 
     def check_scan(self, node: torch.fx.Node) -> None:
-        """Check what each step of a scan takes.
-
-        Raises `NotChunkable`: it needs the end of the sequence, or the number of timesteps, or several of them.
-        """
+        """Check what each step of a scan takes."""
         line, scan = at_line(node), scan_of(node)
         positions = [one for one in scan.each if self.positions.get(one) == 0]
         lengths = [one for one in scan.shared if self.is_plain_lengths(one)]
@@ -177,14 +163,10 @@ class _Walk:
         counted = any(one in self.from_lengths or one in self.position_values for one in others)
         if not detects_padding or counted or any(map(self.taints.is_time_expression, others)):
             raise NotChunkable(f"a loop counts timesteps from the beginning or the end{line}")
-        if not all(map(self.is_own_timestep, scan.each)) or any(
-            map(self.taints.time_dims, (*scan.first, *scan.shared))
-        ):
+        of, time_dims = self.taints.of, self.taints.time_dims
+        are_own = all(of[each] == PER_TIMESTEP and time_dims(each) == [0] for each in scan.each)
+        if not are_own or any(map(time_dims, (*scan.first, *scan.shared))):
             raise NotChunkable(f"a loop reads several timesteps at once{line}")
-
-    def is_own_timestep(self, node: torch.fx.Node) -> bool:
-        """Whether each entry of the first dimension depends on its own timestep alone."""
-        return self.taints.of[node] == PER_TIMESTEP and self.taints.time_dims(node) == [0]
 
     def add_carry(self, node: torch.fx.Node) -> bool:
         """Record a node that reduces all timesteps to one value that can be carried; returns whether it does."""
@@ -210,8 +192,6 @@ class _Walk:
         """Record an element of a tuple with the values of a maximum over time.
 
         Returns whether the element is that, or a final state, which its recurrence has recorded.
-
-        Raises `NotChunkable`: the element is the index of a timestep.
         """
         name = operator_name(source)
         if name in _RECURRENCES:
@@ -228,15 +208,10 @@ class _Walk:
         return dims is not None and time in dims
 
     def visit_independent(self, node: torch.fx.Node) -> None:
-        """Track whether a value of the whole request depends on the lengths or on the end of the sequence.
-
-        Raises `NotChunkable`: the value needs timesteps of more than one chunk.
-        """
+        """Track whether a value of the whole request depends on the lengths or on the end of the sequence."""
         name, sources = operator_name(node), node.all_input_nodes
         if name in FACTORIES or name in FILL_FACTORIES:
             return  # its tensor argument determines the dtype only
-        if node.target in CASTS_LIKE:
-            sources = sources[:1]
         if any(self.taints.of[source] == PER_TIMESTEP for source in sources):
             raise NotChunkable(f"{display_name(node)} needs timesteps of more than one chunk{at_line(node)}")
         if self.known_at_end.intersection(sources):
@@ -245,10 +220,7 @@ class _Walk:
             self.from_lengths.add(node)
 
     def check_timestep(self, node: torch.fx.Node) -> None:
-        """Check the inputs of a value at each timestep.
-
-        Raises `NotChunkable`: it needs later timesteps, the end of the sequence, or the number of timesteps.
-        """
+        """Check the inputs of a value at each timestep."""
         name, sources = operator_name(node), node.all_input_nodes
         line = at_line(node)
         if name in _RECURRENCES:
@@ -262,7 +234,7 @@ class _Walk:
             self.refuse_counting(node, sources)
             self.carries.append(CarrySource("cumsum", node, 0))
         elif name == "aten.arange":
-            self.positions[node] = first_number(node)
+            self.positions[node] = argument(node, "start", 0)
         elif (first := self.first_number_of_sum(node, name)) is not None and self.position_values.follow(node):
             self.positions[node] = first
         elif not any(self.taints.of[source] == PER_TIMESTEP for source in sources) and name not in _SAME_AT_EVERY_STEP:
@@ -294,10 +266,7 @@ class _Walk:
             self.from_lengths.add(node)
 
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
-        """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence.
-
-        Raises `NotChunkable`: the call counts timesteps from the beginning or the end.
-        """
+        """Refuse uses of positions and lengths, whose values in a chunk are not those in the sequence."""
         if any(source in self.from_lengths or source in self.position_values for source in sources):
             raise NotChunkable(f"{display_name(node)} counts timesteps from the beginning or the end{at_line(node)}")
 
@@ -323,12 +292,9 @@ class _Walk:
         return node is self.taints.lengths
 
     def check_states(self, node: torch.fx.Node, name: str) -> None:
-        """Check that a recurrence runs forward from a state that is known at the start.
-
-        Raises `NotChunkable`: the recurrence is bidirectional, or its initial state is known at the end only.
-        """
+        """Check that a recurrence runs forward from a state that is known at the start."""
         line = at_line(node)
-        if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
+        if argument(node, "bidirectional"):
             raise NotChunkable(
                 f"the recurrence is bidirectional{line}: its backward direction starts at the end of the sequence"
             )

@@ -26,9 +26,7 @@ class CarrySource:
     element: int
     """Index of the result: 1 for h_n, 2 for c_n; of a scan, that of the state; 0 where there is one."""
     past: PastTimesteps | None = None
-    """The past timesteps, for that kind only."""
     positions: PositionValues | None = None
-    """The values computed from the number of timesteps, for that kind only."""
 
     @property
     def name(self) -> str:

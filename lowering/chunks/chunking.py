@@ -1,10 +1,8 @@
 """Chunk programs: one for a chunk of every sequence, and one each for the start and end of a sequence.
 
-The programs are subgraphs of the lowered graph, with the carried values as additional inputs. Parameters keep their
-names.
-
-At the border of a program, the batch is the first dimension of every carried value, wherever the model has it. So the
-values of the first rows of a batch are contiguous, and continuing with fewer rows copies nothing.
+The programs are subgraphs of the lowered graph, with the carried values as additional inputs. At the border of a
+program, the batch is the first dimension of every carried value, wherever the model has it. So the values of the first
+rows of a batch are contiguous, and continuing with fewer rows copies nothing.
 """
 
 from __future__ import annotations
@@ -81,10 +79,7 @@ class _ProgramBuilder:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
     def spec_of(self, carry: CarrySource) -> TensorSpec:
-        """Return the layout of a carried value, with the batch first.
-
-        Raises `NotChunkable`: it is not one value for each row.
-        """
+        """Return the layout of a carried value, with the batch first."""
         shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
             raise NotChunkable(f"{carry.name} has not exactly one value per sequence{at_line(carry.node)}")
@@ -117,8 +112,11 @@ class _ProgramBuilder:
             return carry.past.fill
         if carry.kind not in ("max", "min"):
             return 0.0
-        lowest, highest = _range(carry.value.dtype)
-        return lowest if carry.kind == "max" else highest
+        dtype, of_max = carry.value.dtype, carry.kind == "max"
+        if dtype.is_floating_point:
+            return float("-inf") if of_max else float("inf")
+        least, greatest = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        return least if of_max else greatest
 
     def chunk(self) -> ExportedProgram:
         """Build the program: inputs, lengths, carried values -> outputs with time, carried values.
@@ -250,9 +248,3 @@ def _moved(builder: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> 
         return node
     moved = builder.call(torch.ops.aten.movedim.int, node, dim, to)
     return builder.call(torch.ops.aten.contiguous.default, moved)
-
-
-def _range(dtype: torch.dtype) -> tuple[float, float]:
-    if dtype.is_floating_point:
-        return float("-inf"), float("inf")
-    return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.fx import Node, map_arg
 
-from ..exporter.subgraph import CASTS_LIKE, SubgraphBuilder
+from ..exporter.subgraph import SubgraphBuilder
 from ..graph_calls import argument, operator_name, rank
 from ..outputs import axis_of
 from .past_calls import Copies
@@ -144,17 +144,19 @@ class PositionValues:
     def follow(self, node: Node) -> bool:
         """Record a call with such values among its arguments; False if a chunk cannot compute it."""
         name, sources = operator_name(node), node.all_input_nodes
-        if node.target in CASTS_LIKE:
-            sources = sources[:1]
         if not any(source in self for source in sources):
             return False
         others = [source for source in sources if source not in self and not _is_number(source)]
         if _is_pointwise(node) and any(map(self._taints.is_time_expression, sources)):
             return False  # a value depends on the number of timesteps
-        if self._has_rule(node, name) and all(self._is_constant(other) for other in others):
+        of, batch_dim = self._taints.of, self.batch_dim
+        if self._has_rule(node, name) and all(of.get(o) == INDEPENDENT and batch_dim(o) is None for o in others):
             self._computed.add(node)
             return True
-        if name in _LOOKUPS or self.batch_dim(node) is None or not self._can_be_combined(node):
+        if name in _LOOKUPS or batch_dim(node) is None:
+            return False
+        # broadcasting finds the rows of others
+        if not _is_pointwise(node) and any(s in self and batch_dim(s) is None for s in node.all_input_nodes):
             return False
         self.calls.append(node)
         return True
@@ -172,15 +174,7 @@ class PositionValues:
         if self.batch_dim(source) is not None and self.batch_dim(node) is None:
             return False
         computed = {_LAYER, *CONVERSIONS, *_RESHAPING, *_MOVING}
-        return _is_pointwise(node) or node.target in CASTS_LIKE or name in computed
-
-    def _is_constant(self, node: Node) -> bool:
-        return self._taints.of.get(node) == INDEPENDENT and self.batch_dim(node) is None
-
-    def _can_be_combined(self, node: Node) -> bool:
-        """Whether the values have the dimensions of the call: broadcasting finds the rows of others."""
-        own = [source for source in node.all_input_nodes if source in self]
-        return _is_pointwise(node) or all(self.batch_dim(source) is not None for source in own)
+        return _is_pointwise(node) or name in computed
 
 
 def _is_pointwise(node: Node) -> bool:

@@ -6,15 +6,11 @@ the states after a chunk are those after each row's own last timestep.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch.fx import GraphModule, Node
-
-from ..graph_calls import operator_name
 
 
 @dataclass(frozen=True)
@@ -24,7 +20,6 @@ class Scan:
     step: GraphModule
     """The graph of one step: of the states, a timestep of each sequence, and the shared tensors."""
     first: tuple[Node, ...]
-    """The initial states."""
     each: tuple[Node, ...]
     """Tensors with a first dimension of timesteps."""
     shared: tuple[Node, ...]
@@ -59,50 +54,7 @@ def scan_of(node: Node) -> Scan:
     return Scan(cast(GraphModule, owner.get_submodule(str(step.target))), *lists)
 
 
-_RETURNS_ITS_INPUT = {"aten.dropout", "aten.feature_dropout"}  # in eval mode, though their schemas do not say so
-
-
-def find_shared_write(exported: torch.export.ExportedProgram) -> torch.fx.Node | None:
-    """Return the first write in place whose old value, or a view of it, is read later; None if none is.
-
-    A write into an input or a parameter is one too.
-    """
-    order = {node: index for index, node in enumerate(exported.graph.nodes)}
-    for node in exported.graph.nodes:
-        for tensor in _written(node):
-            owner = tensor
-            while (viewed := _viewed(owner)) is not None:
-                owner = viewed
-            if owner.op == "placeholder" or _is_read_later(owner, node, order):
-                return node  # type: ignore[no-any-return]  # a node of the graph
-    return None
-
-
-def _is_read_later(tensor: torch.fx.Node, write: torch.fx.Node, order: Mapping[torch.fx.Node, int]) -> bool:
-    """Whether a tensor is read after the write, other than through the result of the write."""
-    return any(
-        _is_read_later(user, write, order) if _viewed(user) is tensor else order[user] > order[write]
-        for user in tensor.users
-        if user is not write
-    )
-
-
-def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
-    schema = getattr(node.target, "_schema", None)
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write and position < len(node.args):
-            given = node.args[position]
-            if isinstance(given, torch.fx.Node):
-                yield given
-
-
-def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Return the node whose memory this one may share."""
-    if not node.all_input_nodes:
-        return None
-    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
-    schema = getattr(maker.target, "_schema", None)
-    shares = operator_name(maker) in _RETURNS_ITS_INPUT or (
-        schema is not None and any(result.alias_info is not None for result in schema.returns)
-    )
-    return node.all_input_nodes[0] if shares else None
+def find_write(exported: torch.export.ExportedProgram) -> Node | None:
+    """Return the first write in place, which programs over ragged batches do not have; None without one."""
+    schemas = ((node, getattr(node.target, "_schema", None)) for node in exported.graph.nodes)
+    return next((node for node, schema in schemas if schema is not None and schema.is_mutable), None)

@@ -8,6 +8,7 @@ from hashlib import blake2b
 import torch
 
 from ..errors import LoweringError, source_suffix
+from ..outputs import user_inputs
 from ..program import LoweredModel
 
 _HALF_BYTES = 8
@@ -30,18 +31,12 @@ def check_streamable(program: LoweredModel) -> None:
             "is the same for every number of timesteps"
         )
     start = program.chunked.start
-    if start is not None and _reads_lengths(start):
+    lengths = None if start is None else user_inputs(start)[-1]
+    if lengths is not None and any(user.target is not torch.ops.aten.sym_size.int for user in lengths.users):
         raise LoweringError(
             "streaming: the initial state is computed from the length of the sequence, which is known only at its end; "
             "remove `streaming`, or use an initial state that does not depend on the length"
         )
-
-
-def _reads_lengths(start: torch.export.ExportedProgram) -> bool:
-    """Whether the values of the last input are used, not only its number of rows."""
-    name = start.graph_signature.user_inputs[-1]
-    (lengths,) = (node for node in start.graph.nodes if node.op == "placeholder" and node.name == name)
-    return any(user.target is not torch.ops.aten.sym_size.int for user in lengths.users)
 
 
 def state_compatibility_id(program: LoweredModel, weights: Iterable[str]) -> str:

@@ -17,7 +17,6 @@ from ...bucketing.shapes import Axis
 from ..errors import source_suffix
 from ..graph_calls import (
     argument,
-    base_name,
     class_count,
     dims_argument,
     operands,
@@ -62,12 +61,6 @@ class TaintMap:
         symbols: Any = self.axes["time"].node.expr.free_symbols
         return not isinstance(size, int) and not symbols.isdisjoint(size.node.expr.free_symbols)
 
-    def has_derived_time_size(self, node: Node) -> bool:
-        """Whether a tensor has a size computed from time but not equal to it, as `x[:, 1:]` has."""
-        value = node.meta.get("val")
-        shape = value.shape if isinstance(value, torch.Tensor) else ()
-        return any(self.has_time(size) and axis_of(size, self.axes) is None for size in shape)
-
     def time_dims(self, node: object) -> list[int]:
         """Return the dimensions of a node's tensor that are time."""
         value = node.meta.get("val") if isinstance(node, Node) else None
@@ -83,10 +76,6 @@ class TaintMap:
     def is_tuple(self, node: Node) -> bool:
         """Whether a node returns several tensors."""
         return isinstance(node.meta.get("val"), (list, tuple))
-
-    def is_per_timestep(self, node: object) -> bool:
-        """Whether a node is a tensor over time that depends on no padded timestep."""
-        return isinstance(node, Node) and self.of.get(node) == PER_TIMESTEP
 
 
 Rule = Callable[[TaintMap, Node], bool]
@@ -111,23 +100,10 @@ def _matmul(taints: TaintMap, node: Node) -> bool:
     return taints.time_dim_of(a) not in (None, rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT
 
 
-def _embedding(taints: TaintMap, node: Node) -> bool:
-    return taints.of[node.all_input_nodes[0]] == INDEPENDENT
-
-
-def _one_hot(taints: TaintMap, node: Node) -> bool:
-    return class_count(node) is not None
-
-
 def _over_other_dims(taints: TaintMap, node: Node) -> bool:
     """A reduction, softmax, split, ... along dimensions that are not time."""
     dims, time = dims_argument(node), taints.time_dim_of(node.all_input_nodes[0])
     return dims is not None and time is not None and time not in dims
-
-
-def _cumulative(taints: TaintMap, node: Node) -> bool:
-    """A cumulative sum along time uses earlier timesteps only."""
-    return taints.time_dim_of(node.all_input_nodes[0]) is not None
 
 
 def _layer_norm(taints: TaintMap, node: Node) -> bool:
@@ -194,19 +170,14 @@ def _gather(taints: TaintMap, node: Node) -> bool:
 def is_last_step(taints: TaintMap, node: object) -> bool:
     """Whether an index is lengths - 1 of each row, broadcast over other dimensions."""
     node = _of_rows(taints, node)
-    if node is not None and operator_name(node) == "aten.where":
-        node = _if_not_negative(taints, node)
+    if node is not None and operator_name(node) == "aten.where":  # a negative position is counted from the end
+        condition, _, position = operands(node)
+        is_of_position = operator_name(condition) == "aten.lt" and operands(condition) == (position, 0)
+        node = _of_rows(taints, position) if is_of_position else None
     if node is None or operator_name(node) not in ("aten.sub", "aten.add") or argument(node, "alpha", 1) != 1:
         return False
     subtracts_one = (operator_name(node), argument(node, "other")) in (("aten.sub", 1), ("aten.add", -1))
     return subtracts_one and _of_rows(taints, node.args[0]) is taints.lengths
-
-
-def _if_not_negative(taints: TaintMap, node: Node) -> Node | None:
-    """Return the position p of a call that counts p from the end of a row where it is negative."""
-    condition, _, position = operands(node)
-    is_of_position = operator_name(condition) == "aten.lt" and operands(condition) == (position, 0)
-    return _of_rows(taints, position) if is_of_position else None
 
 
 def _of_rows(taints: TaintMap, node: object) -> Node | None:
@@ -221,46 +192,33 @@ def _of_rows(taints: TaintMap, node: object) -> Node | None:
     return None
 
 
-def _is_lengths(taints: TaintMap, node: object) -> bool:
-    """Whether a node is the true lengths in some dtype: not a part of them, and in the same order."""
-    while isinstance(node, Node) and base_name(str(node.target)) in CONVERSIONS:
-        node = node.all_input_nodes[0]
-    return node is taints.lengths
-
-
 def _recurrence(taints: TaintMap, node: Node) -> bool:
     """A masked recurrence is exact for any padding of x. Its initial states must be independent of padding."""
     x, lengths, *states_and_weights = operands(node)
+    while isinstance(lengths, Node) and operator_name(lengths) in CONVERSIONS:
+        lengths = lengths.all_input_nodes[0]
     rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
     if any(taints.of[n] != INDEPENDENT for n in rest):
         return False
     if taints.time_dim_of(x) is None:
         return taints.of[x] == INDEPENDENT
-    return taints.time_dim_of(x) == 1 and _is_lengths(taints, lengths)
+    return taints.time_dim_of(x) == 1 and lengths is taints.lengths
 
 
 def _arange(taints: TaintMap, node: Node) -> bool:
     """The value of `arange` at a timestep does not depend on the number of timesteps, unless it begins with that."""
-    return isinstance(first_number(node), int) and argument(node, "step", 1) == 1
-
-
-def first_number(node: Node) -> Any:
-    """Return the number that a call of `arange` begins with."""
-    return argument(node, "start", 0)
-
-
-def _factory(taints: TaintMap, node: Node) -> bool:
-    return True
+    return isinstance(argument(node, "start", 0), int) and argument(node, "step", 1) == 1
 
 
 _SHAPE_RULES = rule_table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
-    (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
+    (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach"),
     (_moves_dims, "lift_fresh_copy repeat"),
     (_over_other_dims, "split chunk unbind split_with_sizes"),
 )
-FILL_FACTORIES = rule_table((_factory, "full full_like new_full"))
-FACTORIES = rule_table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
+_FACTORY: Rule = lambda taints, node: True  # noqa: E731
+FILL_FACTORIES = rule_table((_FACTORY, "full full_like new_full"))
+FACTORIES = rule_table((_arange, "arange"), (_FACTORY, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
@@ -276,16 +234,16 @@ _RULES: dict[str, Rule] = {
     **rule_table(
         (_slice, "slice narrow"),
         (_select, "select"),
-        (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_"),
+        (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish"),
         (_feature_wise, "linear"),
         (_matmul, "matmul"),
-        (_embedding, "embedding"),
-        (_one_hot, "one_hot"),
+        (lambda taints, node: taints.of[node.all_input_nodes[0]] == INDEPENDENT, "embedding"),
+        (lambda taints, node: class_count(node) is not None, "one_hot"),
         (_layer_norm, "layer_norm rms_norm"),
         (_batch_norm, "batch_norm"),
         (_over_other_dims, "softmax log_softmax sum mean amax amin argmax max min logsumexp norm linalg_vector_norm"),
         (_over_other_dims, "var std topk glu"),
-        (_cumulative, "cumsum"),
+        (lambda taints, node: taints.time_dim_of(node.all_input_nodes[0]) is not None, "cumsum"),
         (_cat, "cat"),
         (_stack, "stack"),
         (_gather, "gather"),

@@ -13,6 +13,7 @@ import torch
 from ...backends.recurrent_operators import is_recurrent
 from ..errors import node_line
 from ..graph_calls import operator_name
+from ..outputs import axis_of
 from .timestep_rules import (
     FACTORIES,
     FILL_FACTORIES,
@@ -44,7 +45,9 @@ def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
     name = operator_name(node)
     if name in ("getitem", "aten.sym_size.int") or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
         return _transfer_size_or_element(taints, node, name)
-    if _uses_time_as_value(taints, node, name) or taints.has_derived_time_size(node):
+    # a size that is computed from time but not equal to it, as `x[:, 1:]` has
+    derived = [size for size in getattr(node.meta.get("val"), "shape", ()) if axis_of(size, taints.axes) is None]
+    if _uses_time_as_value(taints, node, name) or any(map(taints.has_time, derived)):
         return Tainted(name, node_line(node))
     if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
         return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
@@ -61,7 +64,9 @@ def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) 
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     if is_recurrent(source.target):
-        return PER_TIMESTEP if node.args[1] == 0 and taints.is_per_timestep(source.args[0]) else INDEPENDENT
+        return (
+            PER_TIMESTEP if node.args[1] == 0 and taints.of[source.all_input_nodes[0]] == PER_TIMESTEP else INDEPENDENT
+        )
     return taints.of[source] if taints.time_dims(node) else INDEPENDENT
 
 

@@ -15,18 +15,6 @@ from ...bucketing.shapes import Axis, TensorSpec
 from ..outputs import axis_of, user_inputs
 from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
 
-_aten = torch.ops.aten
-# Factories that take only the dtype of another tensor, and their forms without that tensor.
-_WITHOUT_SOURCE: dict[Any, Any] = {
-    _aten.new_zeros.default: _aten.zeros.default,
-    _aten.new_ones.default: _aten.ones.default,
-    _aten.new_empty.default: _aten.empty.memory_format,
-    _aten.new_full.default: _aten.full.default,
-}
-CASTS_LIKE = {_aten.type_as.default, _aten.to.other}
-"""Operators that convert the first argument to the dtype of the second."""
-
-
 MakeCall = Callable[[Callable[[torch.fx.Node], torch.fx.Node]], torch.fx.Node]
 """A function that appends calls in place of one, by the copies of the nodes that it needs."""
 
@@ -106,9 +94,7 @@ class SubgraphBuilder:
             return []
         if node in self._calls:
             return [*self._calls[node][0]]
-        replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
-        if node.target in CASTS_LIKE:
-            replaced = {1}
+        replaced = self._arguments.get(node, {}).keys()
         if not replaced:
             return node.all_input_nodes
         kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
@@ -125,12 +111,6 @@ class SubgraphBuilder:
             return self._tensor(node) if node.op == "placeholder" else self._step(node)
         if node in self._calls:
             return self._calls[node][1](self._copies.__getitem__)
-        if node.target in _WITHOUT_SOURCE:
-            sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
-            dtype = {"dtype": node.meta["val"].dtype}
-            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, dtype)
-        if node.target in CASTS_LIKE:
-            return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
         replaced = self._arguments.get(node, {})
         arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
         copied = self._graph.create_node(
@@ -145,10 +125,7 @@ class SubgraphBuilder:
         return copied
 
     def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
-        """Add a parameter, buffer or constant under its own name.
-
-        Raises `ValueError`: it is an input that the subgraph does not take.
-        """
+        """Add a parameter, buffer or constant under its own name."""
         target = weight_names(self._exported).get(node.name)
         if target is None:
             raise ValueError(f"it needs the input {node.name}, of which a chunk has only its own timesteps")

@@ -58,6 +58,7 @@ def reject_distances_of_timesteps(program: torch.export.ExportedProgram) -> None
 _DECOMPOSED: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.cosine_similarity.default: _cosine_similarity,
     torch.ops.aten.cdist.default: _distances,
+    torch.ops.aten.to.other: lambda tensor, other, *_, **__: tensor.to(other.dtype),
 }
 """Operators that are decomposed in a way of this package."""
 _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.default)
