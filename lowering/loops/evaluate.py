@@ -54,7 +54,10 @@ class Evaluation:
             dim = args[2] if len(args) > 2 else 0
             return args[0].unsqueeze(dim + 1 if dim >= 0 else dim).movedim(dim if dim >= 0 else dim - 1, 0)
         if unit.target in CELLS:
-            return _one_step(CELLS[unit.target], *args)
+            x, state, *weights = args
+            cell = CELLS[unit.target]
+            _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
+            return last if cell == "lstm" else last[0]
         joined = joined_members(unit, args)
         kwargs = {name: self._values.single(operand) for name, operand in unit.kwargs.items()}
         return unit.target(*args, **kwargs) if joined is None else joined
@@ -116,9 +119,3 @@ class Evaluation:
         if index.step > 0:
             return value.narrow(0, start, length)
         return value.narrow(0, start - (length - 1), length).flip(0)
-
-
-def _one_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:
-    """Compute a cell that is called once."""
-    _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
-    return last if cell == "lstm" else last[0]

@@ -73,10 +73,7 @@ def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]
 
 
 def _agreed(short: Recipe, long: Recipe, timesteps: tuple[int, int], steps: tuple[int, int]) -> Recipe:
-    """Return the recipe on which those of two traces agree, with integers that follow from the timesteps.
-
-    Raises `UnknownLoop`: they differ otherwise.
-    """
+    """Return the recipe on which those of two traces agree, with integers that follow from the timesteps."""
 
     def count(a: Count, b: Count) -> Count:
         slope, left = divmod(b.base - a.base, timesteps[1] - timesteps[0])
@@ -114,6 +111,8 @@ def _merged(a: Any, b: Any, count: Callable[[Count, Count], Count]) -> Any:
 _MOST_TIMESTEPS = 12
 _FEWEST_TIMESTEPS = 4
 """Fewer would not show a rule."""
+_TIMESTEPS_OF_SESSIONS = 2048
+"""Timesteps beyond the buckets that are run for sessions, which have any number of them."""
 
 
 class NoLoop(LoweringError):
@@ -145,17 +144,17 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int =
             "write code that is the same at each step of a loop, and for every number of them"
         )
     rolled = _export(recipe, long, config, name, shortest)
-    beyond = None if config.streaming is None else calls.first_other(_lengths_of_sessions(calls, config.longest))
+    beyond = (
+        None
+        if config.streaming is None
+        else calls.first_other(
+            length
+            for length in calls.lengths(max(_TIMESTEPS_OF_SESSIONS, 2 * config.longest))
+            if length > config.longest
+        )
+    )
     compared = frozenset({*range(shortest, more), *lengths})
     return replace(rolled, compared=compared, bound=rolled.bound if beyond is None else TimeBound(beyond.line))
-
-
-_TIMESTEPS_OF_SESSIONS = 2048
-"""Timesteps beyond the buckets that are run for sessions, which have any number of them."""
-
-
-def _lengths_of_sessions(calls: LoopCalls, longest: int) -> list[int]:
-    return [length for length in calls.lengths(max(_TIMESTEPS_OF_SESSIONS, 2 * longest)) if length > longest]
 
 
 def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -70,16 +69,14 @@ def _readers(values: UnitValues, index: int, own: set[int]) -> list[Member | Run
 
 
 def _scan(values: UnitValues, units: Mapping[int, Unit]) -> None:
-    """Compute units step by step.
-
-    Raises `UnknownLoop`: a buffer is read and written in each step, or some calls are missing in one.
-    """
+    """Compute units step by step."""
     index = next(iter(units))
     if any(one.target in _WRITES for one in units.values()):
         raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{values.line_of(index)}")
-    count = _longest([one.count for one in units.values() if one.count is not None])
-    if count is None:
+    counts = [unit.count for unit in units.values() if unit.count is not None]
+    if len({(count.slope, count.frame_slope) for count in counts}) != 1:
         raise UnknownLoop(f"the operators of a recurrence have different numbers of calls{values.line_of(index)}")
+    count = max(counts, key=lambda count: count.base)  # a call whose last result nothing reads is missing in the trace
     steps = Steps({i: replace(one, count=count) for i, one in units.items()}, values.all_members)
     seen = {i: values.number(one.count) for i, one in units.items() if one.count and _readers(values, i, set(units))}
     computed, final = steps.run(values.single, values.number(count), seen)
@@ -136,26 +133,17 @@ def _appended(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
     place = values.single(dim[0]) if dim else 0
     match parts:
         case Listed((Starting(before, Member(own, Count(-1, 0, 0), 1)), new)) if own == index:
-            appended = values.all_members(new, unit)
-            return torch.cat([values.single(before), _in_a_row(values, index, appended, place)], place)
+            is_last = True
         case Listed((new, Starting(before, Member(own, Count(-1, 0, 0), 1)))) if own == index:
-            appended = values.all_members(new, unit)
-            if isinstance(appended, Stacked):
-                appended = Stacked(appended.tensor.flip(0))
-            return torch.cat([_in_a_row(values, index, appended, place), values.single(before)], place)
-    raise UnknownLoop(f"a loop concatenates other tensors than its results{values.line_of(index)}")
-
-
-def _in_a_row(values: UnitValues, index: int, appended: Any, dim: int) -> torch.Tensor:
+            is_last = False
+        case _:
+            raise UnknownLoop(f"a loop concatenates other tensors than its results{values.line_of(index)}")
+    appended = values.all_members(new, unit)
     if not isinstance(appended, Stacked):
         raise UnknownLoop(f"one value is appended at every timestep{values.line_of(index)}")
-    return in_a_row(appended.tensor, dim)
-
-
-def _longest(counts: Sequence[Count]) -> Count | None:
-    """Return the greatest of counts that grow alike; a call whose last result nothing reads is missing in the trace."""
-    alike = len({(count.slope, count.frame_slope) for count in counts}) == 1
-    return max(counts, key=lambda count: count.base) if alike else None
+    rows = in_a_row(appended.tensor if is_last else appended.tensor.flip(0), place)
+    first = values.single(before)
+    return torch.cat([first, rows] if is_last else [rows, first], place)
 
 
 def _previous(state: Starting, own: set[int]) -> bool:

@@ -42,7 +42,7 @@ class UnitValues:
         self._values[unit] = value
 
     def add_scan(self, values: Mapping[int, Any], final: Mapping[int, torch.Tensor]) -> None:
-        """Add the values of units that were computed step by step, and their states after the last step."""
+        """Add values of units computed step by step, and their states after the last step."""
         self._values.update(values)
         self._final.update(final)
 
@@ -107,7 +107,8 @@ class UnitValues:
             case Member() if operand.step:
                 missing = self._missing(operand, count)
                 members = self._members(operand.unit, operand.first, operand.step, count.plus(-missing))
-                return Stacked(members if not missing else _lengthened(members, missing))
+                unread = members.new_zeros(missing, *members.shape[1:])  # members that nothing reads
+                return Stacked(torch.cat([members, unread]) if missing else members)
             case Starting():
                 first = self.single(operand.first)
                 rest = operand.rest
@@ -129,8 +130,3 @@ class UnitValues:
             return 0
         alike = (own.slope, own.frame_slope) == (count.slope, count.frame_slope)
         return max(0, member.first.base + count.base - own.base) if alike else 0
-
-
-def _lengthened(members: torch.Tensor, missing: int) -> torch.Tensor:
-    """Append members that nothing reads."""
-    return torch.cat([members, members.new_zeros(missing, *members.shape[1:])])
