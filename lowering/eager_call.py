@@ -84,10 +84,6 @@ def reject_swapped_axes(model: torch.nn.Module, config: ServingConfig) -> None:
         raise failure
 
 
-def _takes_two(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> bool:
-    return failure_of(copy_of(model), config, timesteps, torch.tensor([timesteps] * 2)) is None
-
-
 def batch_places(model: torch.nn.Module, config: ServingConfig) -> list[int | None]:
     """Return the dimension of each output that is its batch, as two requests show; None where they do not."""
     tried, length = copy_of(model), config.grid.lengths[-1]
@@ -133,7 +129,7 @@ def _described(error: Exception, model: torch.nn.Module, config: ServingConfig, 
     instead = (
         "it takes a batch of 2 requests. A squeeze() without a dimension, for one, removes the batch dimension where "
         "it is 1: name the dimension, as in x.squeeze(1)"
-        if _takes_two(model, config, length)
+        if failure_of(copy_of(model), config, length, torch.tensor([length] * 2)) is None
         else "check these under `inputs`, dtype and shape, if they are not what it takes"
     )
     given = ", ".join(

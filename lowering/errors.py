@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 import torch
 
@@ -94,16 +94,10 @@ def format_source_line(filename: str, line: int) -> str:
     return f"{Path(filename).name}:{line}: {code}" if code else f"{Path(filename).name}:{line}"
 
 
-@cache
-def is_users(code: CodeType) -> bool:
-    """Whether code is part of the user's model."""
-    return is_user_file(code.co_filename)
-
-
 def calling_frame() -> FrameType | None:
     """Find the innermost frame of the user's model on the call stack."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users(frame.f_code):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 

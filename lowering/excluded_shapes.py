@@ -30,27 +30,22 @@ _ROWS = (1, 2, 5)
 def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
     """Drop the conditions of a program that exclude a shape, if it is right in all excluded shapes."""
     conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
-    excluded = _excluded_lengths(conditions, comparison.config, shortest)
-    unequal = [time for time in excluded if _only_inequations(conditions, time)]
+    config, batches = comparison.config, served_batches(comparison.config)
+    lengths = range(shortest, config.longest + 1)
+    excluded = [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]
+    failing = {time: [condition for rows in _ROWS for condition in conditions.failing(rows, time)] for time in excluded}
+    unequal = [time for time in excluded if all(condition.is_inequation for condition in failing[time])]
     others = [time for time in excluded if time not in unequal]
     if not excluded or len(others) > _MOST_LENGTHS:
         return
-    with contextlib.suppress(LoweringError), _without_conditions(comparison.exported, conditions, excluded, shortest):
+    with (
+        contextlib.suppress(LoweringError),
+        _without_conditions(comparison.exported, {c.text for own in failing.values() for c in own}, shortest),
+    ):
         run = comparison.exported.module()
         for time in (*others, *_spread(unequal)):
             for rows in _ROWS:
                 comparison.check(run, [max(shortest, time - row) for row in range(rows)], time)
-
-
-def _excluded_lengths(conditions: ShapeConditions, config: ServingConfig, shortest: int) -> list[int]:
-    """Return the numbers of timesteps that the exporter's conditions exclude, for some number of rows."""
-    batches = served_batches(config)
-    lengths = range(shortest, config.longest + 1)
-    return [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]
-
-
-def _only_inequations(conditions: ShapeConditions, time: int) -> bool:
-    return all(condition.is_inequation for rows in _ROWS for condition in conditions.failing(rows, time))
 
 
 def _spread(lengths: Sequence[int]) -> list[int]:
@@ -70,12 +65,9 @@ def served_batches(config: ServingConfig) -> Sequence[int]:
 
 
 @contextlib.contextmanager
-def _without_conditions(
-    program: torch.export.ExportedProgram, conditions: ShapeConditions, excluded: Sequence[int], shortest: int
-) -> Iterator[None]:
-    """Drop the conditions that fail for the excluded numbers of timesteps; an error within restores them."""
+def _without_conditions(program: torch.export.ExportedProgram, failing: set[str], shortest: int) -> Iterator[None]:
+    """Drop conditions, and bounds above the fewest timesteps; an error within restores them."""
     guards, bounds = list(program._guards_code), dict(program._range_constraints)
-    failing = {condition.text for time in excluded for rows in _ROWS for condition in conditions.failing(rows, time)}
     program._guards_code = [text for text in guards if text not in failing]
     program._range_constraints.update(
         {symbol: ValueRanges(min(own.lower, shortest), own.upper) for symbol, own in bounds.items()}

@@ -26,7 +26,7 @@ from .errors import (
 )
 from .excluded_shapes import include_excluded_shapes, served_batches
 from .exporter.export import check_forward_signature, forward_name
-from .exporter.shape_conditions import ShapeConditions, TimeBound, batch_sizes_of
+from .exporter.shape_conditions import ShapeConditions, batch_sizes_of
 from .exporter.timestep_branches import BranchOnTimesteps, branch_error
 from .loops.families import NoLoop, export_rolled
 from .one_request.comparison import Comparison, DiffersAtLength, Run
@@ -70,10 +70,10 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         constants=_constants(traced.exported),
         chunked=chunked,
         chunking_reason=chunking_reason,
-        any_shape=_any_shape(traced) and _holds_everywhere(traced, config),
-        shortest=traced.shortest,
-        decided=traced.decided,
-        bound=traced.bound,
+        any_shape=_takes_any_shape(traced, config),
+        shortest=traced.single.shortest,
+        decided=traced.single.decided,
+        bound=traced.single.bound,
     )
 
 
@@ -84,18 +84,14 @@ class _Traced:
     exported: torch.export.ExportedProgram
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    shortest: int
-    """Fewest timesteps of a request that the model takes."""
-    decided: frozenset[str]
-    """Inputs whose declared range decided a branch."""
-    bound: TimeBound | None
-    """Numbers of timesteps beyond the buckets for which the program does not hold; None: it holds for all."""
+    single: SingleExport
+    """The trace of one request that the program was made of."""
 
 
 def _chunk(traced: _Traced) -> tuple[ChunkPrograms | None, str]:
     """Build the chunk programs, or say why the model runs over whole sequences."""
-    if traced.shortest > 1:
-        return None, f"the model takes {traced.shortest} timesteps or more at once"
+    if traced.single.shortest > 1:
+        return None, f"the model takes {traced.single.shortest} timesteps or more at once"
     try:
         chunked = build_chunk_programs(traced.exported, traced.inputs, has_time(traced.inputs))
         check_chunked_equivalence(traced.exported, chunked, traced.inputs, traced.outputs)
@@ -113,16 +109,13 @@ def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorS
     mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
-def _any_shape(traced: _Traced) -> bool:
-    """Whether the exporter found no bound of batch or time but that of the model itself."""
+def _takes_any_shape(traced: _Traced, config: ServingConfig) -> bool:
+    """Whether the program has no bound of batch or time but the model's own, and holds for all that are served."""
     bounds = traced.exported.range_constraints.values()
-    return all(bound.lower <= traced.shortest and bound.upper == int_oo for bound in bounds)
-
-
-def _holds_everywhere(traced: _Traced, config: ServingConfig) -> bool:
-    """Whether the exporter's conditions hold for all batches and lengths that are served."""
+    if any(bound.lower > traced.single.shortest or bound.upper != int_oo for bound in bounds):
+        return False
     conditions = ShapeConditions(traced.exported, batch_sizes_of(traced.inputs))
-    lengths = range(traced.shortest, config.longest + 1)
+    lengths = range(traced.single.shortest, config.longest + 1)
     return all(conditions.holds(batch, time) for batch in served_batches(config) for time in lengths)
 
 
@@ -139,11 +132,7 @@ _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 
 
 def _lower_request(model: torch.nn.Module, config: ServingConfig) -> _Traced:
-    """Trace one request alone, and run its graph on ragged batches.
-
-    Raises `LoweringError`: the model cannot be traced alone, an operator has no rule, or the program differs from the
-    model.
-    """
+    """Trace one request alone, and run its graph on ragged batches."""
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
         shortest = shortest_length(model, config)
         single = _export(model, config, shortest)
@@ -213,14 +202,11 @@ def _batched(model: torch.nn.Module, config: ServingConfig, single: SingleExport
     comparison.check_values(run, lengths, time)
     outside = [length for length in sorted(single.lengths_to_compare) if shortest <= length <= longest]
     _compare_paddings(comparison, run, outside)
-    return _Traced(program.exported, inputs, outputs, shortest, single.decided, single.bound)
+    return _Traced(program.exported, inputs, outputs, single)
 
 
 def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) -> None:
-    """Compare requests of lengths for which the graph is not known to hold with each padding that they may get.
-
-    Raises `DiffersAtLength`: an output differs.
-    """
+    """Compare requests of lengths for which the graph is not known to hold with each padding that they may get."""
     conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
     buckets = comparison.config.grid.lengths
     for time in buckets:
@@ -233,10 +219,7 @@ def _compare_paddings(comparison: Comparison, run: Run, lengths: Sequence[int]) 
 
 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
-    """Refuse buckets that the exporter's conditions exclude.
-
-    Raises `UnfitBuckets`: names the buckets, and the lengths that are possible.
-    """
+    """Refuse buckets that the exporter's conditions exclude."""
     conditions = ShapeConditions(program.exported, batch_sizes_of(config.input_specs))
     grid = config.grid
     refused = sorted({t for b in grid.batches for t in grid.lengths if not conditions.holds(b, t)})

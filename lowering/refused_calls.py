@@ -78,19 +78,15 @@ def _draws(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return not switches or any(switch not in (False, 0) for switch in switches)
 
 
-class _ScriptedModule(LoweringError):
-    """A module in TorchScript; the message names it."""
-
-
 def reject_scripted(model: torch.nn.Module) -> None:
     """Refuse a model with a module in TorchScript. Functions in TorchScript may be called.
 
-    Raises `ScriptedModule`: names the module and its class.
+    Raises `LoweringError`: names the module and its class.
     """
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             own_class = getattr(module, "original_name", type(module).__name__)
-            raise _ScriptedModule(
+            raise LoweringError(
                 f"{name or 'the model'} is a TorchScript module ({own_class}), whose code cannot be traced: leave out "
                 "torch.jit.script(module), and derive its class from torch.nn.Module in place of "
                 "torch.jit.ScriptModule, without @torch.jit.script_method. Its weights keep their names"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch.fx.proxy import TracerBase
@@ -38,15 +38,12 @@ def bind_arguments(
     if lengths is not None:
         named.update(_packed(config, named, lengths))
     if config.lengths is not None and lengths is not None:
-        named.update(dict.fromkeys(config.lengths.names, _converted(lengths, config.lengths.type)))
+        kind = config.lengths.type
+        own = lengths if kind == "tensor" else lengths.numpy() if kind == "numpy" else lengths.tolist()
+        named.update(dict.fromkeys(config.lengths.names, own))
     if config.mask is not None and lengths is not None:
         named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
     return nested_arguments({**named, **config.model.forward})
-
-
-def _converted(lengths: torch.Tensor, kind: Literal["tensor", "numpy", "list"]) -> Any:
-    """Return lengths as forward() takes them."""
-    return lengths if kind == "tensor" else lengths.numpy() if kind == "numpy" else lengths.tolist()
 
 
 def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], lengths: torch.Tensor) -> dict[str, Any]:

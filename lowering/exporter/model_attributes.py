@@ -47,15 +47,17 @@ def restored_attributes(model: torch.nn.Module) -> Iterator[None]:
 
     A value that a trace leaves in a model, such as a state on `self`, would fail in the next trace.
     """
-    before = [(vars(module), dict(vars(module)), _containers(module)) for module in model.modules()]
+    before = [(vars(module), dict(vars(module))) for module in model.modules()]
+    containers = [(v, copy.copy(v)) for _, saved in before for v in saved.values() if isinstance(v, (dict, list, set))]
     try:
         yield
     finally:
-        for attributes, saved, containers in before:
+        for attributes, saved in before:
             attributes.clear()
             attributes.update(saved)
-            for name, content in containers.items():
-                _fill(attributes[name], content)
+        for container, content in containers:
+            container.clear()
+            (container.extend if isinstance(container, list) else container.update)(content)
 
 
 def with_listed_weights(model: torch.nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,18 +100,6 @@ def register_tensors(model: torch.nn.Module) -> None:
             if isinstance(value, torch.Tensor):
                 delattr(module, name)
                 module.register_buffer(name, value, persistent=False)
-
-
-def _containers(module: torch.nn.Module) -> dict[str, Any]:
-    return {name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, (dict, list, set))}
-
-
-def _fill(container: dict[Any, Any] | list[Any] | set[Any], content: Any) -> None:
-    container.clear()
-    if isinstance(container, list):
-        container.extend(content)
-    else:
-        container.update(content)
 
 
 def module_file(module: object) -> str | None:

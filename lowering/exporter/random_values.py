@@ -19,7 +19,10 @@ def random_tensor(
     """
     dtype = torch_dtype(spec)
     if spec.value_range is not None and scale == 1:
-        return _uniform(spec.value_range, shape, generator, dtype)
+        least, largest = spec.value_range
+        if dtype.is_floating_point:
+            return (torch.rand(shape, generator=generator, dtype=torch.float64) * (largest - least) + least).to(dtype)
+        return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
     if dtype.is_floating_point:
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
     limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
@@ -53,15 +56,6 @@ def random_values_of(
         return values
     scale, offset = _SCALES[kind]
     return values * scale + offset
-
-
-def _uniform(
-    limits: tuple[float, float], shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
-) -> torch.Tensor:
-    least, largest = limits
-    if dtype.is_floating_point:
-        return (torch.rand(shape, generator=generator, dtype=torch.float64) * (largest - least) + least).to(dtype)
-    return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
 
 
 def random_padding(

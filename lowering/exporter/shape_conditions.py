@@ -29,14 +29,10 @@ class Condition:
         return "==" in self.text
 
     @property
-    def is_least_size(self) -> bool:
-        """Whether a size must be 2 or more, as the exporter may write that it must not be 1."""
-        return self.text.endswith((">= 2", "> 1")) or self.text.startswith(("2 <= ", "1 < "))
-
-    @property
     def is_inequation(self) -> bool:
-        """Whether two sizes must differ, as when a size must not be 1."""
-        return ("!=" in self.text or self.is_least_size) and not self.is_equation
+        """Whether two sizes must differ, as when a size must not be 1; that may be written as 2 or more."""
+        is_least_size = self.text.endswith((">= 2", "> 1")) or self.text.startswith(("2 <= ", "1 < "))
+        return ("!=" in self.text or is_least_size) and not self.is_equation
 
 
 class ShapeConditions:
@@ -45,8 +41,10 @@ class ShapeConditions:
     def __init__(self, program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> None:
         self._sizes = sizes
         self._conditions = [Condition(text, compile(text, "<exporter>", "eval")) for text in program._guards_code]
-        self._bounds = _bounds_by_axis(program, sizes)
-        self.time_symbols = {size for axis, size in _symbols(program, sizes) if axis == "time"}
+        symbols = _symbols(program, sizes)
+        bounds = {axis: program.range_constraints.get(symbol) for axis, symbol in symbols}
+        self._bounds = {axis: (own.lower, own.upper) for axis, own in bounds.items() if own is not None}
+        self.time_symbols = {size for axis, size in symbols if axis == "time"}
         """Symbols of the number of timesteps."""
 
     @property
@@ -76,14 +74,6 @@ class ShapeConditions:
 def batch_sizes_of(inputs: Sequence[TensorSpec]) -> dict[str, Sequence[int | str]]:
     """Return the layouts of a batch program's inputs by their names in the program, lengths among them."""
     return {**{spec.name.replace(".", "_"): spec.shape for spec in inputs}, "sequence_lengths": ("batch",)}
-
-
-def _bounds_by_axis(
-    program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]
-) -> dict[Axis, tuple[Any, Any]]:
-    """Return the smallest and largest batch and time of the program."""
-    found = {axis: program.range_constraints.get(symbol) for axis, symbol in _symbols(program, sizes)}
-    return {axis: (bounds.lower, bounds.upper) for axis, bounds in found.items() if bounds is not None}
 
 
 def _symbols(program: torch.export.ExportedProgram, sizes: Mapping[str, Sequence[int | str]]) -> list[tuple[Axis, Any]]:

@@ -33,11 +33,6 @@ class Branch:
     line: str | None
 
     @property
-    def on_remainder(self) -> bool:
-        """Whether the condition is on a remainder, such as that of odd numbers."""
-        return self.divisor is not None
-
-    @property
     def divisor(self) -> sympy.Basic | None:
         """The divisor of the remainder that the condition is on; None for another condition."""
         remainders = self.condition.atoms(functions.Mod, functions.PythonMod)
@@ -81,7 +76,7 @@ def branch_error(name: str, branches: Sequence[Branch], timesteps: int) -> Branc
         f"{name} takes a branch that a request of {timesteps} timesteps does not take{source_suffix(branch.line)}, "
         f"and its program would hold for some numbers of timesteps only: {instead}"
     )
-    error.on_remainder = branch.on_remainder
+    error.on_remainder = branch.divisor is not None
     return error
 
 

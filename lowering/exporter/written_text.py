@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from ..errors import LoweringError, calling_line, is_torch_file, is_users, source_suffix
+from ..errors import LoweringError, calling_line, is_torch_file, is_user_file, source_suffix
 from .model_attributes import replaced_each
 
 _NUMBERS: dict[type, Callable[[Any], Any]] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -49,7 +49,7 @@ def _written(value: Any, original: Callable[..., str], *arguments: Any, **option
 
 def _is_for_the_model(frame: FrameType | None) -> bool:
     """Whether text is made for the model's own code, perhaps by a library that it calls."""
-    while frame is not None and not is_users(frame.f_code):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         module, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
         if frame.f_code.co_name not in _OF_TENSORS and (module.startswith(_NO_ANSWERS) or is_torch_file(file)):
             return False

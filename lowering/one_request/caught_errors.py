@@ -14,7 +14,7 @@ import torch
 
 from ...config.schema import ServingConfig
 from ..eager_call import copy_of, failure_of
-from ..errors import LoweringError, explain_export_error, format_source_line, is_users, source_suffix
+from ..errors import LoweringError, explain_export_error, format_source_line, is_user_file, source_suffix
 from ..exporter.model_attributes import user_file, user_modules
 
 Caught = tuple[str, int, Exception]
@@ -26,7 +26,7 @@ def noted_errors(model: torch.nn.Module, errors: list[Caught]) -> Iterator[None]
     """Append the errors in the model's own code, if it has a handler of any."""
 
     def noted(frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "call" and not is_users(frame.f_code):
+        if event == "call" and not is_user_file(frame.f_code.co_filename):
             return None
         frame.f_trace_lines = False
         if event == "exception" and isinstance(argument[1], Exception) and not isinstance(argument[1], StopIteration):

@@ -40,6 +40,7 @@ class DiffersAtLength(LoweringError):
 
 
 Run = Callable[..., Sequence[torch.Tensor]]
+Request = Sequence[torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class _OddRequest:
 
     kind: str
     length: int
-    request: Sequence[torch.Tensor]
+    request: Request
     answer: Sequence[torch.Tensor] | None
 
 
@@ -80,7 +81,7 @@ class Comparison:
             for length in lengths
         ]
         with torch.no_grad():
-            results = self._answers(run, self._batch(requests, time, rng), torch.tensor(lengths))
+            results = self._answers(run, requests, lengths, time, rng)
             for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
                 for spec, ours, theirs in zip(self.outputs, results, self._alone(request, length), strict=True):
                     self._compare(spec, ours, theirs, row, length)
@@ -97,10 +98,8 @@ class Comparison:
             answered = [row for row in self._odd_requests(lengths, rng) if row.answer is not None]
             batches = [answered] if has_batch(self.inputs) else [[row] for row in answered]
             for rows in filter(None, batches):
-                requests = [row.request for row in rows]
-                results = self._answers(
-                    run, self._batch(requests, time, rng), torch.tensor([row.length for row in rows])
-                )
+                requests, own = [row.request for row in rows], [row.length for row in rows]
+                results = self._answers(run, requests, own, time, rng)
                 for place, row in enumerate(rows):
                     self._compare_odd(results, place, row)
 
@@ -109,7 +108,7 @@ class Comparison:
             request = [random_values_of(kind, s, s.item_sizes(length), rng, _ANY_ID) for s in self.inputs]
             yield _OddRequest(kind, length, request, self._answer_or_none(request, length))
 
-    def _answer_or_none(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor] | None:
+    def _answer_or_none(self, request: Request, length: int) -> list[torch.Tensor] | None:
         try:
             return self._alone(request, length)
         except LoweringError:
@@ -141,19 +140,24 @@ class Comparison:
                 in_size=False,
             )
 
-    def _batch(self, requests: Sequence[Sequence[torch.Tensor]], time: int, rng: torch.Generator) -> list[torch.Tensor]:
-        return [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
-
-    def _answers(self, run: Run, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
+    def _answers(
+        self,
+        run: Run,
+        requests: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        time: int,
+        rng: torch.Generator,
+    ) -> Sequence[torch.Tensor]:
+        padded = [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
         try:
-            return run(*padded, lengths) if has_time(self.inputs) else run(*padded)
+            return run(*padded, torch.tensor(lengths)) if has_time(self.inputs) else run(*padded)
         except Exception as error:
             raise LoweringError(
                 f"the program of {type(self.model).__name__} fails on a batch of {list(padded[0].shape)}: "
                 f"{type(error).__name__}: {str(error).rstrip('.')}{self._unknown_ranges()}"
             ) from error
 
-    def _alone(self, request: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
+    def _alone(self, request: Request, length: int) -> list[torch.Tensor]:
         batch = [
             t.clone() if s.batch_dim is None else t.clone().unsqueeze(s.batch_dim)  # the model may write into it
             for t, s in zip(request, self.inputs, strict=True)

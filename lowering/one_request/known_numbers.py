@@ -264,7 +264,8 @@ def _of_one_number(name: str, own: Any, others: list[Any], kwargs: Any) -> Any:
 def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:
     """Return numbers within bounds; sizes of timesteps are 1 or more anyway."""
     limits = {**dict(zip(("min", "max"), others, strict=False)), **kwargs}
-    bounds = [_one_number(limits.get(name)) for name in ("min", "max")]
+    given = [limits.get(name) for name in ("min", "max")]
+    bounds = [limit.reshape(-1)[0] if isinstance(limit, np.ndarray) and limit.size == 1 else limit for limit in given]
     if len(others) > 2 or limits.keys() - {"min", "max"} or any(isinstance(v, Quotient) for v in own.reshape(-1)):
         return None
     if any(bound is not None and not isinstance(bound, (int, torch.SymInt)) for bound in bounds):
@@ -273,13 +274,9 @@ def _clamped(own: Any, others: list[Any], kwargs: Any) -> Any:
     return raised if bounds[1] is None else _elementwise(torch.sym_min, raised, [bounds[1]])
 
 
-def _one_number(limit: Any) -> Any:
-    """Return a bound that may be a tensor of one number."""
-    return limit.reshape(-1)[0] if isinstance(limit, np.ndarray) and limit.size == 1 else limit
-
-
 def _at_least(value: Any, smallest: Any) -> Any:
-    fits = isinstance(smallest, int) and (least(value) >= smallest or (smallest <= 1 and _is_size(value)))
+    is_size = isinstance(value, torch.SymInt) and bool(value.node.expr.is_Symbol)
+    fits = isinstance(smallest, int) and (least(value) >= smallest or (smallest <= 1 and is_size))
     return value if fits else torch.sym_max(value, smallest)
 
 
@@ -287,12 +284,9 @@ def _chosen(own: Any, others: list[Any], kwargs: Any) -> Any:
     """Return numbers of `torch.where`, also as a method."""
     if len(others) != 2 or kwargs:
         return None
-    condition, first, second = (own, *others) if own.size and _is_condition(own) else (others[0], own, others[1])
+    is_condition = own.size and all(isinstance(value, (bool, torch.SymBool)) for value in own.reshape(-1))
+    condition, first, second = (own, *others) if is_condition else (others[0], own, others[1])
     return _elementwise(_choice, np.asarray(condition, dtype=object), [first, second])
-
-
-def _is_condition(values: Any) -> bool:
-    return all(isinstance(value, (bool, torch.SymBool)) for value in values.reshape(-1))
 
 
 def _choice(condition: Any, first: Any, second: Any) -> Any:
@@ -301,14 +295,6 @@ def _choice(condition: Any, first: Any, second: Any) -> Any:
     if any(not isinstance(value, (int, torch.SymInt)) for value in (first, second)):
         raise NoQuotient
     return second + indicator(condition) * (first - second)
-
-
-def _filled(number: int) -> Callable[[Any, list[Any], Any], Any]:
-    return lambda own, others, kwargs: np.full(own.shape, number, dtype=object)
-
-
-def _is_size(value: Any) -> bool:
-    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_Symbol)
 
 
 def _elementwise(function: Callable[..., Any], own: Any, others: list[Any]) -> Any:
@@ -351,8 +337,8 @@ _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
     **dict.fromkeys(("clamp", "clip", "clamp_min"), _clamped),
     "clamp_max": lambda own, others, kwargs: _clamped(own, [None, *others], kwargs),
     "where": _chosen,
-    "ones_like": _filled(1),
-    "zeros_like": _filled(0),
+    "ones_like": lambda own, others, kwargs: np.full(own.shape, 1, dtype=object),
+    "zeros_like": lambda own, others, kwargs: np.full(own.shape, 0, dtype=object),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotients),
     **{name: _rule_of_rounding(function) for name, function in _ROUNDED.items()},
     "__getitem__": _element,

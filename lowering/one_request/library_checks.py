@@ -57,6 +57,11 @@ _NEUTRAL = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
 """Window that leaves a dimension as it is."""
 
 
+def pooling_arguments(kind: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a pooling function, `max` or `avg`, by their names."""
+    return {**dict(zip(_NAMES[kind], args, strict=False)), **kwargs}
+
+
 def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> Any:
     """Call a pooling function whose window is as large as the input; NotImplemented if it is not.
 
@@ -67,7 +72,7 @@ def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any
     NotImplemented
     """
     kind, rank = name[:3], int(name[-2])
-    given = {**dict(zip(_NAMES[kind], args, strict=False)), **kwargs}
+    given = pooling_arguments(kind, args, kwargs)
     window = _sizes(given["kernel_size"], rank)
     symbolic = [place for place, size in enumerate(window) if isinstance(size, torch.SymInt)]
     if not symbolic or given.get("return_indices") or given.get("divisor_override"):

@@ -11,22 +11,19 @@ from ..errors import LoweringError, PartialTrace
 from ..exporter.timestep_branches import BranchOnTimesteps
 from .single_request import SingleExport, example_timesteps, export_single
 
-_MOST_TRACES = 4
 
-
-def export_longer(model: torch.nn.Module, config: ServingConfig, shortest: int) -> SingleExport:
+def export_longer(
+    model: torch.nn.Module, config: ServingConfig, shortest: int, timesteps: int | None = None, traces: int = 4
+) -> SingleExport:
     """Export forward() for one request of `shortest` timesteps, or of those from which it has one form.
 
     These must be within the shortest bucket. A size that is 1 in the trace, such as the only frame of few timesteps,
-    is taken for a constant, so that a trace of more timesteps may hold for all.
+    is taken for a constant, so that a trace of more timesteps may hold for all. At most `traces` are made.
 
     Raises `PartialTrace`: there is no such number of timesteps.
     Raises `LoweringError`: the graph depends on data.
     """
-    return _export(model, config, shortest, example_timesteps(config, shortest), _MOST_TRACES)
-
-
-def _export(model: torch.nn.Module, config: ServingConfig, shortest: int, timesteps: int, traces: int) -> SingleExport:
+    timesteps = example_timesteps(config, shortest) if timesteps is None else timesteps
     try:
         return export_single(model, config, shortest, timesteps)
     except PartialTrace as error:
@@ -41,7 +38,7 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int, timest
             shortest, timesteps = first, max(timesteps, example_timesteps(config, first))
         else:
             raise naming_fewest(error, first, config.longest) from error.__cause__
-    return _export(model, config, shortest, timesteps, traces - 1)
+    return export_longer(model, config, shortest, timesteps, traces - 1)
 
 
 def last_form(excluded: Collection[int], longest: int) -> int:

@@ -27,8 +27,8 @@ class Quotient:
     denominator: int
 
     def __add__(self, other: Any) -> Quotient:
-        o = quotient(other)
-        return Quotient(self.numerator * o.denominator + o.numerator * self.denominator, self._times(o.denominator))
+        o, denominator = quotient(other), self.denominator
+        return Quotient(self.numerator * o.denominator + o.numerator * denominator, denominator * o.denominator)
 
     def __sub__(self, other: Any) -> Quotient:
         return self.__add__(quotient(other).__neg__())
@@ -38,7 +38,7 @@ class Quotient:
 
     def __mul__(self, other: Any) -> Quotient:
         o = quotient(other)
-        return Quotient(self.numerator * o.numerator, self._times(o.denominator))
+        return Quotient(self.numerator * o.numerator, self.denominator * o.denominator)
 
     def __truediv__(self, other: Any) -> Quotient:
         o = quotient(other)
@@ -48,15 +48,6 @@ class Quotient:
 
     def __floordiv__(self, other: Any) -> Any:
         return (self / other).__floor__()
-
-    def __radd__(self, other: Any) -> Quotient:
-        return self.__add__(other)
-
-    def __rmul__(self, other: Any) -> Quotient:
-        return self.__mul__(other)
-
-    def __rsub__(self, other: Any) -> Quotient:
-        return self.__neg__().__add__(other)
 
     def __floor__(self) -> Any:
         return self.numerator // self.denominator
@@ -68,9 +59,6 @@ class Quotient:
         if least(self.numerator) < 0:
             raise NoQuotient
         return self.__floor__()
-
-    def _times(self, denominator: int) -> int:
-        return self.denominator * denominator
 
     def in_python(self) -> Any:
         """Return the number that Python has for it."""

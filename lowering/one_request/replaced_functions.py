@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, partial, partialmethod
 from typing import Any
 
@@ -187,17 +187,14 @@ def _tensor_type(original: Any, dtype: torch.dtype) -> type:
         def __call__(cls, *arguments: Any) -> Any:
             if len(arguments) == 1 and is_symbolic_array(arguments[0]):
                 return tensor_of(arguments[0], dtype)
-            numbers = np.asarray(arguments[0], dtype=object) if _is_list(arguments) else np.zeros(0)
+            is_list = len(arguments) == 1 and isinstance(arguments[0], (list, tuple, np.ndarray))
+            numbers = np.asarray(arguments[0], dtype=object) if is_list else np.zeros(0)
             known = isinstance(arguments[0], np.ndarray) and arguments[0].dtype == object if arguments else False
             if known or any(isinstance(value, torch.SymInt) for value in numbers.reshape(-1)):
                 return torch.tensor(numbers.tolist(), dtype=dtype)
             return original(*arguments)
 
     return Type(f"_{original.__name__}", (), {TENSOR_TYPE: original})
-
-
-def _is_list(arguments: Sequence[Any]) -> bool:
-    return len(arguments) == 1 and isinstance(arguments[0], (list, tuple, np.ndarray))
 
 
 def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

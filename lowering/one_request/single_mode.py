@@ -27,7 +27,14 @@ from .known_numbers import (
     with_known_values,
     with_symbols,
 )
-from .library_checks import embedding_bag, gaussian_nll_loss, pooled_over_time, truth_that_passes, windows_over_time
+from .library_checks import (
+    embedding_bag,
+    gaussian_nll_loss,
+    pooled_over_time,
+    pooling_arguments,
+    truth_that_passes,
+    windows_over_time,
+)
 from .positions import note_counted, note_positions_after, only_true
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
@@ -108,18 +115,12 @@ def _changed(tensor: Any, result: Any, values: Any) -> Any:
     return result
 
 
-def _copied(tensor: torch.Tensor, memo: Any) -> torch.Tensor:
-    """Return what `copy.deepcopy` does, which reads the memory of a tensor."""
-    return tensor.clone()
-
-
-def _detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor.data`, which the exporter would take for a constant."""
-    return tensor.detach()
-
-
-_CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached, "__deepcopy__": _copied}
-"""Functions called in place of torch's own."""
+_CALLS: dict[str, Callable[..., Any]] = {
+    "view": viewed,
+    "data": torch.Tensor.detach,
+    "__deepcopy__": lambda tensor, memo: tensor.clone(),
+}
+"""Functions in place of torch's own: the exporter takes `data` for a constant, and a copy reads the memory."""
 
 
 def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
@@ -218,11 +219,10 @@ def _from_data(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> An
 
 def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Note the numbers of `torch.full((1,), T)`."""
-    size, fill = (*args, kwargs.get("size"), kwargs.get("fill_value"))[:2] if args else (kwargs.get("size"), None)
-    fill = kwargs.get("fill_value", fill)
-    if not isinstance(fill, torch.SymInt) or tuple(size) != (1,):
-        return NotImplemented
-    return with_known_values(func(*args, **kwargs), [fill])
+    given = {**dict(zip(("size", "fill_value"), args, strict=False)), **kwargs}
+    fill = given.get("fill_value")
+    is_known = isinstance(fill, torch.SymInt) and tuple(given["size"]) == (1,)
+    return with_known_values(func(*args, **kwargs), [fill]) if is_known else NotImplemented
 
 
 def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -246,23 +246,14 @@ def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Pool as in two dimensions: exported in one, torch's function fixes the size of its input."""
-    names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-    given = {
-        "stride": None,
-        "padding": 0,
-        "dilation": 1,
-        "ceil_mode": False,
-        **dict(zip(names, args, strict=False)),
-        **kwargs,
-    }
-    if given.pop("return_indices", False):
+    given = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, **pooling_arguments("max", args, kwargs)}
+    if given.get("return_indices"):
         return NotImplemented
-    window = [_single(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")]
-    kernel, stride, padding, dilation = window[0], window[1] or window[0], window[2], window[3]
-    pooled = torch.max_pool2d(
-        given["input"].unsqueeze(-2), (1, kernel), (1, stride), (0, padding), (1, dilation), given["ceil_mode"]
+    kernel, stride, padding, dilation = (
+        _single(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")
     )
-    return pooled.squeeze(-2)
+    window = ((1, kernel), (1, stride or kernel), (0, padding), (1, dilation))
+    return torch.max_pool2d(given["input"].unsqueeze(-2), *window, given["ceil_mode"]).squeeze(-2)
 
 
 def _pooled(name: str) -> Callable[..., Any]:

@@ -158,10 +158,7 @@ def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
 
 
 def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> None:
-    """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`.
-
-    Raises `LoweringError`: names the line.
-    """
+    """Refuse what is neither a recurrence nor unpacking, such as a layer on `packed.data`."""
     used = any(_is_inner(value) for value in pytree.tree_leaves((args, kwargs)))
     if used and name not in PACKED_FACTS and caller.co_filename not in TORCH_RNN_FILES:
         raise LoweringError(
@@ -171,10 +168,7 @@ def _reject_other_use(name: str, caller: CodeType, args: Any, kwargs: Any) -> No
 
 
 def _check_rows(data: torch.Tensor, dim: int, order: torch.Tensor) -> None:
-    """Refuse to order by the lengths of one request what has its timesteps in the place of the batch.
-
-    Raises `InputsDoNotFit`: names the line.
-    """
+    """Refuse to order by the lengths of one request what has its timesteps in the place of the batch."""
     if same_size(order.shape[0], 1) and not same_size(data.shape[dim], 1):
         raise swapped_axes("pack_padded_sequence")
 
@@ -187,11 +181,7 @@ def _concerns_inner(name: str, args: Any) -> bool:
 
 
 def _check_lengths(lengths: torch.Tensor, rows: Any, steps: Any) -> None:
-    """Require lengths that packing accepts for every request.
-
-    Raises `LoweringError`: they are lengths of the timesteps of the request.
-    Raises `LoweringError`: their range is not known, or exceeds the sequences.
-    """
+    """Require lengths that packing accepts for every request."""
     if same_size(rows, 1) and not isinstance(steps, int):
         raise LoweringError(
             f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "

@@ -2,9 +2,6 @@
 
 Alone, a request's lengths are known: all of its timesteps. So what a model does with lengths in Python (`tolist()`,
 `max()`, sorting, a loop that builds a mask) is followed exactly, packing is the identity, and nothing mixes rows.
-
-Buffers that a model overwrites before it reads them are a place
-for intermediate results, no state.
 """
 
 from __future__ import annotations
@@ -68,10 +65,8 @@ class SingleExport:
     """Numbers of timesteps for which the exporter did not say that the graph holds."""
     compared: frozenset[int] = field(default_factory=frozenset, kw_only=True)
     """Further numbers of timesteps to compare."""
-    timesteps: int
-    """Number of timesteps that was traced."""
-    shortest: int
-    """Fewest timesteps for which the graph holds."""
+    timesteps: int  # of the trace
+    shortest: int  # for which the graph holds
     decided: frozenset[str] = frozenset()
     """Inputs whose declared range decided a branch: the graph holds for values in it only."""
     branches: tuple[Branch, ...] = ()
@@ -123,7 +118,10 @@ def export_request(
     fixing: list[str] = []
     with noted_conversions(fixing):
         exported, tree = _trace(model, forward, config, timesteps, dims, name)
-    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
+    shapes = {
+        spec.name.replace(".", "_"): [1 if size == "batch" else size for size in spec.shape]
+        for spec in config.input_specs
+    }
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1), branches, fixing)
     bound = find_time_bound(ShapeConditions(exported, shapes), branches, rows=1, longest=config.longest)
     reject_distances_of_timesteps(exported)
@@ -223,10 +221,6 @@ def example_timesteps(config: ServingConfig, shortest: int = 1) -> int:
     return next((n for n in numbers if isprime(n) or (n % 2 == 0 and isprime(n // 2))), most)
 
 
-def _alone(shape: Sequence[int | str]) -> list[int | str]:
-    return [1 if size == "batch" else size for size in shape]
-
-
 _aten = torch.ops.aten
 _FILLS = {
     _aten.zero.default: 0,
@@ -243,10 +237,7 @@ class KeepsState(LoweringError):
 
 
 def _drop_overwritten_buffers(program: torch.export.ExportedProgram) -> None:
-    """Remove the writes to buffers, parameters and inputs from the outputs of a functional graph.
-
-    Raises `KeepsState`: the graph reads one that it writes, so that requests would depend on earlier ones.
-    """
+    """Remove the writes to buffers, parameters and inputs from the outputs of a functional graph."""
     signature = program.graph_signature
     written = {*signature.buffers_to_mutate.values(), *signature.parameters_to_mutate.values()}
     if not written and not signature.user_inputs_to_mutate:

@@ -65,10 +65,10 @@ def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Res
     return call.results(results, shared=value.shared and not any(is_ragged(value.sizes[dim]) for dim in dims))
 
 
-def _count(batch: Batch, value: Value, dims: Sequence[int], rank: int) -> Any:
+def _count(batch: Batch, value: Value, dims: Sequence[int], rank: int) -> torch.Tensor | int:
     """Return the number of elements in these dimensions: a number, or one for each row in a tensor of this rank."""
     total = product([value.sizes[dim] for dim in dims])
-    return unsqueezed(batch.own(total), rank - 1) if is_ragged(total) else int(total)
+    return batch.own(total).reshape(-1, *[1] * (rank - 1)) if is_ragged(total) else int(total)
 
 
 def mean(batch: Batch, call: Call) -> Results:

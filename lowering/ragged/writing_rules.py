@@ -73,10 +73,7 @@ def scatter(batch: Batch, call: Call) -> Results:
 
 
 def index_put(batch: Batch, call: Call) -> Results:
-    """Write where a mask is true, or at tensors of positions of neighbouring dimensions.
-
-    Raises `NoRule`: values are written in the order of a mask, or to dimensions that are not neighbours.
-    """
+    """Write where a mask is true, or at tensors of positions of neighbouring dimensions."""
     value, source = call.value(), call.value("values")
     given = list(call["indices"])
     indices = [i for i in given if i is not None]
