@@ -15,10 +15,7 @@ _HALF_BYTES = 8
 
 
 def check_streamable(program: LoweredModel) -> None:
-    """Refuse a model whose outputs need more than the timesteps received so far, or their number.
-
-    Raises `LoweringError`: names the line of the model.
-    """
+    """Refuse a model whose outputs need more than the timesteps received so far, or their number."""
     if program.chunked is None:
         raise LoweringError(
             "streaming: the outputs of a chunk depend on other timesteps that cannot be carried to it: "

@@ -63,7 +63,6 @@ def _timesteps(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor]) -> Any:
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
     """Refuse a configuration whose names differ from the arguments of the model's forward().
 
-    Raises `InputsDoNotFit`: an argument is unknown or missing.
     Raises `LoweringError`: a tuple lacks elements.
     """
     signature = inspect.signature(model.forward)

@@ -51,10 +51,7 @@ def _has_handler(file: Path | None) -> bool:
 def reject_caught_errors(
     name: str, model: torch.nn.Module, config: ServingConfig, timesteps: int, errors: Sequence[Caught]
 ) -> None:
-    """Refuse the trace of a model that has caught an error of the trace itself.
-
-    Raises `LoweringError`: the error, with the line.
-    """
+    """Refuse the trace of a model that has caught an error of the trace itself."""
     if not errors:
         return
     in_eager_mode: list[Caught] = []

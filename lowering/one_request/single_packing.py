@@ -68,8 +68,6 @@ def reject_packed_results(outputs: object) -> None:
     """Refuse packed data as an output, and what is reduced from it only, which has no batch dimension.
 
     A layer on packed data gives one request's timesteps, [T, ...].
-
-    Raises `LoweringError`: in the words of the Neuron compiler.
     """
     for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, rnn_utils.PackedSequence)):
         packed = placeholder_of(leaf)
@@ -135,11 +133,7 @@ def _is_inner(value: object) -> bool:
 
 
 def inner_result(name: str, caller: CodeType, args: Any, kwargs: Any) -> Any:
-    """Return the result of a call on sequences within one request; NotImplemented for other calls.
-
-    Raises `LoweringError`: the lengths are those of the request, computed from data.
-    Raises `LoweringError`: the lengths are not known to fit, or the padded length depends on them.
-    """
+    """Return the result of a call on sequences within one request; NotImplemented for other calls."""
     if name == "index_select" and caller is rnn_utils.pack_padded_sequence.__code__:
         _check_rows(*args)
     if name in ("sort", "_pack_padded_sequence"):
