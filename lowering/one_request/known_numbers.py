@@ -106,24 +106,17 @@ _SAME = {"cpu", "clone", "__deepcopy__", "detach", "contiguous", "data", "cuda",
 _CASTS = {"to", "long", "int", "float", "double", "type", "type_as"}
 
 
-def _exact(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _exact(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Compute with quotients where a number is no integer."""
-
-    def exact(a: Any, b: Any) -> Any:
-        a, b = indicator(a), indicator(b)
-        fractional = isinstance(a, (float, Quotient)) or isinstance(b, (float, Quotient))
-        return function(quotient(a), quotient(b)) if fractional else function(a, b)
-
-    return exact
+    a, b = indicator(a), indicator(b)
+    fractional = isinstance(a, (float, Quotient)) or isinstance(b, (float, Quotient))
+    return function(quotient(a), quotient(b)) if fractional else function(a, b)
 
 
-def _of_integers(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def of_integers(a: Any, b: Any) -> Any:
-        if isinstance(a, Quotient) or isinstance(b, Quotient):
-            raise NoQuotient
-        return function(a, b)
-
-    return of_integers
+def _of_integers(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    if isinstance(a, Quotient) or isinstance(b, Quotient):
+        raise NoQuotient
+    return function(a, b)
 
 
 def _masked_bits(value: Any, mask: Any) -> Any:
@@ -143,15 +136,18 @@ def _divided(a: Any, b: Any) -> Quotient:
     return quotient(a).__truediv__(b)
 
 
-_EXACT = {name: _exact(getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")} | {"truediv": _divided}
+_EXACT: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: partial(_exact, getattr(operator, name)) for name in ("add", "sub", "mul", "floordiv")},
+    "truediv": _divided,
+}
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     **_EXACT,
-    **{name: _of_integers(getattr(operator, name)) for name in ("mod", "rshift")},
-    **{name: _of_integers(partial(compared, name)) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
-    "and": _of_integers(_masked_bits),
-    "fmod": _of_integers(_truncated_remainder),
-    "maximum": _of_integers(torch.sym_max),
-    "minimum": _of_integers(torch.sym_min),
+    **{name: partial(_of_integers, getattr(operator, name)) for name in ("mod", "rshift")},
+    **{name: partial(_of_integers, partial(compared, name)) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
+    "and": partial(_of_integers, _masked_bits),
+    "fmod": partial(_of_integers, _truncated_remainder),
+    "maximum": partial(_of_integers, torch.sym_max),
+    "minimum": partial(_of_integers, torch.sym_min),
 }
 _TORCH_NAMES = {"floor_divide": "floordiv", "remainder": "mod", "bitwise_and": "and"}
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
@@ -164,17 +160,12 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 }
 
 
-def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def rounded(value: Any) -> Any:
-        value = quotient(value) if isinstance(value, torch.SymFloat) else value
-        return function(value) if isinstance(value, (Quotient, float)) else value
-
-    return rounded
+def _rounded(function: Callable[[Any], Any], value: Any) -> Any:
+    value = quotient(value) if isinstance(value, torch.SymFloat) else value
+    return function(value) if isinstance(value, (Quotient, float)) else value
 
 
-_ROUNDED = {
-    name: _rounding(function) for name, function in (("floor", math.floor), ("ceil", math.ceil), ("trunc", math.trunc))
-}
+_ROUNDED = {name: partial(_rounded, getattr(math, name)) for name in ("floor", "ceil", "trunc")}
 
 
 def out_of_place(name: str) -> str | None:
@@ -325,8 +316,8 @@ def _element(own: Any, others: list[Any], kwargs: Any) -> Any:
     return None
 
 
-def _rule_of_rounding(function: Callable[[Any], Any]) -> Callable[[Any, list[Any], Any], Any]:
-    return lambda own, others, kwargs: _elementwise(function, own, [])
+def _each_rounded(function: Callable[[Any], Any], own: Any, others: list[Any], kwargs: Any) -> Any:
+    return _elementwise(function, own, [])
 
 
 _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
@@ -337,7 +328,7 @@ _RULES: dict[str, Callable[[Any, list[Any], Any], Any]] = {
     "ones_like": lambda own, others, kwargs: np.full(own.shape, 1, dtype=object),
     "zeros_like": lambda own, others, kwargs: np.full(own.shape, 0, dtype=object),
     **dict.fromkeys(("div", "divide", "true_divide"), _quotients),
-    **{name: _rule_of_rounding(function) for name, function in _ROUNDED.items()},
+    **{name: partial(_each_rounded, function) for name, function in _ROUNDED.items()},
     "__getitem__": _element,
 }
 """Rules of functions of known tensors, by the numbers of the first one, and the other arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -169,15 +170,11 @@ def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented if passed is None else passed
 
 
-def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the rule that calls another function in place of torch's, with its arguments by name."""
-
-    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-        given = inspect.signature(func).bind(*args, **kwargs)
-        given.apply_defaults()
-        return function(**given.arguments)
-
-    return rule
+def _by_name(function: Callable[..., Any], mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call another function in place of torch's, with its arguments by name."""
+    given = inspect.signature(func).bind(*args, **kwargs)
+    given.apply_defaults()
+    return function(**given.arguments)
 
 
 def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -256,25 +253,17 @@ def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> A
     return torch.max_pool2d(given["input"].unsqueeze(-2), *window, given["ceil_mode"]).squeeze(-2)
 
 
-def _pooled(name: str) -> Callable[..., Any]:
-    """Return the rule of a pooling function: a window as large as the input is a reduction."""
-
-    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-        result = pooled_over_time(name, func, args, kwargs)
-        return _max_pool1d(mode, func, args, kwargs) if result is NotImplemented and name == "max_pool1d" else result
-
-    return rule
+def _pooled(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pool: a window as large as the input is a reduction."""
+    result = pooled_over_time(name, func, args, kwargs)
+    return _max_pool1d(mode, func, args, kwargs) if result is NotImplemented and name == "max_pool1d" else result
 
 
-def _joined(name: str) -> Callable[..., Any]:
-    """Return the rule of `torch.cat` or `torch.stack` of a list that is repeated for each timestep."""
-
-    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-        given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
-        tensors = given.pop("tensors", None)
-        return joined(name, tensors, **given) if isinstance(tensors, RepeatedList) else NotImplemented
-
-    return rule
+def _joined(name: str, mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Join a list that is repeated for each timestep, by `torch.cat` or `torch.stack`."""
+    given = {**dict(zip(("tensors", "dim"), args, strict=False)), **kwargs}
+    tensors = given.pop("tensors", None)
+    return joined(name, tensors, **given) if isinstance(tensors, RepeatedList) else NotImplemented
 
 
 def _single(value: Any) -> Any:
@@ -361,7 +350,7 @@ def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": pack,
     "_pad_packed_sequence": pad,
-    **{cell: recurrence(cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{cell: partial(recurrence, cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "item": _item,
     "__bool__": _truth,
     "__index__": _index,
@@ -373,12 +362,12 @@ _RULES: dict[str, Callable[..., Any]] = {
     "new": _new_tensor,
     "unbind": _unbound,
     "cuda": lambda mode, func, args, kwargs: args[0],
-    **{name: _pooled(name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},
+    **{name: partial(_pooled, name) for name in ("max_pool1d", "avg_pool1d", "max_pool2d", "avg_pool2d")},
     "unfold": lambda mode, func, args, kwargs: windows_over_time(func, args, kwargs),
-    **{name: _joined(name) for name in ("cat", "stack")},
+    **{name: partial(_joined, name) for name in ("cat", "stack")},
     "pad_sequence": _padded_together,
-    "embedding_bag": _by_name(embedding_bag),
-    "gaussian_nll_loss": _by_name(gaussian_nll_loss),
+    "embedding_bag": partial(_by_name, embedding_bag),
+    "gaussian_nll_loss": partial(_by_name, gaussian_nll_loss),
     "empty_like": _places_to_invert,
     "scatter_": _inverted,
     "__getitem__": _key,

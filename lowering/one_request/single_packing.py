@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -22,12 +21,12 @@ from ..packing.packed_placeholder import (
     placeholder_of,
     reject_packed_outputs,
 )
-from ..packing.packed_rules import PACKED_RULES, masked_recurrence
+from ..packing.packed_rules import PACKED_RULES, masked_recurrence, padded_recurrence
 from ..packing.padded_batch import same_size
 from ..packing.recurrence_fit import swapped_axes
 from .known_numbers import known_values, with_known_values
 from .uniform_values import with_uniform_value
-from .value_ranges import like_range, value_range
+from .value_ranges import value_range, with_range
 
 _PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
 """Names of what reads packed data as it is."""
@@ -83,7 +82,9 @@ def pack(mode: object, func: Any, args: Any, kwargs: Any) -> Any:
     steps = known_values(lengths).reshape(-1)[0]  # others are inner sequences
     rows = data.squeeze(0 if batch_first else 1)
     rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
-    rows = _packed(like_range(rows.clone(), data), "aten::_pack_padded_sequence")
+    rows, known = _packed(rows.clone(), "aten::_pack_padded_sequence"), value_range(data)
+    if known is not None:
+        with_range(rows, known.bounds, known.use)
     return rows, _batch_sizes(rows.shape[0])
 
 
@@ -103,23 +104,13 @@ def pad(mode: object, func: Any, args: Any, kwargs: Any) -> Any:
     return data.unsqueeze(0 if batch_first else 1), lengths
 
 
-def recurrence(cell: str) -> Callable[..., Any]:
-    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
-
-    def rule(mode: object, func: Any, args: Any, kwargs: Any) -> Any:
-        packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
-        if packed:
-            x, _, state, weights, bias, layers, _, _, bidirectional = args
-            x, batch_first = x.unsqueeze(0), True
-        else:
-            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
-            x = x if batch_first else x.transpose(0, 1)
-        y, *states = masked_recurrence(cell, x, None, state, weights, bias, layers, bidirectional)
-        if packed:
-            return _packed(y.squeeze(0), f"aten::{cell}"), *states
-        return y if batch_first else y.transpose(0, 1), *states
-
-    return rule
+def recurrence(cell: str, mode: object, func: Any, args: Any, kwargs: Any) -> Any:
+    """Run _VF.lstm, _VF.gru, _VF.rnn_tanh or _VF.rnn_relu, packed or padded."""
+    if not isinstance(args[1], torch.Tensor) or not isinstance(args[3], (list, tuple)):
+        return padded_recurrence(cell, args)
+    x, _, state, weights, bias, layers, _, _, bidirectional = args
+    y, *states = masked_recurrence(cell, x.unsqueeze(0), None, state, weights, bias, layers, bidirectional)
+    return _packed(y.squeeze(0), f"aten::{cell}"), *states
 
 
 _OF_PACKED = {"_pad_packed_sequence", "lstm", "gru", "rnn_tanh", "rnn_relu", "__getitem__"}

@@ -7,6 +7,7 @@ for calls that torch answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,25 +77,22 @@ def _pad(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
     return padded if batch_first else padded.transpose(0, 1), packed.lengths
 
 
-def _recurrence(cell: str) -> Callable[..., Any]:
-    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+def _recurrence(cell: str, rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
+    """Run _VF.lstm, _VF.gru, _VF.rnn_tanh or _VF.rnn_relu, packed or padded."""
+    packed = placeholder_of(args[0])
+    if packed is None:
+        return padded_recurrence(cell, args)
+    _, _, state, weights, bias, layers, _, _, bidirectional = args
+    y, *states = masked_recurrence(cell, packed.padded, packed.lengths, state, weights, bias, layers, bidirectional)
+    return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
 
-    def rule(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-        packed = placeholder_of(args[0])
-        lengths: torch.Tensor | None
-        if packed is not None:
-            x, lengths = packed.padded, packed.lengths
-            _, _, state, weights, bias, layers, _, _, bidirectional = args
-        else:
-            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
-            x = x if batch_first else x.transpose(0, 1)
-            lengths = None
-        y, *states = masked_recurrence(cell, x, lengths, state, weights, bias, layers, bidirectional)
-        if packed is not None:
-            return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
-        return y if batch_first else y.transpose(0, 1), *states
 
-    return rule
+def padded_recurrence(cell: str, args: Any) -> Any:
+    """Run a recurrent layer on padded data, by the arguments of torch's function."""
+    x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
+    x = x if batch_first else x.transpose(0, 1)
+    y, *states = masked_recurrence(cell, x, None, state, weights, bias, layers, bidirectional)
+    return y if batch_first else y.transpose(0, 1), *states
 
 
 def _sort(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -107,10 +105,7 @@ def _sort(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _returns_identity(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
-    """Return the identity permutation for the functions that do not change it.
-
-    They are `.to()`, `.cpu()`, `empty_like()` and `scatter_()`.
-    """
+    """Return the identity permutation for the functions that do not change it."""
     if args and (
         is_identity(args[0]) or (placeholder_of(args[0]) is not None and caller.co_filename in TORCH_RNN_FILES)
     ):
@@ -135,7 +130,7 @@ def _getitem(rows: Any, caller: Any, args: Any, kwargs: Any) -> Any:
 PACKED_RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
-    **{cell: _recurrence(cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{cell: partial(_recurrence, cell) for cell in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "sort": _sort,
     "to": _returns_identity,
     "cpu": _returns_identity,

@@ -11,41 +11,33 @@ import torch
 
 from .shape_rules import unraveled
 from .sizes import in_python, is_ragged, product
-from .value import Batch, Call, NoRule, Results, Rule, Value, normalized, normalized_dims, shifted, unsqueezed
+from .value import Batch, Call, NoRule, Results, Value, normalized, normalized_dims, shifted, unsqueezed
 
 
-def reduction(neutral: float) -> Rule:
-    """Create the rule of a reduction, with the value that changes no result."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        if call.dtypes[0].is_floating_point:  # integers and conditions have no infinity
-            value = replace(value, tensor=value.tensor.to(call.dtypes[0]))
-        dims = _reduced(call, value)
-        tensor = batch.masked(value, dims, neutral)
-        if "dim" not in call.arguments and "dims" not in call.arguments:
-            tensor = tensor.flatten(1) if value.rank else tensor.unsqueeze(1)
-            return _results(call, value, dims, _over_all(call, tensor))
-        name = "dim" if "dim" in call.arguments else "dims"
-        place = dims[0] + 1 if isinstance(call[name], int) else shifted(dims)
-        return _results(call, value, dims, call.run(self=tensor, **{name: place}))
-
-    return rule
+def reduction(neutral: float, batch: Batch, call: Call) -> Results:
+    """Reduce; the value that stands for padding changes no result."""
+    value = call.value()
+    if call.dtypes[0].is_floating_point:  # integers and conditions have no infinity
+        value = replace(value, tensor=value.tensor.to(call.dtypes[0]))
+    dims = _reduced(call, value)
+    tensor = batch.masked(value, dims, neutral)
+    if "dim" not in call.arguments and "dims" not in call.arguments:
+        tensor = tensor.flatten(1) if value.rank else tensor.unsqueeze(1)
+        return _results(call, value, dims, _over_all(call, tensor))
+    name = "dim" if "dim" in call.arguments else "dims"
+    place = dims[0] + 1 if isinstance(call[name], int) else shifted(dims)
+    return _results(call, value, dims, call.run(self=tensor, **{name: place}))
 
 
-def extreme_position(neutral: float) -> Rule:
-    """Create the rule of argmax and argmin: the first of equal elements, of a dimension or of all."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        if call["dim"] is not None:
-            return reduction(neutral)(batch, call)
-        dims = range(value.rank)
-        place = call.target.overloadpacket(batch.masked(value, dims, neutral).flatten(1), 1, True)
-        own = unraveled(batch, value.sizes, place)
-        return call.result(own.reshape(-1, *[1] * len(call.sizes[0])))
-
-    return rule
+def extreme_position(neutral: float, batch: Batch, call: Call) -> Results:
+    """Return the place of the first of equal extremes, of a dimension or of all."""
+    value = call.value()
+    if call["dim"] is not None:
+        return reduction(neutral, batch, call)
+    dims = range(value.rank)
+    place = call.target.overloadpacket(batch.masked(value, dims, neutral).flatten(1), 1, True)
+    own = unraveled(batch, value.sizes, place)
+    return call.result(own.reshape(-1, *[1] * len(call.sizes[0])))
 
 
 def _over_all(call: Call, tensor: torch.Tensor) -> torch.Tensor:
@@ -87,30 +79,26 @@ def mean_of_rows(batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequenc
     return total / _count(batch, value, dims, total.dim())
 
 
-def variance(root: bool, with_mean: bool = False) -> Rule:
-    """Create the rule of var, std and var_mean, over each row's own elements."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        dims, keep = _reduced(call, value), bool(call.get("keepdim"))
-        correction = call.get("correction")
-        if "unbiased" in call.arguments:
-            correction = int(call["unbiased"])
-        correction = 1 if correction is None else float(correction)
-        tensor = batch.rows_of(value)
-        left, center = _centered(batch, value, tensor, dims)
-        squares = mean_of_rows(batch, value, left**2, dims, keep)
-        number = _count(batch, value, dims, squares.dim())
-        left_over = number - correction
-        left_over = left_over.clamp(min=0) if isinstance(left_over, torch.Tensor) else max(left_over, 0)
-        result = squares * number / left_over if correction else squares
-        result = result.sqrt() if root else result
-        if not with_mean:
-            return _results(call, value, dims, result)
-        own = center if keep else center.reshape(result.shape)
-        return _results(call, value, dims, (result, own))
-
-    return rule
+def variance(batch: Batch, call: Call, *, root: bool, with_mean: bool = False) -> Results:
+    """Compute var, std and var_mean over each row's own elements."""
+    value = call.value()
+    dims, keep = _reduced(call, value), bool(call.get("keepdim"))
+    correction = call.get("correction")
+    if "unbiased" in call.arguments:
+        correction = int(call["unbiased"])
+    correction = 1 if correction is None else float(correction)
+    tensor = batch.rows_of(value)
+    left, center = _centered(batch, value, tensor, dims)
+    squares = mean_of_rows(batch, value, left**2, dims, keep)
+    number = _count(batch, value, dims, squares.dim())
+    left_over = number - correction
+    left_over = left_over.clamp(min=0) if isinstance(left_over, torch.Tensor) else max(left_over, 0)
+    result = squares * number / left_over if correction else squares
+    result = result.sqrt() if root else result
+    if not with_mean:
+        return _results(call, value, dims, result)
+    own = center if keep else center.reshape(result.shape)
+    return _results(call, value, dims, (result, own))
 
 
 def softmax(batch: Batch, call: Call) -> Results:
@@ -252,4 +240,4 @@ def group_norm(batch: Batch, call: Call) -> Results:
 
 def vector_norm(batch: Batch, call: Call) -> Results:
     """Reduce by a norm: zeros change none of positive order, infinity none of negative order."""
-    return reduction(float("inf") if in_python(call["ord"]) < 0 else 0)(batch, call)
+    return reduction(float("inf") if in_python(call["ord"]) < 0 else 0, batch, call)

@@ -12,7 +12,7 @@ from .indexing_rules import taken
 from .reduction_rules import mean_of_rows
 from .shape_rules import unraveled
 from .sizes import is_ragged
-from .value import Batch, Call, NoRule, Results, Rule, Value, reject_split_blocks
+from .value import Batch, Call, NoRule, Results, Value, reject_split_blocks
 
 
 def _with_own_ends(batch: Batch, value: Value, dims: Iterable[int]) -> Value:
@@ -36,25 +36,21 @@ def _unfolded(batch: Batch, call: Call, result: torch.Tensor, folded: bool, shar
     return Value(result.squeeze(0) if shared else result, call.sizes[0], shared)
 
 
-def convolution(spatial: int) -> Rule:
-    """Create the rule of a convolution over so many dimensions: zeros follow the last timestep."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value("input")
-        if not all(other.shared for name in ("weight", "bias") if (other := call.get(name)) is not None):
-            raise NoRule("a convolution whose weights are computed for each request")
-        dims = list(range(value.rank - spatial, value.rank))
-        if is_ragged(value.sizes[dims[0] - 1]):
-            raise NoRule("a convolution whose channels are timesteps")
-        reject_split_blocks(value, dims[0] - 1)
-        along_time = [is_ragged(value.sizes[dim]) for dim in dims]
-        reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
-        value = _with_own_ends(batch, value, dims) if reads_beyond else value
-        tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
-        tensor, folded = _folded(value, tensor, spatial)
-        return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
-
-    return rule
+def convolution(spatial: int, batch: Batch, call: Call) -> Results:
+    """Run a convolution over so many dimensions: zeros follow the last timestep."""
+    value = call.value("input")
+    if not all(other.shared for name in ("weight", "bias") if (other := call.get(name)) is not None):
+        raise NoRule("a convolution whose weights are computed for each request")
+    dims = list(range(value.rank - spatial, value.rank))
+    if is_ragged(value.sizes[dims[0] - 1]):
+        raise NoRule("a convolution whose channels are timesteps")
+    reject_split_blocks(value, dims[0] - 1)
+    along_time = [is_ragged(value.sizes[dim]) for dim in dims]
+    reads_beyond = "transpose" in str(call.target) or _has_padding(call["padding"], along_time)
+    value = _with_own_ends(batch, value, dims) if reads_beyond else value
+    tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
+    tensor, folded = _folded(value, tensor, spatial)
+    return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
 
 
 def _has_padding(padding: Sequence[Any] | str, along_time: Sequence[bool]) -> bool:
@@ -79,26 +75,22 @@ def overlap_add(batch: Batch, call: Call) -> Results:
     return _unfolded(batch, call, added, folded, value.shared)
 
 
-def max_pool(spatial: int) -> Rule:
-    """Create the rule of a maximum over windows: minus infinity follows the last timestep."""
-    return lambda batch, call: _pool(batch, call, spatial, float("-inf"))
+def max_pool(spatial: int, batch: Batch, call: Call) -> Results:
+    """Compute a maximum over windows: minus infinity follows the last timestep."""
+    return _pool(batch, call, spatial, float("-inf"))
 
 
-def average_pool(spatial: int) -> Rule:
-    """Create the rule of a mean over windows: zeros follow the last timestep."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
-        counts_padding = pads and call["count_include_pad"]
-        ragged = any(is_ragged(size) for size in value.sizes[-spatial:])
-        if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
-            return _pool(batch, call, spatial, 0)
-        if counts_padding:
-            raise NoRule("a mean over windows whose last window counts padding")
-        return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
-
-    return rule
+def average_pool(spatial: int, batch: Batch, call: Call) -> Results:
+    """Compute a mean over windows: zeros follow the last timestep."""
+    value = call.value()
+    pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
+    counts_padding = pads and call["count_include_pad"]
+    ragged = any(is_ragged(size) for size in value.sizes[-spatial:])
+    if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
+        return _pool(batch, call, spatial, 0)
+    if counts_padding:
+        raise NoRule("a mean over windows whose last window counts padding")
+    return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
 
 
 def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
@@ -113,21 +105,17 @@ def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
     return _unfolded(batch, call, means, folded, shared=False)
 
 
-def max_pool_with_indices(spatial: int) -> Rule:
-    """Create the rule of a maximum over windows and its positions, counted in each row's own tensor."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        dims = range(call.value().rank - spatial, call.value().rank)
-        value = _with_own_ends(batch, call.value(), dims)
-        tensor, folded = _folded(value, batch.masked(value, dims, float("-inf")), spatial)
-        values, places = (
-            result.reshape(-1, *batch.padded_sizes(sizes)) if folded else result
-            for result, sizes in zip(call.run(self=tensor), call.sizes, strict=True)
-        )
-        own = unraveled(batch, [value.sizes[dim] for dim in dims], places.flatten(1)).reshape(-1, *places.shape[1:])
-        return call.results([values, own], shared=value.shared)
-
-    return rule
+def max_pool_with_indices(spatial: int, batch: Batch, call: Call) -> Results:
+    """Compute a maximum over windows and its positions, counted in each row's own tensor."""
+    dims = range(call.value().rank - spatial, call.value().rank)
+    value = _with_own_ends(batch, call.value(), dims)
+    tensor, folded = _folded(value, batch.masked(value, dims, float("-inf")), spatial)
+    values, places = (
+        result.reshape(-1, *batch.padded_sizes(sizes)) if folded else result
+        for result, sizes in zip(call.run(self=tensor), call.sizes, strict=True)
+    )
+    own = unraveled(batch, [value.sizes[dim] for dim in dims], places.flatten(1)).reshape(-1, *places.shape[1:])
+    return call.results([values, own], shared=value.shared)
 
 
 def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
@@ -137,26 +125,22 @@ def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
     return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
 
 
-def adaptive_pool(spatial: int) -> Rule:
-    """Create the rule of pooling to a given size: all timesteps to one."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        dims = list(range(call.value().rank - spatial, call.value().rank))
-        value = _with_own_ends(batch, call.value(), dims)
-        wanted: list[Any] = list(call["output_size"])
-        changed = [(dim, size) for dim, size in zip(dims, wanted, strict=True) if value.sizes[dim] != size]
-        ragged = [(dim, size) for dim, size in changed if is_ragged(value.sizes[dim])]
-        if any(size != 1 for _, size in ragged):
-            raise NoRule("pooling of the timesteps to a size other than 1")
-        tensor = batch.rows_of(value)
-        for dim, _ in ragged:
-            tensor = mean_of_rows(batch, value, tensor, [dim], keep=True)
-        tensor, folded = _folded(value, tensor, spatial)
-        if len(ragged) < len(changed):
-            tensor = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, wanted)))
-        return _unfolded(batch, call, tensor, folded, value.shared)
-
-    return rule
+def adaptive_pool(spatial: int, batch: Batch, call: Call) -> Results:
+    """Pool to a given size: all timesteps to one."""
+    dims = list(range(call.value().rank - spatial, call.value().rank))
+    value = _with_own_ends(batch, call.value(), dims)
+    wanted: list[Any] = list(call["output_size"])
+    changed = [(dim, size) for dim, size in zip(dims, wanted, strict=True) if value.sizes[dim] != size]
+    ragged = [(dim, size) for dim, size in changed if is_ragged(value.sizes[dim])]
+    if any(size != 1 for _, size in ragged):
+        raise NoRule("pooling of the timesteps to a size other than 1")
+    tensor = batch.rows_of(value)
+    for dim, _ in ragged:
+        tensor = mean_of_rows(batch, value, tensor, [dim], keep=True)
+    tensor, folded = _folded(value, tensor, spatial)
+    if len(ragged) < len(changed):
+        tensor = call.run(self=tensor, output_size=batch.padded_sizes(map(sympy.sympify, wanted)))
+    return _unfolded(batch, call, tensor, folded, value.shared)
 
 
 def upsample(batch: Batch, call: Call) -> Results:

@@ -115,6 +115,7 @@ def _rule_name(name: str, targets: set[str]) -> str:
     rule = RULES.get(base) or rule_of(attrgetter(target)(torch.ops))
     if rule is None:
         return "none"
+    rule = getattr(rule, "func", rule)  # of a partial one
     module = rule.__module__.rsplit(".", 1)[1].removesuffix("_rules")
     return f"`{module}.{rule.__qualname__.split('.')[0]}`"
 
