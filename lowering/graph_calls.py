@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, TypeVar
 
+import torch
 from torch.fx import Node
 
 
@@ -42,6 +43,14 @@ def argument(node: Node, name: str, default: Any = None) -> Any:
 def rank(node: Node) -> int:
     """Return the number of dimensions of a node's tensor."""
     return len(node.meta["val"].shape)
+
+
+def are_alike(first: Node, second: Node) -> bool:
+    """Whether two tensors have the same type and sizes."""
+    ours, theirs = first.meta.get("val"), second.meta.get("val")
+    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+        return False
+    return ours.dtype is theirs.dtype and list(map(str, ours.shape)) == list(map(str, theirs.shape))
 
 
 def dims_argument(node: Node) -> list[int] | None:

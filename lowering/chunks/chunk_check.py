@@ -12,14 +12,12 @@ from ...bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ...bucketing.padding import pad
 from ...bucketing.plan import Plan, ProgramCall
 from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec
-from ..exporter.random_values import is_close, random_tensor
+from ..exporter.random_values import ANY_ID, is_close, random_tensor
 from ..program import ChunkPrograms
 from .carry_analysis import NotChunkable
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)
 _TRIALS = 6
-_ANY_ID = 8
-"""Bound of the ids for an input of unknown vocabulary."""
 
 Requests = list[list[torch.Tensor]]
 
@@ -70,7 +68,7 @@ def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
 def _requests(inputs: Sequence[TensorSpec]) -> Requests:
     rng = torch.Generator().manual_seed(0)
     return [
-        [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in inputs]
+        [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=ANY_ID) for spec in inputs]
         for length in _LENGTHS
     ]
 

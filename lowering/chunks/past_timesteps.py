@@ -43,9 +43,8 @@ class PastTimesteps:
     """The form of the call that puts other values in place of the timesteps before the first one."""
     call: Node
     source: Node
-    """The tensor, with the request's timesteps."""
+    """The tensor, with the request's timesteps in the dimension `dim`."""
     dim: int
-    """Its time dimension."""
     steps: int
     fill: float | None
     """The number in their place; None: they are computed, as from a parameter."""
@@ -176,7 +175,6 @@ class _Window(NamedTuple):
     """The window of a convolution along time."""
 
     time: TimeOffset
-    """The time dimension of its input."""
     span: int
     """Timesteps from its first to its last."""
     padding: int

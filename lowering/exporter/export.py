@@ -42,7 +42,9 @@ def bind_arguments(
         own = lengths if kind == "tensor" else lengths.numpy() if kind == "numpy" else lengths.tolist()
         named.update(dict.fromkeys(config.lengths.names, own))
     if config.mask is not None and lengths is not None:
-        named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
+        pairs = zip(config.input_specs, tensors, strict=True)
+        time = next(tensor.shape[spec.time_dim] for spec, tensor in pairs if spec.time_dim is not None)
+        named[config.mask.name] = make_mask(config.mask, lengths, time)
     return nested_arguments({**named, **config.model.forward})
 
 
@@ -53,11 +55,6 @@ def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], length
         for name, entry in config.inputs.items()
         if entry.packed
     }
-
-
-def _timesteps(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor]) -> Any:
-    pairs = zip(config.input_specs, tensors, strict=True)
-    return next(tensor.shape[spec.time_dim] for spec, tensor in pairs if spec.time_dim is not None)
 
 
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:

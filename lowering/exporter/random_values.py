@@ -7,6 +7,8 @@ import torch
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import TensorSpec
 
+ANY_ID = 8
+"""Bound of the ids for an input of unknown vocabulary, where the model is compared."""
 _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3 or of a wrong carry
 
 

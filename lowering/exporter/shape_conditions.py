@@ -45,7 +45,6 @@ class ShapeConditions:
         bounds = {axis: program.range_constraints.get(symbol) for axis, symbol in symbols}
         self._bounds = {axis: (own.lower, own.upper) for axis, own in bounds.items() if own is not None}
         self.time_symbols = {size for axis, size in symbols if axis == "time"}
-        """Symbols of the number of timesteps."""
 
     @property
     def numbers(self) -> set[int]:

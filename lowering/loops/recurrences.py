@@ -47,14 +47,10 @@ def _is_layer(values: UnitValues, cell: int, others: Mapping[int, Unit]) -> bool
         if unit.target is not operator.getitem or unit.args[0] != Member(cell, Count(0), 1):
             return False
         readers = _readers(values, index, {cell, *others})
-        if unit.args[1] != Count(0) and not all(_is_last(values, reader) for reader in readers):
+        last = None if unit.count is None else Member(index, unit.count.plus(-1), 0)
+        if unit.args[1] != Count(0) and any(reader != last for reader in readers):
             return False
     return True
-
-
-def _is_last(values: UnitValues, operand: Member | Run) -> bool:
-    count = values.recipe.units[operand.unit].count
-    return count is not None and operand == Member(operand.unit, count.plus(-1), 0)
 
 
 def _readers(values: UnitValues, index: int, own: set[int]) -> list[Member | Run]:
@@ -87,9 +83,11 @@ def _cell(values: UnitValues, unit: Unit, own: set[int]) -> tuple[torch.Tensor, 
     assert unit.count is not None
     initial = []
     for given in state.items if isinstance(state, Listed) else (state,):
-        if not isinstance(given, Starting) or not _previous(given, own):
-            raise UnknownLoop(f"the state of a cell is not that of the timestep before{at_line(unit.node)}")
-        initial.append(values.single(given.first))
+        match given:
+            case Starting(first, Member(index, Count(-1, 0, 0), 1)) if index in own:
+                initial.append(values.single(first))
+            case _:
+                raise UnknownLoop(f"the state of a cell is not that of the timestep before{at_line(unit.node)}")
     inputs = values.all_members(x, unit)
     if not isinstance(inputs, Stacked):
         inputs = Stacked(inputs.unsqueeze(0).expand(values.number(unit.count), *inputs.shape))
@@ -141,9 +139,3 @@ def _appended(values: UnitValues, index: int, unit: Unit) -> torch.Tensor:
     rows = in_a_row(appended.tensor if is_last else appended.tensor.flip(0), place)
     first = values.single(before)
     return torch.cat([first, rows] if is_last else [rows, first], place)
-
-
-def _previous(state: Starting, own: set[int]) -> bool:
-    """Whether a state is that of the member before, in the same recurrence."""
-    rest = state.rest
-    return isinstance(rest, Member) and rest.unit in own and rest.first == Count(-1) and rest.step == 1

@@ -78,12 +78,11 @@ class Steps:
         self._calls = [(index, units[index].target, *self._arguments(units[index])) for index in self._order(units)]
 
     def _order(self, units: Mapping[int, Unit]) -> list[int]:
-        sorter = graphlib.TopologicalSorter({i: self._same_step(unit) for i, unit in units.items()})
-        return list(sorter.static_order())
-
-    def _same_step(self, unit: Unit) -> set[int]:
-        earlier = {i for i in self._own if i in sources_of(unit)}
-        return {i for i in earlier if Member(i, Count(0), 1) in operands_of((*unit.args, *unit.kwargs.values()))}
+        same_step: dict[int, set[int]] = {}
+        for index, unit in units.items():
+            operands = operands_of((*unit.args, *unit.kwargs.values()))
+            same_step[index] = {i for i in self._own & sources_of(unit) if Member(i, Count(0), 1) in operands}
+        return list(graphlib.TopologicalSorter(same_step).static_order())
 
     def _arguments(self, unit: Unit) -> tuple[list[Any], dict[str, Any]]:
         args = [self._argument(operand, unit) for operand in unit.args]
@@ -189,10 +188,7 @@ def run_cell(
 
 
 def _cell_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:
-    """Compute one step of a cell: x[N, F] with states [N, H]; (h, c) of an LSTM, and h of others.
-
-    `weights` are those of `run_cell`.
-    """
+    """Compute one step of a cell: x[N, F] with states [N, H]; (h, c) of an LSTM, and h of others."""
     w_ih, w_hh, b_ih, b_hh = (*weights, None, None)[:4]
     h = state[0] if cell == "lstm" else state
     own, carried = _aten.linear(x, w_ih, b_ih), _aten.linear(h, w_hh, b_hh)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..graph_calls import are_alike
 from ..outputs import user_inputs
 
 IS_USER_INPUT = "is_user_input"
@@ -95,7 +96,7 @@ def _source(node: Node) -> Node | None:
         return None if target is _aten.dropout.default and node.args[2] else first
     if target is _aten.copy.default:
         written = node.args[1]
-        return written if isinstance(written, Node) and _same_layout(first, written) else None
+        return written if isinstance(written, Node) and are_alike(first, written) else None
     if target in (_aten.slice.Tensor, _aten.slice_scatter.default) and _is_whole_row(node):
         return first if target is _aten.slice.Tensor else node.args[1]  # type: ignore[return-value]  # a node
     if target is _aten.select.int and first.target is _aten.select_scatter.default and not _is_of_several(node, first):
@@ -118,9 +119,4 @@ def _is_whole_row(node: Node) -> bool:
     dim = node.args[position] if len(node.args) > position else 0
     assert isinstance(own, Node)
     assert isinstance(part, Node)
-    return _same_layout(own, part) and bool(own.meta["val"].shape[dim] == 1)
-
-
-def _same_layout(a: Node, b: Node) -> bool:
-    x, y = a.meta["val"], b.meta["val"]
-    return bool(x.shape == y.shape and x.dtype is y.dtype)
+    return are_alike(own, part) and bool(own.meta["val"].shape[dim] == 1)

@@ -97,13 +97,10 @@ def _aligned(value: Any, rank: int) -> Any:
 
 
 def _over_rows(target: Any, given: Mapping[str, Any], members: torch.Tensor) -> Any:
-    """Call an operator whose rows are those of all members, [count, N, ...].
-
-    A batch normalisation in eval mode has further results of no elements.
-    """
+    """Call an operator whose rows are those of all members, [count, N, ...]."""
     first = next(name for name, value in given.items() if isinstance(value, Stacked))
     results = _called(target, {**given, first: members.flatten(0, 1)})
-    rows = members.shape[:2]
+    rows = members.shape[:2]  # a batch normalisation in eval mode has further results of no elements
     return pytree.tree_map(lambda t: t.reshape(*rows, *t.shape[1:]) if t.dim() > 1 else t, results)
 
 

@@ -17,6 +17,7 @@ from ..eager_call import call_eagerly
 from ..errors import FailsEagerly, LoweringError
 from ..exporter.export import bind_arguments
 from ..exporter.random_values import (
+    ANY_ID,
     HUGE,
     VALUE_KINDS,
     is_close,
@@ -25,9 +26,6 @@ from ..exporter.random_values import (
     random_values_of,
 )
 from ..ragged.batched import has_batch, has_time
-
-_ANY_ID = 8
-"""Bound of the ids for an input of unknown vocabulary."""
 
 
 class DiffersAtLength(LoweringError):
@@ -74,7 +72,7 @@ class Comparison:
             return
         rng = torch.Generator().manual_seed(0)
         requests = [
-            [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in self.inputs]
+            [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=ANY_ID) for spec in self.inputs]
             for length in lengths
         ]
         with torch.no_grad():
@@ -100,7 +98,7 @@ class Comparison:
 
     def _odd_requests(self, lengths: Sequence[int], rng: torch.Generator) -> Iterator[_OddRequest]:
         for kind, length in zip(VALUE_KINDS, cycle(lengths[-2:])):
-            request = [random_values_of(kind, s, s.item_sizes(length), rng, _ANY_ID) for s in self.inputs]
+            request = [random_values_of(kind, s, s.item_sizes(length), rng, ANY_ID) for s in self.inputs]
             yield _OddRequest(kind, length, request, self._answer_or_none(request, length))
 
     def _answer_or_none(self, request: Request, length: int) -> list[torch.Tensor] | None:
@@ -182,7 +180,7 @@ class Comparison:
         if not unknown:
             return ""
         return (
-            f". Values of 0 to {_ANY_ID - 1} were drawn for {', '.join(unknown)}, and padding has `pad_value` (0): if "
+            f". Values of 0 to {ANY_ID - 1} were drawn for {', '.join(unknown)}, and padding has `pad_value` (0): if "
             "it takes others only, write `range: [least, largest]`, both included, and `pad_value` under `inputs`"
         )
 

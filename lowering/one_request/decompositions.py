@@ -60,7 +60,6 @@ _DECOMPOSED: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.cdist.default: _distances,
     torch.ops.aten.to.other: lambda tensor, other, *_, **__: tensor.to(other.dtype),
 }
-"""Operators that are decomposed in a way of this package."""
 _WITHIN_LOSSES = (torch.ops.aten.nll_loss_nd.default, torch.ops.aten.nll_loss.default)
 """Operators within cross entropy. Torch's table decomposes the second one to a sum, whichever reduction it has.
 

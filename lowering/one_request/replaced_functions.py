@@ -35,7 +35,16 @@ _CACHED = type(cache(len))
 @contextlib.contextmanager
 def replaced_functions(model: torch.nn.Module, mode: SingleRequestMode) -> Iterator[None]:
     """Replace what fixes a symbolic size or a known number, such as `len`, `int` and `tolist`."""
-    functions = [*_tensor_methods(), *_torch_functions(mode), *_free_builtins(model), *_cached_functions()]
+    kinds, methods = (FunctionalTensor, FakeTensor), {"tolist": _listed, "__array__": _array}
+    functions: list[tuple[Any, str, Any]] = [
+        *((kind, name, partialmethod(ours, getattr(kind, name))) for kind in kinds for name, ours in methods.items()),
+        # functions of torch that no mode sees called
+        (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
+        *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
+        (transformer, "_detect_is_causal_mask", _is_declared_causal),
+        *_free_builtins(model),
+        *_cached_functions(),
+    ]
     arrays, states = arrays_of_symbolic_sizes(), unchecked_packed_states()
     with replaced_each(functions), followed_quotients(), arrays, states, _without_fast_path():
         yield
@@ -50,24 +59,6 @@ def _without_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
-
-
-def _tensor_methods() -> list[tuple[Any, str, Any]]:
-    """Return the replaced methods of the tensors of a trace."""
-    return [
-        (tensor_class, method, partialmethod(ours, getattr(tensor_class, method)))
-        for tensor_class in (FunctionalTensor, FakeTensor)
-        for method, ours in (("tolist", _listed), ("__array__", _array))
-    ]
-
-
-def _torch_functions(mode: SingleRequestMode) -> list[tuple[Any, str, Any]]:
-    """Return the replaced functions of torch, which no mode sees called."""
-    return [
-        (torch, "from_numpy", partial(mode.from_numpy, original=torch.from_numpy)),
-        *((torch, name, _tensor_type(getattr(torch, name), dtype)) for name, dtype in _TENSOR_TYPES.items()),
-        (transformer, "_detect_is_causal_mask", _is_declared_causal),
-    ]
 
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:

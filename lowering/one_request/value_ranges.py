@@ -19,7 +19,6 @@ _RANGE = Fact("range")
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
-"""Comparisons, by the names of torch's functions."""
 _MOVED = SAME_ELEMENTS | {"narrow", "select", "sort"}
 """Functions whose results have elements of their first argument only."""
 _PICKED = {"getitem", "gather", "index_select", "take_along_dim"}
@@ -45,12 +44,6 @@ def with_range(
     if bounds is not None:
         _RANGE.note(tensor, ValueRange(bounds, use))
     return tensor
-
-
-def like_range(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Record on a tensor the bounds of another one whose elements it has, and return it."""
-    known = value_range(source)
-    return tensor if known is None else with_range(tensor, known.bounds, known.use)
 
 
 def value_range(tensor: object) -> ValueRange | None:

@@ -9,6 +9,8 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from ..graph_calls import are_alike
+
 SAME_ELEMENTS = {
     *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
     *("transpose", "t", "T", "permute", "expand", "repeat", "flip"),
@@ -43,16 +45,8 @@ def _written(node: Node) -> Node | None:
     if not isinstance(source, Node) or source.target is not write or source.args[2:] != node.args[1:]:
         return None
     written = source.args[1]
-    same = isinstance(written, Node) and not source.kwargs and not node.kwargs and _alike(written, node)
+    same = isinstance(written, Node) and not source.kwargs and not node.kwargs and are_alike(written, node)
     return written if same and isinstance(written, Node) else None
-
-
-def _alike(written: Node, read: Node) -> bool:
-    """Whether two tensors have the same type and sizes; what is written may also be broadcast or cast."""
-    ours, theirs = written.meta.get("val"), read.meta.get("val")
-    if not isinstance(ours, torch.Tensor) or not isinstance(theirs, torch.Tensor):
-        return False
-    return ours.dtype is theirs.dtype and list(map(str, ours.shape)) == list(map(str, theirs.shape))
 
 
 _MEMORY = "_neuron_lstm_memory"

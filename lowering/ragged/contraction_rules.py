@@ -81,14 +81,13 @@ def attention(batch: Batch, call: Call) -> Results:
         if call["is_causal"]:
             steps = torch.arange(tensors["query"].shape[-2]).unsqueeze(1)
             allowed = allowed & (batch.positions(keys).unsqueeze(0) <= steps)
-        given = allowed if given is None else _both(allowed, given)
+        if given is not None and given.dtype is not torch.bool:
+            given = torch.where(allowed, given, float("-inf"))
+        else:
+            given = allowed if given is None else allowed & given
     if given is not None:
         tensors["attn_mask"] = given.expand(batch.rows, *batch.padded_sizes(call.sizes[0][:-2]), *given.shape[-2:])
     if query.rank in (3, 4):  # torch has a kernel for four dimensions, which treats NaN otherwise than that for others
         tensors = {name: x.flatten(0, 1) if query.rank == 4 else x.unsqueeze(1) for name, x in tensors.items()}
     result = call.run(**tensors, is_causal=bool(call["is_causal"]) and given is None)
     return call.result(result.reshape(batch.rows, *batch.padded_sizes(call.sizes[0])))
-
-
-def _both(allowed: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return allowed & mask if mask.dtype is torch.bool else torch.where(allowed, mask, float("-inf"))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..graph_calls import rank
+
 _aten = torch.ops.aten
 _MOVES = {
     _aten.unsqueeze.default,
@@ -33,16 +35,12 @@ def join_moves(program: torch.export.ExportedProgram) -> None:
             if node.op != "call_function" or node.target not in _MOVES:
                 continue
             source: Any = node.args[0]
-            root, places, length = chains.get(source, (source, list(range(_rank(source))), 0))
+            root, places, length = chains.get(source, (source, list(range(rank(source))), 0))
             chains[node] = root, _moved(node, places), length + 1
             if not all(user.target in _MOVES for user in node.users):
                 _replace(node, *chains[node])
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
-
-
-def _rank(node: Node) -> int:
-    return len(node.meta["val"].shape)
 
 
 def _moved(node: Node, places: Places) -> Places:
@@ -52,7 +50,7 @@ def _moved(node: Node, places: Places) -> Places:
     if target is _aten.unsqueeze.default:
         moved.insert(arguments[0] % (len(places) + 1), None)
     elif target is _aten.squeeze.dim:
-        if len(places) > _rank(node):
+        if len(places) > rank(node):
             del moved[arguments[0] % len(places)]
     elif target is _aten.permute.default:
         moved = [places[dim] for dim in arguments[0]]
@@ -66,7 +64,7 @@ def _moved(node: Node, places: Places) -> Places:
 
 def _replace(node: Node, root: Node, places: Places, length: int) -> None:
     """Put the fewest calls in place of a chain, if they are fewer; an input itself is no output."""
-    calls = _calls(places, _rank(root))
+    calls = _calls(places, rank(root))
     is_output = any(user.op == "output" for user in node.users)
     if len(calls) >= length or (not calls and is_output and root.op == "placeholder"):
         return
@@ -79,8 +77,8 @@ def _replace(node: Node, root: Node, places: Places, length: int) -> None:
     node.replace_all_uses_with(made)
 
 
-def _calls(places: Places, rank: int) -> list[tuple[Any, ...]]:
-    """Return the calls that move the dimensions of a tensor of some rank to these places.
+def _calls(places: Places, dimensions: int) -> list[tuple[Any, ...]]:
+    """Return the calls that move the dimensions of a tensor of so many to these places.
 
     >>> [(str(target), *arguments) for target, *arguments in _calls([1, 0, 2], 3)]
     [('aten.transpose.int', 0, 1)]
@@ -88,7 +86,7 @@ def _calls(places: Places, rank: int) -> list[tuple[Any, ...]]:
     [('aten.squeeze.dim', 0), ('aten.unsqueeze.default', 1)]
     """
     kept = [place for place in places if place is not None]
-    calls: list[tuple[Any, ...]] = [(_aten.squeeze.dim, dim) for dim in range(rank - 1, -1, -1) if dim not in kept]
+    calls: list[tuple[Any, ...]] = [(_aten.squeeze.dim, dim) for dim in reversed(range(dimensions)) if dim not in kept]
     calls += _permutation([sorted(kept).index(place) for place in kept])
     return calls + [(_aten.unsqueeze.default, dim) for dim, place in enumerate(places) if place is None]
 

@@ -100,7 +100,8 @@ def repeat(batch: Batch, call: Call) -> Results:
     """Repeat along dimensions; timesteps follow at each row's own end."""
     value, (sizes,) = call.value(), call.sizes
     added = len(sizes) - value.rank
-    repeats = [1] * (len(sizes) - len(call[_repeats(call)])) + list(call[_repeats(call)])
+    given = call.get("repeats", call.get("dims"))
+    repeats = [1] * (len(sizes) - len(given)) + list(given)
     for dim, count in enumerate(repeats[added:]):
         if is_ragged(value.sizes[dim]) and count != 1:
             size = value.sizes[dim]
@@ -111,10 +112,6 @@ def repeat(batch: Batch, call: Call) -> Results:
     tensor = unsqueezed(value.tensor, added, 0 if value.shared else 1)
     counts = [batch.padded(sympy.sympify(count)) for count in repeats]
     return replace(value, tensor=tensor.repeat(*([] if value.shared else [1]), *counts), sizes=sizes, zero_beyond=False)
-
-
-def _repeats(call: Call) -> str:
-    return "repeats" if "repeats" in call.arguments else "dims"
 
 
 def cat(batch: Batch, call: Call) -> Results:

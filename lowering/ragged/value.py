@@ -146,8 +146,7 @@ class Call:
     target: torch._ops.OpOverload
     arguments: Mapping[str, Any]
     """Arguments by the names of the operator's schema, defaults included."""
-    sizes: tuple[tuple[SizeExpr, ...], ...]
-    """Sizes of each result for one request."""
+    sizes: tuple[tuple[SizeExpr, ...], ...]  # of each result, for one request
     dtypes: tuple[torch.dtype, ...]
     read: frozenset[int] = frozenset()
     """Results of several that are read."""
