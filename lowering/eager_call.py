@@ -147,10 +147,7 @@ _ALL_TRIED = 64
 
 
 def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
-    """Return the fewest timesteps of a request that `model` takes in eager mode.
-
-    It is 1 if the model fails on all that are tried.
-    """
+    """Return the fewest timesteps of a request that `model` takes in eager mode; 1 if it takes none that is tried."""
     tried = copy_of(model)
     return _first_accepted(
         lambda length: failure_of(tried, config, length, torch.tensor([length])) is None, config.longest
@@ -177,10 +174,7 @@ def _first_accepted(takes: Callable[[int], bool], longest: int) -> int:
 
 
 def _first_beyond(takes: Callable[[int], bool], longest: int) -> int | None:
-    """Return the first accepted length of more than those that are tried one by one.
-
-    None, too, if the next one is refused: then the model takes some lengths only, such as multiples of a frame.
-    """
+    """Return the first accepted length of more than `_ALL_TRIED`; None, too, if the next one is refused."""
     refused, accepted = _ALL_TRIED, 2 * _ALL_TRIED
     while accepted < longest and not takes(accepted):
         refused, accepted = accepted, 2 * accepted
@@ -188,4 +182,4 @@ def _first_beyond(takes: Callable[[int], bool], longest: int) -> int | None:
     if accepted <= refused or not takes(accepted):
         return None
     first = bisect.bisect_left(range(accepted), True, lo=refused + 1, key=takes)
-    return first if takes(first + 1) else None
+    return first if takes(first + 1) else None  # some models take multiples of a frame only

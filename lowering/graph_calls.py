@@ -30,10 +30,7 @@ def operands(node: Node) -> tuple[Any, ...]:
 
 
 def argument(node: Node, name: str, default: Any = None) -> Any:
-    """Return an argument of a call by its name in the operator's schema, or its default value there.
-
-    `default` is for an operator without such an argument.
-    """
+    """Return an argument of a call by its name in the operator's schema, or its default there; `default` without it."""
     for position, declared in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]  # an operator
         if declared.name == name:
             return node.args[position] if position < len(node.args) else node.kwargs.get(name, declared.default_value)

@@ -78,10 +78,7 @@ def _key_name(key: Any) -> str:
 def with_vocabularies(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], known: Mapping[str, int] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Add the vocabulary size to inputs that are ids: some engines abort on an id beyond it.
-
-    `known` are sizes by the names of nodes that an earlier graph of the model has shown.
-    """
+    """Add the vocabulary size to inputs of ids, on which some engines abort beyond it; `known` are found before."""
     bounds = _smaller(vocabularies(exported), known or {})
     pairs = zip(inputs, user_inputs(exported), strict=False)
     return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)

@@ -116,10 +116,7 @@ class _ProgramBuilder:
         return least if of_max else greatest
 
     def chunk(self) -> ExportedProgram:
-        """Build the program: inputs, lengths, carried values -> outputs with time, carried values.
-
-        The lengths are those within the chunk, and the returned carried values those after it.
-        """
+        """Build the program: inputs, lengths within the chunk, carried values -> outputs with time, carried values."""
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)
         reads = {
@@ -156,10 +153,7 @@ class _ProgramBuilder:
         )
 
     def head(self) -> ExportedProgram | None:
-        """Build the program: inputs without time, lengths, carried values -> outputs without time.
-
-        None if there are none.
-        """
+        """Build the program: inputs without time, lengths, carried values -> outputs without time; None without any."""
         if not self.final_outputs:
             return None
         builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)

@@ -36,10 +36,7 @@ class PastCall:
         self.builder.replace_call(call, [self.past.source, *others], self._make)
 
     def last_timesteps(self, rows: int) -> Node:
-        """Return the timesteps that the next chunk reads: the last ones of each row.
-
-        `rows` is the dimension of the batch.
-        """
+        """Return the last timesteps of each row, which the next chunk reads; `rows` is the dimension of the batch."""
         past, call = self.past, self.builder.call
         assert self.extended is not None
         # a row ends in its own last timestep, and `steps` others are before its first one
@@ -101,10 +98,7 @@ class PastCall:
 def timesteps_of_rows(
     builder: SubgraphBuilder, tensor: Node, positions: Node, shape: Sequence[int | torch.SymInt], time: int, rows: int
 ) -> Node:
-    """Return some timesteps of each row, at positions of shape [B, n], as a tensor of this shape.
-
-    `time` and `rows` are its dimensions of n and of B.
-    """
+    """Return timesteps of each row, at positions[B, n], in a shape: `time` is its dimension of n, `rows` that of B."""
     index = positions if rows < time else builder.call(_aten.transpose.int, positions, 0, 1)
     sizes = []
     for dim, size in enumerate(shape):

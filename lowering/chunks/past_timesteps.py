@@ -74,10 +74,7 @@ class PastReads:
         self.of: dict[Node, TimeOffset] = {}
 
     def follow(self, node: Node) -> Read | None:
-        """Return what a call reads.
-
-        None for a call that reads its own timestep alone or later ones, or that has no rule here.
-        """
+        """Return what a call reads; None if that is its own timestep alone or later ones, or if it has no rule here."""
         if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
             return None
         name = operator_name(node)

@@ -138,10 +138,7 @@ def drop_unused(exported: torch.export.ExportedProgram) -> None:
 
 @contextmanager
 def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
-    """Replace forward() of this one model: wrapping the model in a module would rename its parameters.
-
-    Attributes that a forward() sets are restored too.
-    """
+    """Replace forward() of this one model, as a module around it would rename its parameters; restore attributes."""
     with restored_attributes(model):
         model.forward = _as_in_eager_mode(with_listed_weights(model, forward))
         yield

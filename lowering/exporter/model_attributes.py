@@ -43,10 +43,7 @@ def replaced_each(attributes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
 
 @contextmanager
 def restored_attributes(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the attributes of a model and of its modules at the end, and the lists and dicts among them.
-
-    A value that a trace leaves in a model, such as a state on `self`, would fail in the next trace.
-    """
+    """Restore attributes of a model at the end, and lists and dicts among them: a state would fail the next trace."""
     before = [(vars(module), dict(vars(module))) for module in model.modules()]
     containers = [(v, copy.copy(v)) for _, saved in before for v in saved.values() if isinstance(v, (dict, list, set))]
     try:
@@ -103,10 +100,7 @@ def register_tensors(model: torch.nn.Module) -> None:
 
 
 def module_file(module: object) -> str | None:
-    """Return the file of a module of `sys.modules`; None if it has none.
-
-    A module that imports its contents on first use does so for `getattr`, and that may fail.
-    """
+    """Return the file of a module, if it has one; `getattr` would import the contents of one that is lazy."""
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) else None
 

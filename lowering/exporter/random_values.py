@@ -15,10 +15,7 @@ _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of p
 def random_tensor(
     spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
 ) -> torch.Tensor:
-    """Draw a tensor of an input within its range.
-
-    Without one, ids are below its vocabulary, or below `unknown_ids` if that is unknown.
-    """
+    """Draw a tensor of an input within its range; without one, ids of its vocabulary, or below `unknown_ids`."""
     dtype = torch_dtype(spec)
     if spec.value_range is not None and scale == 1:
         least, largest = spec.value_range

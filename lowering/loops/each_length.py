@@ -169,10 +169,7 @@ class LoopCalls:
         return OtherCalls(timesteps, _line(others[0])) if others else None
 
     def _expected(self, calls: Mapping[Call, int], timesteps: int) -> dict[Call, int]:
-        """Return how many calls follow: numbers that grow with the timesteps, and those of steps after a stride.
-
-        The latter grow together; `calls` tells how many steps there are.
-        """
+        """Return how many calls follow; those after a stride grow together, with the number of steps in `calls`."""
         few, many = self._traced
         strided: tuple[int, int, int] | None = None
         expected = {}

@@ -59,10 +59,7 @@ def _attempt(
 
 
 def _numbers_of_loops(short: Graph, long: Graph, steps: int) -> list[int | None]:
-    """Return how many loops may have run one after the other at the same lines, as for several layers.
-
-    1 is a loop within which all calls alternate.
-    """
+    """Return how many loops may have run one after the other at the same lines; 1: all calls alternate."""
     try:
         calls = set(calls_per_step(short, long, steps).values())
     except (NotALoop, UnknownLoop):

@@ -67,10 +67,7 @@ def _place(tensors: list[torch.Tensor], tensor: torch.Tensor) -> int:
 
 
 class Steps:
-    """The calls of one step of a recurrence, and the tensors that they take.
-
-    `outside` evaluates an argument that is no part of the recurrence, for all steps.
-    """
+    """The calls of one step of a recurrence; `outside` evaluates an argument that is no part of it, for all steps."""
 
     def __init__(self, units: Mapping[int, Unit], outside: Callable[[Operand | Run, Unit], Any]) -> None:
         """Prepare the calls in an order in which each has its arguments."""
@@ -103,10 +100,7 @@ class Steps:
     def run(
         self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Mapping[int, Any]
     ) -> tuple[dict[int, Any], dict[int, torch.Tensor]]:
-        """Run all steps; the values of the units in `seen` at as many steps as it says, [steps, ...].
-
-        Also the states of the units that are carried, after the last step.
-        """
+        """Run all steps; the values of units in `seen`, [steps, ...], and the carried states after the last step."""
         inputs = self._inputs
         first = [_dense(initial(operand)) for operand, _ in inputs.carried]
         each = inputs.each or [torch.arange(steps)]

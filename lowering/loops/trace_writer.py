@@ -140,10 +140,7 @@ class TraceWriter:
 
 
 def _split(nodes: Sequence[Node], calls: int, loops: int | None) -> list[list[Node]]:
-    """Split the calls of one place into families: those of one loop in turn, loop after loop.
-
-    The place has `calls` calls for each timestep; `loops` is None if each of them has a loop of its own.
-    """
+    """Split `calls` for each timestep into families: of one loop in turn, loop after loop. None: each has its own."""
     count = calls if loops is None else loops if calls % loops == 0 else 1
     length, left = divmod(len(nodes), count)
     if left and count > 1:

@@ -59,10 +59,7 @@ def simplify(exported: torch.export.ExportedProgram) -> Graph:
 
 
 def _made_of(node: Node) -> object:
-    """Return what is equal for lists of the same parts of one tensor.
-
-    After a write in place to a tensor, such as an activation, the exporter makes its list anew for each part of it.
-    """
+    """Return what is equal for lists of the same parts of one tensor: after a write in place there are several."""
     first, *others = node.args
     is_view = isinstance(first, Node) and first.target in _OF_VIEWS
     return node.target, _made_of(first) if is_view else first, str(others)  # type: ignore[arg-type]  # a node

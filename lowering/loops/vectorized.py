@@ -47,10 +47,7 @@ _OVER_ROWS = {
 
 
 def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], count: Any) -> Any:
-    """Call an operator for `count` members, of which `Stacked` arguments hold one value each.
-
-    Results have a leading dimension of members.
-    """
+    """Call an operator for `count` members, one in each `Stacked` argument; results have a dimension of them first."""
     given = _by_name(target, args, kwargs)
     stacked = [value for value in pytree.tree_leaves(given) if isinstance(value, Stacked)]
     if not stacked:

@@ -109,10 +109,7 @@ def _stays(node: torch.fx.Node, table: Mapping[Any, Any]) -> bool:
 
 
 def decompositions_of(module: torch.fx.GraphModule) -> dict[Any, Callable[..., Any]]:
-    """Return torch's decompositions of the operators of a graph and of its loops that have no rule.
-
-    Those of the exporter are the operators' own, and come first.
-    """
+    """Return torch's decompositions of operators without a rule in a graph and its loops; the exporter's come first."""
     graphs = [part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for graph in graphs for node in graph.nodes if _returns_tensors(node)}
     found: dict[Any, Callable[..., Any]] = {}

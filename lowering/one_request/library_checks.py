@@ -20,10 +20,7 @@ from ..packing.padded_batch import same_size
 
 
 def truth_that_passes(frame: FrameType) -> bool | None:
-    """Return the truth of a tensor with which a check in torch's own code raises nothing.
-
-    None for other code, and for branches that do something else.
-    """
+    """Return the truth of a tensor with which a check in torch's own code raises nothing; None for other branches."""
     file = frame.f_code.co_filename
     return _checks(file).get(frame.f_lineno) if is_torch_file(file) else None
 
@@ -89,10 +86,7 @@ def pooled_over_time(name: str, function: Callable[..., torch.Tensor], args: Any
 
 
 def windows_over_time(function: Callable[..., torch.Tensor], args: Any, kwargs: Any) -> Any:
-    """Cut x[B, C, H, W] into windows, as `F.unfold` does, of which one dimension is as large as that of x.
-
-    NotImplemented for other windows, and for `Tensor.unfold`.
-    """
+    """Cut x[B, C, H, W] as `F.unfold` does, where a dimension of the window is all of x; else NotImplemented."""
     if function is not torch.nn.functional.unfold:
         return NotImplemented
     given = {**dict(zip(_UNFOLD_NAMES, args, strict=False)), **kwargs}

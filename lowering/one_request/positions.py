@@ -27,21 +27,20 @@ _REFLECTED = {"gt": "lt", "le": "ge"}
 
 
 def note_positions_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: object) -> None:
-    """Record the end of positions that a call returns."""
+    """Record the end of positions that a call returns, and the numbers of a short range."""
     if not isinstance(result, torch.Tensor):
         return
-    if name == "arange" and (end := _counted(args, kwargs)) is not None:
-        _END.note(result, end)
-        _IN_ORDER.note(result, True)
-    elif args and _moves(name) and (end := _END.of(args[0])) is not None:
+    if name == "arange":
+        if (end := _counted(args, kwargs)) is not None:
+            _END.note(result, end)
+            _IN_ORDER.note(result, True)
+        if args and all(type(value) is int for value in args) and not kwargs.keys() - {"device"}:
+            _COUNTED.note(result, [*range(*args)] if len(range(*args)) <= _MOST else None)
+    elif args and name.strip("_") in _MOVED and (end := _END.of(args[0])) is not None:
         _END.note(result, end)
         _IN_ORDER.note(result, _IN_ORDER.of(args[0]) and _keeps_order(name, args, result))
     elif name in ("eq", "__eq__") and (place := _place(args, result)) is not None:
         _ONLY_TRUE.note(result, place)
-
-
-def _moves(name: str) -> bool:
-    return name.strip("_") in _MOVED and (name.startswith("__") or not name.endswith("_"))
 
 
 def _keeps_order(name: str, args: Sequence[Any], result: torch.Tensor) -> bool:
@@ -92,14 +91,6 @@ def _number(value: object) -> Any:
 
 _MOST = 64
 """Numbers of a range that is noted."""
-
-
-def note_counted(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-    """Note the numbers of a range."""
-    if name == "arange" and args and all(type(value) is int for value in args) and not kwargs.keys() - {"device"}:
-        numbers = range(*args)
-        if len(numbers) <= _MOST:
-            _COUNTED.note(result, [*numbers])
 
 
 def counted_numbers(tensor: object) -> list[int] | None:

@@ -62,10 +62,7 @@ def _without_fast_path() -> Iterator[None]:
 
 
 def _free_builtins(model: torch.nn.Module) -> list[tuple[Any, str, Any]]:
-    """Return what stands in for functions of Python in the model's modules that do not define them themselves.
-
-    The exporter has its own `max` and `min` while it traces, so these are looked up then.
-    """
+    """Return what stands in for Python's functions in the model's modules; the exporter has its own `max` and `min`."""
     ours = {"len": _length, "isinstance": _is_instance, **_TYPES, "max": _extreme(max), "min": _extreme(min)}
     modules = user_modules(model)
     return [(module, name, own) for module in modules for name, own in ours.items() if name not in vars(module)]

@@ -36,13 +36,13 @@ from .library_checks import (
     truth_that_passes,
     windows_over_time,
 )
-from .positions import note_counted, note_positions_after, only_true
+from .positions import note_positions_after, only_true
 from .single_packing import follow_packed, inner_result, pack, pad, recurrence
 from .symbolic_arrays import is_symbolic_array, tensor_of
 from .symbolic_quotients import RepeatedList, joined, symbolic_array
 from .uniform_values import uniform_after, uniform_value, with_uniform_value
 from .value_ranges import note_range_after
-from .written_views import note_views_after, note_write, shares_memory, written_tensors
+from .written_views import note_views_after, note_writes, shares_memory
 
 TENSOR_TYPE = "_neuron_lstm_tensor_type"
 """Attribute of a replacement of a type such as torch.LongTensor: torch's own type."""
@@ -76,13 +76,11 @@ class SingleRequestMode(TorchFunctionMode):
             args = tuple(getattr(argument, TENSOR_TYPE, argument) for argument in args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
-        for tensor in written_tensors(name, args, kwargs):
-            note_write(tensor)
+        note_writes(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
         note_views_after(args, kwargs, result)
         follow_packed(name, args, kwargs, result)
         note_range_after(name, args, kwargs, result)
-        note_counted(name, args, kwargs, result)
         note_positions_after(name, args, kwargs, result)
         if out_of_place(name) is not None and args:
             return _changed(args[0], result, values)

@@ -152,10 +152,7 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
 
 
 def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
-    """Wrap the model's forward() to be called with the tensors of one request and its number of timesteps.
-
-    `decided` gets the names of inputs whose range decides a branch.
-    """
+    """Wrap forward() for one request; `decided` gets the names of inputs whose range decides a branch."""
     own_forward = model.forward
 
     def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:

@@ -96,10 +96,7 @@ def symbolic_array(values: Any) -> SymbolicArray:
 
 
 class RepeatedList(list[torch.Tensor]):
-    """A list of one tensor, repeated a symbolic number of times.
-
-    Whoever reads it as a list gets as many elements as the trace has timesteps.
-    """
+    """A list of one tensor, repeated a symbolic number of times; read as a list, it has as many as the trace."""
 
     def __init__(self, item: torch.Tensor, times: torch.SymInt) -> None:
         super().__init__([item])

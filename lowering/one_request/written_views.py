@@ -54,21 +54,12 @@ _OPERATORS = "setitem set iadd isub imul idiv itruediv ifloordiv imod ipow iand 
 _ASSIGNMENTS = {f"__{name}__" for name in _OPERATORS.split()}
 
 
-class Memory:
+class _Memory:
     """Memory of a tensor and of all its views."""
 
     def __init__(self) -> None:
         self.writes = 0
         """Calls that have written to it."""
-
-
-def memory_of(tensor: torch.Tensor) -> Memory:
-    """Return the memory of a tensor, which its views share from now on."""
-    memory: Memory | None = getattr(tensor, _MEMORY, None)
-    if memory is None:
-        memory = Memory()
-        setattr(tensor, _MEMORY, memory)
-    return memory
 
 
 class Fact:
@@ -78,8 +69,9 @@ class Fact:
         self._attribute = f"_neuron_lstm_{name}"
 
     def note(self, tensor: torch.Tensor, value: Any) -> None:
-        """Record the fact; None is that it is not known."""
-        memory = memory_of(tensor)
+        """Record the fact; None is that it is not known. Views share the memory of the tensor from now on."""
+        memory = getattr(tensor, _MEMORY, None) or _Memory()
+        setattr(tensor, _MEMORY, memory)
         setattr(tensor, self._attribute, (value, memory, memory.writes))
 
     def of(self, tensor: object) -> Any:
@@ -99,21 +91,17 @@ def note_views_after(args: Sequence[Any], kwargs: Mapping[str, Any], result: obj
     for made in _tensors(result) if known else ():
         source = next((tensor for tensor in known if _place(tensor) == _place(made)), None)
         if source is not None:
-            setattr(made, _MEMORY, memory_of(source))
+            setattr(made, _MEMORY, getattr(source, _MEMORY))
 
 
-def note_write(tensor: torch.Tensor) -> None:
-    """Record that a call writes to a tensor, and so to its views and to what it is a view of."""
-    if (memory := getattr(tensor, _MEMORY, None)) is not None:
-        memory.writes += 1
-
-
-def written_tensors(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that a call changes in place."""
+def note_writes(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Record which tensors a call changes in place, and so their views and what they are views of."""
     written = _tensors(kwargs.get("out"))
     if name in _ASSIGNMENTS or kwargs.get("inplace") is True or (name.endswith("_") and not name.startswith("__")):
         written += _tensors(args[0] if args else dict(kwargs))
-    return written
+    for memory in [getattr(tensor, _MEMORY, None) for tensor in written]:
+        if memory is not None:
+            memory.writes += 1
 
 
 def _place(tensor: torch.Tensor) -> int:

@@ -34,10 +34,7 @@ def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zer
 
 
 def viewed(*args: Any, **kwargs: Any) -> Any:
-    """Call `Tensor.view`; copy where the strides differ from those of torch's own layers.
-
-    A time-major layer returns a contiguous tensor in eager mode, which can be viewed in any shape.
-    """
+    """Call `Tensor.view`; copy where torch's own layers have other strides: theirs can be viewed in any shape."""
     try:
         return torch.Tensor.view(*args, **kwargs)
     except (RuntimeError, ValueError):

@@ -53,8 +53,6 @@ def _dtype_of_scalars(call: Call, numbers: Sequence[torch.Tensor]) -> torch.dtyp
     """Return the dtype to which torch casts numbers, and tensors of no dimensions of one request; None to leave them.
 
     In a batch they have a dimension of rows, and would change the dtype in which the other tensors are computed.
-
-    Raises `NoRule`: torch rounds the other tensors, but not these.
     """
     scalars, others = set[torch.dtype](), set[torch.dtype]()
     for name, value in call.arguments.items():
@@ -127,10 +125,7 @@ def fourier(batch: Batch, call: Call) -> Results:
 
 
 def each_alike(batch: Batch, call: Call) -> Results:
-    """Run an operator that treats each row like all others.
-
-    So are complex numbers read as pairs of real ones, and windows taken: those within a row's own size come first.
-    """
+    """Run an operator that treats each row like all others, and keeps first what is within a row's own size."""
     return Value(call.after_rows(), call.sizes[0], call.shared)
 
 

@@ -46,10 +46,7 @@ def recurrence(batch: Batch, call: Call) -> Results:
 
 
 def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
-    """Run a recurrence of rows that may have no timestep; these keep their state.
-
-    The operator takes at least one timestep, so that they get one.
-    """
+    """Run a recurrence of rows that may have no timestep: they get one, and keep their state."""
     lengths = options["lengths"]
     data = torch.nn.functional.pad(options["x"], (0, 0, 0, 1))
     y, *last = call.run(**{**options, "x": data, "lengths": lengths.clamp(min=1)})

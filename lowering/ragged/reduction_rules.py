@@ -114,10 +114,7 @@ def softmax(batch: Batch, call: Call) -> Results:
 
 
 def scan(batch: Batch, call: Call) -> Results:
-    """Accumulate along a dimension: earlier positions only are read.
-
-    A chunk of time carries the result of each row, also where all rows share it.
-    """
+    """Accumulate along a dimension: earlier positions only are read. Each row has its own result, for chunks."""
     value = call.value()
     dim = normalized(call["dim"], value.rank)
     shared = value.shared and not is_ragged(value.sizes[dim])
@@ -205,12 +202,10 @@ def _standardized(
 def _centered(
     batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tensor without its mean, and the mean.
-
-    The mean is rounded: what is left of it would count where all elements are far from zero.
-    """
+    """Return the tensor without its mean, and the mean."""
     center = mean_of_rows(batch, value, tensor, dims, keep=True)
     left = tensor - center
+    # the mean is rounded: what is left of it would count where all elements are far from zero
     rest = mean_of_rows(batch, value, left, dims, keep=True)
     return left - rest, center
 

@@ -240,8 +240,6 @@ def reject_split_blocks(value: Value, dim: int) -> None:
 
     Instructions for them take pairs of elements, in blocks of at most 32. At the end of a row they take the first
     elements of the next row times 0, so that a NaN or an infinity of one request would reach another one.
-
-    Raises `NoRule`: such a product.
     """
     if value.tensor.dtype not in (torch.bfloat16, torch.float16):
         return
